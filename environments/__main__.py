@@ -130,6 +130,8 @@ def _quote(text: str) -> str:
 def _fetch(arguments: argparse.Namespace) -> None:
     from environments.fetch import fetch  # httpx and rich, which --help does without
 
+    if environments.resolve(arguments.task).startswith("own/"):
+        raise UsageError(f"{arguments.task} is data of your own; only tasks of the benchmarks can be fetched")
     put_out(f"{fetch(arguments.task, say=say)}\n")
 
 

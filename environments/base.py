@@ -19,15 +19,8 @@ _Value = TypeVar("_Value")
 
 SPLITS = ("dev", "test", "all")
 OURS = "the split is ours; the paper's figures are over all queries (--split all)"
-COLUMNS = (
-    "id",
-    "text",
-    "title",
-    "query_id",
-    "query",
-    "doc_id",
-    "grade",
-)  # of a user's own data, as --column names them
+# Columns of a user's own data, as --column names them.
+COLUMNS = ("id", "text", "title", "query_id", "query", "doc_id", "grade")
 
 # What a query's objective says: the task's own words, words that fit any task, or nothing (CRUMB section 6, BIRCO +O).
 INSTRUCTIONS = ("task", "generic", "none")
@@ -77,9 +70,7 @@ class Judgements:
     # best placed document of a unit counts.
     unit_of: Callable[[str], str] | None = None
     judged_by_unit: bool = True  # `qrels` names units; where it names documents, they are mapped like a ranking's
-    zero: bool = (
-        False  # a query with nothing relevant scores 0 in every metric, as trec_eval has it; else R is undefined
-    )
+    zero: bool = False  # R and AP are 0, as trec_eval has it, and not undefined for a query with nothing relevant
 
     def relevant(self, query_id: str) -> dict[str, float]:
         """Return the relevant documents or units of a query, as judged, with their grades.

@@ -60,7 +60,7 @@ class Settings(TypedDict, total=False):
     objective: str  # what counts as a find, in a sentence
     instruction: str  # what queries say of the task to models and retrievers, where that is not the objective
     document: str  # what a document is, in a few words
-    metrics: list[str]
+    metrics: Annotated[list[str], Field(min_length=1)]
     metric: str  # the headline; the first of `metrics` without it
     judgements: str | dict[str, str]  # a file of the folder, or several by name; the first leads
     split: Share  # in place of the dev split that the data has, if any
@@ -135,11 +135,9 @@ def load(request: Request) -> Environment:
             dataclasses.replace(query, objective=request.objective(query.objective)) for query in whole.queries
         ),
     )
-    dev = set(whole.splits.get("dev", ()))
-    chosen = {"all": None, "dev": dev, "test": set(whole.splits.get("test", ()))}[request.split]
-    if request.split == "test" and not chosen:
-        chosen = {query.query_id for query in whole.queries} - dev
-    query_ids = [query.query_id for query in whole.queries if chosen is None or query.query_id in chosen]
+    dev, every = set(whole.splits["dev"]), {query.query_id for query in whole.queries}
+    chosen = {"all": every, "dev": dev, "test": set(whole.splits.get("test", every - dev))}[request.split]
+    query_ids = [query.query_id for query in whole.queries if query.query_id in chosen]
     if not query_ids:
         raise EmptySplit(request.split, whole.task, len(whole.queries), REMEDY)
     return dataclasses.replace(whole.asking(query_ids=query_ids), split=request.split)
@@ -174,8 +172,9 @@ def _open(request: Request) -> Environment:
             raise DataError(f"{Path(place, FILE)}: there is no file {file}, which judgements names")
     reads = {name: read_collection(Path(place), request.home, columns, file) for name, file in files.items()}
     read = next(iter(reads.values()))
-    said = [] if settings else [f"there is no {FILE}, so the objective is neutral and all queries are asked"]
     judged = {name: one.qrels for name, one in reads.items()}
+    kept = "the dev queries are the data's" if read.splits else "no query is kept for dev"
+    said = [] if settings else [f"There is no {FILE}: the objective is neutral, and {kept}."]
     return _make(read, judged, settings, [*read.said, *said])
 
 
@@ -198,7 +197,7 @@ def of(
     asked = {query_id: text for query_id, text in queries.items() if query_id in qrels}
     missing = {doc_id for query_id in asked for doc_id in qrels[query_id] if doc_id not in corpus}
     said = [
-        f"{many} {what}"
+        f"{many} {what}."
         for many, what in (
             (len(queries) - len(asked), "queries without judgements are not asked"),
             (0 if given.get("max_p") else len(missing), "judged documents are not among the documents"),
@@ -214,12 +213,12 @@ def of(
 def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]) -> Environment:
     metric, separator = settings.get("metric") or settings.get("metrics", METRICS)[0], settings.get("max_p")
     told = settings.get("instruction") or settings.get("objective") or GENERIC
-    judgements = {name: Judgements(qrels, unit_of=_parents(separator), zero=True) for name, qrels in judged.items()}
-    lead = next(iter(judgements))
-    splits: Mapping[str, Sequence[str]] = read.splits  # of dev and test, or of none
+    parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
+    judgements = {name: Judgements(qrels, unit_of=parent, zero=True) for name, qrels in judged.items()}
+    dev = read.splits.get("dev", ())
     if ours := settings.get("split"):
-        dev = DevSplit(ours.get("seed", SEED), ours["share"])
-        splits = {"dev": dev.choose(list(read.queries), "dev", "the task")}
+        dev = DevSplit(ours.get("seed", SEED), ours["share"]).choose(list(read.queries), "dev", "the task")
+    splits = {"dev": dev, **({} if ours else read.splits)}
     return Environment(
         task="own/",
         data="",
@@ -228,7 +227,7 @@ def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Seq
         documents=read.documents,
         queries=tuple(Query(query_id, text, told) for query_id, text in read.queries.items()),
         judgements=judgements,
-        headline=lead,
+        headline=next(iter(judgements)),
         metrics=tuple(dict.fromkeys([metric, *settings.get("metrics", METRICS)])),
         metric=metric,
         depth=settings.get("depth", 1000),
@@ -238,20 +237,15 @@ def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Seq
     )
 
 
-def _parents(separator: str | None) -> Any:
-    return (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
-
-
-def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, list[str]]:
+def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """Return (the text of a benchmark.toml for the data in `folder`, what was found in it)."""
     read = read_collection(folder, disk.home(), columns)
-    found = list(read.said)
-    example = next(iter(read.documents.stream()))
+    example = next(iter(read.documents.stream())).text[:40]
     mapped = ", ".join(f"{name} = {json.dumps(column)}" for name, column in columns.items())
     lines = [
         f"name = {json.dumps(in_name(folder.name))}  # runs and tables call the task own/NAME",
         f"objective = {json.dumps(GENERIC)}  # what counts as a find; models read it with every query",
-        f'# document = "an article"  # what a document is, in a few words; here e.g. {example.text[:40]!r}',
+        f'# document = "an article"  # what a document is, in a few words; here e.g. {example!r}',
         f"metrics = {json.dumps(METRICS)}  # at any depth; also P, AP and Judged",
         f"metric = {json.dumps(METRICS[0])}  # the headline",
         '# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first leads',
@@ -262,7 +256,7 @@ def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, list[str]]:
         '# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents',
         *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
     ]
-    return "\n".join([*(f"# {tell}" for tell in found), *lines]) + "\n", found
+    return "\n".join([*(f"# {one}" for one in read.said), *lines]) + "\n", read.said
 
 
 SUITE = Suite(release=Release("folder", "", "", "", ""), tasks={}, load=load, judgements=())

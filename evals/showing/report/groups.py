@@ -21,13 +21,7 @@ from programs import FLOOR
 from tools.console import clean
 from tools.errors import UsageError
 
-PAPERS = {
-    "obliq": "OBLIQ-Bench",
-    "crumb": "CRUMB",
-    "birco": "BIRCO",
-    "multiconir": "MultiConIR",
-    "own": "Tasks of your own",
-}
+PAPERS = {"obliq": "OBLIQ-Bench", "crumb": "CRUMB", "birco": "BIRCO", "multiconir": "MultiConIR"}
 DATA = {"mini": "mini (bundled, invented)", "full": "full release", "folder": "a folder's data"}
 SPLITS = {"all": "all queries", "test": "test split", "dev": "dev split"}
 

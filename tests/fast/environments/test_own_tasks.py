@@ -81,7 +81,7 @@ def test_without_benchmark_toml_all_queries_are_asked_and_the_assumptions_are_sa
     assert {other.fingerprint for other in others} == {one.fingerprint}
     assert one.task == "own/my-notes" and one.data == str(notes) and len(one.queries) == 12
     assert {query.objective for query in one.queries} == {GENERIC} and one.depth == 1000 and one.hints == {}
-    assert "no benchmark.toml" in one.notes[-1] and len(environments.load(str(notes), split="all").queries) == 12
+    assert "no query is kept for dev" in one.notes[-1] and len(environments.load(str(notes), split="all").queries) == 12
     with pytest.raises(UsageError, match=r"no queries; a line `split = \{ share = 0.3 \}` in its benchmark.toml"):
         environments.load(str(notes), split="dev")
 
@@ -117,6 +117,7 @@ def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
     [
         ('metrik = "P@1"', "no key is called 'metrik'; did you mean 'metric'"),
         ('metrics = "P@1"', "metrics should be a valid list"),
+        ("metrics = []", "metrics List should have at least 1 item"),
         ("depth = 0", "depth should be greater than or equal to 1"),
         ("split = { share = 2.0 }", "share should be less than 1"),
         ("name = ", "cannot be read as TOML"),
