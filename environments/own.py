@@ -197,11 +197,11 @@ def of(
     asked = {query_id: text for query_id, text in queries.items() if query_id in qrels}
     missing = {doc_id for query_id in asked for doc_id in qrels[query_id] if doc_id not in corpus}
     said = [
-        f"{many} {what}."
+        f"{what}: {many}."
         for many, what in (
-            (len(queries) - len(asked), "queries without judgements are not asked"),
-            (0 if given.get("max_p") else len(missing), "judged documents are not among the documents"),
-            (sum(max(qrels[one].values(), default=0) <= 0 for one in asked), "queries have no judgement above 0"),
+            (len(queries) - len(asked), "Queries without a judgement, left out"),
+            (0 if given.get("max_p") else len(missing), "Judged documents that are not in the corpus"),
+            (sum(max(qrels[one].values(), default=0) <= 0 for one in asked), "Queries with no grade above 0"),
         )
         if many
     ]
@@ -215,10 +215,10 @@ def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Seq
     told = settings.get("instruction") or settings.get("objective") or GENERIC
     parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
     judgements = {name: Judgements(qrels, unit_of=parent, zero=True) for name, qrels in judged.items()}
-    dev = read.splits.get("dev", ())
+    dev: Sequence[str] = read.splits.get("dev", ())
     if ours := settings.get("split"):
         dev = DevSplit(ours.get("seed", SEED), ours["share"]).choose(list(read.queries), "dev", "the task")
-    splits = {"dev": dev, **({} if ours else read.splits)}
+    splits: dict[str, Sequence[str]] = {**({} if ours else read.splits), "dev": dev}
     return Environment(
         task="own/",
         data="",
