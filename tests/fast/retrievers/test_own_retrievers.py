@@ -1,0 +1,123 @@
+"""Retrievers in files of a user's own: the guide's runs, what breaks the contract is found, what is none is said."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from programs.compiled import Compiled, write
+from tools import retrievers
+from tools.errors import UsageError
+from tools.retrievers import __main__ as command
+from tools.retrievers import check, contract
+
+GUIDE = Path(__file__).parents[3] / "docs/guide/retriever.md"
+CODE = GUIDE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+NONE = """
+from tools.retriever import Retriever
+
+class Idle(Retriever):
+    pass
+
+class Bare(Idle):
+    def _search_many(self, searches, k):
+        return []
+
+class Typed(Bare):
+    def __init__(self, corpus, *, options: dict = {}): ...
+
+class Fails(Bare):
+    def __init__(self, corpus, k=3):
+        raise ValueError(f"{k} is no good")
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The current folder, with the guide's retriever."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(retrievers, "_FILES", {})
+    retrievers.kind_of.cache_clear()
+    (tmp_path / "of_mine.py").write_text(CODE)
+    yield tmp_path
+    sys.modules.pop("of_mine", None)
+    retrievers.kind_of.cache_clear()
+
+
+def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(run, command_of, folder):
+    (folder / "a, b").mkdir()
+    (folder / "of_mine.py").rename(folder / "a, b/of_mine.py")
+    own = '"a, b/of_mine.py:Overlap"(prefix=5)'
+    checked = command_of(command)("check", own, "--json")
+    assert checked.code == 0 and {one["wrong"] for one in checked.json["checks"]} == {""}
+    words = ("--program", "retrieve", "--task", "congress", "--json", "--retriever")
+    alone = run(*words, own)
+    assert alone.json["retriever"] == "of_mine.py:Overlap(prefix=5)", "the folder is not the retriever's"
+    assert run(*words, f'"{folder}/a, b/of_mine.py:Overlap"(prefix=5)').json["run"] == alone.json["run"]
+    fused = run(*words, f"rerank(fusion(bm25,{own},weights=[1,2]),bm25)")
+    assert fused.json["metrics"] != alone.json["metrics"]
+    config = json.loads(Path(fused.json["run"], "config.json").read_text())
+    assert config["retriever"]["name"] == "rerank(fusion(bm25,of_mine.py:Overlap(prefix=5),weights=[1.0,2.0]),bm25)"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "broken"),
+    [
+        ("excluded=search.excluded, ", "", "Excluded documents"),
+        ("among=search.among, ", "", "A search `among`"),
+        ("top(scores, k,", "top(scores, k + 1,", "It finds at most k"),
+        ("above=0.0)", "above=0.0)[::-1]", "It finds at most k"),
+        ("above=0.0)", "above=1.0)", "It finds at most k"),
+        ("Ranker(corpus.doc_ids)", "Ranker(corpus.doc_ids, np.arange(len(corpus)))", "Documents of equal text"),
+        ("for search in searches]", "for search in searches[:1]]", "A search gives the same hits"),
+        ("len(asked)", "(len(asked) + np.random.random())", "A search gives the same hits"),
+        ("text.lower()", 'text.encode("ascii").decode().lower()', "Odd characters"),
+        ("self._prefix = prefix", 'self._prefix, self.name = prefix, "overlap"', "Its name"),
+    ],
+)
+def test_what_breaks_the_contract_is_found_by_the_check(folder, command_of, right, wrong, broken):
+    assert right in CODE
+    (folder / "of_mine.py").write_text(CODE.replace(right, wrong))
+    found = command_of(command)("check", "of_mine.py:Overlap")
+    assert found.code == 3 and f"WRONG  {broken}" in found.out and "error: of_mine.py:Overlap breaks" in found.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "of_mine.py:Idle",
+            "is no retriever; write a subclass of tools.retriever.Retriever with a method _search_many",
+        ),
+        ("of_mine.py:idle", "no retriever in"),
+        ("of_mine.py:Bare", "its constructor takes `corpus`"),
+        ("of_mine.py:Typed", "the option options needs a default value, and a type"),
+        ("of_mine.py:Fails(k=x)", "k is 'x', which is not a whole number"),
+        (
+            "fusion(bm25,of_mine.py:Fails)",
+            "of_mine.py:Fails cannot be built: ValueError: 3 is no good (of_mine.py, line 16)",
+        ),
+        ("of_mine.py", "the form is KIND, KIND:MODEL, FILE.py:CLASS"),
+        ("elsewhere/of_mine.py:Fails", "there is no file elsewhere/of_mine.py"),
+    ],
+)
+def test_what_is_no_retriever_of_ones_own_is_said_in_one_line(folder, text, said):
+    (folder / "of_mine.py").write_text(NONE)
+    with pytest.raises(UsageError) as refused:
+        retrievers.build(text, contract.CORPUS)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_file_that_only_a_compiled_file_names_is_not_run(folder, run):
+    write(folder / "compiled.json", Compiled("multihop", {}, f"{folder}/of_mine.py:Overlap", {}))
+    refused = run("--program", "multihop", "--task", "congress", "--compiled", "compiled.json")
+    assert refused.code == 2 and "which only you can allow" in refused.err and "of_mine" not in sys.modules
+
+
+def test_two_files_of_one_name_are_not_taken_for_one_another(folder):
+    (folder / "b").mkdir()
+    (folder / "b/of_mine.py").write_text(CODE)
+    with pytest.raises(UsageError, match="would have the same name in outputs"):
+        check("fusion(of_mine.py:Overlap,b/of_mine.py:Overlap)")
