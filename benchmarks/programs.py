@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from evals.running.request import apply_hints, find_retrievers, parse_parameters
+from evals.running.request import apply_hints, find_program, find_retrievers, parse_parameters
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -30,7 +30,6 @@ from tools.models import offline, prompting
 from tools.models.adapter import Adapter
 from tools.models.lm import LanguageModel
 from tools.models.terms import Terms
-from tools.names import pick
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
@@ -56,7 +55,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.part not in PARTS:
         raise UsageError(f"there is no part {arguments.part!r}; there are {', '.join(PARTS)}")
     for name in arguments.program:
-        pick("program", name, SYSTEMS)
+        find_program(name)
     names = arguments.program or list(SYSTEMS)
     if arguments.part == "calls":
         task = environments.resolve((arguments.task or ["congress"])[0])
@@ -117,7 +116,7 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
             prompts.append(sum(prompting.tokens(str(text)) for text in texts))
             return super().complete(request)
 
-    constructor = pick("program", name, SYSTEMS)
+    constructor = find_program(name)
     values = apply_hints(parse_parameters(name, constructor, {}), [], environment.hints)
     index = BM25(environment.documents, home())
     others = {text: retrievers.build(text, environment.documents, home()) for text in find_retrievers(values)}

@@ -10,6 +10,7 @@ import platform
 import subprocess
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -135,13 +136,16 @@ def _retrievers_in(values: Mapping[str, Any]) -> "dict[str, Spec]":
     return {name: retrievers.check(name) for name in find_retrievers(values)}
 
 
-def _isolate(request: Request, compiled: "Compiled | None") -> Any:
-    from programs.isolation.parent import Isolated  # few runs need it
+def isolation() -> Any:
+    """Return programs.isolation.parent, which few runs need."""
+    return import_module("programs.isolation.parent")
 
+
+def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     data = environments.locate(request.task, request.data)[1]
     folder = [] if data in (None, "mini", "full") else [Path(str(data).rpartition(".py:")[0] or str(data))]
     reference = names.check("program", request.program, SYSTEMS, names.PROGRAMS)
-    return Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
+    return isolation().Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
 
 
 def _check_prices(resolved: Resolved) -> None:
@@ -161,27 +165,25 @@ def _check_prices(resolved: Resolved) -> None:
 
 
 def _read_compiled(request: Request) -> "Compiled | None":
-    if request.prompts:
-        from programs import prompts  # few runs need it
-
-        if request.compiled:
-            raise UsageError("--compiled and --prompts both set the prompts of the program; give one of them")
-        return prompts.read(request.prompts, request.program_label)
-    if request.compiled is None:
+    if request.prompts and request.compiled:
+        raise UsageError("--compiled and --prompts both set the prompts of the program; give one of them")
+    if not (file := request.prompts or request.compiled):
         return None
-    from programs.compiled import read  # few runs need it
+    from programs import compiled, prompts  # few runs need these
 
-    compiled = read(request.compiled)
-    if compiled.program != (program := request.program_label):
-        raise UsageError(f"{request.compiled} was compiled for --program {compiled.program}, not {program}")
-    named = f"{compiled.parameters} {'' if request.retriever else compiled.retriever}"
-    retrievers.refuse_files(named, request.compiled)
+    if request.prompts:
+        return prompts.read(file, request.program_label)
+    found = compiled.read(file)
+    if found.program != (program := request.program_label):
+        raise UsageError(f"{file} was compiled for --program {found.program}, not {program}")
+    named = f"{found.parameters} {'' if request.retriever else found.retriever}"
+    retrievers.refuse_files(named, file)
     if "run_code" in named:
         raise UsageError(
-            f"{request.compiled} names a model whose own Python code is to be run, which only you can allow: "
-            f"read that code, and give --retriever {compiled.retriever!r}"
+            f"{file} names a model whose own Python code is to be run, which only you can allow: "
+            f"read that code, and give --retriever {found.retriever!r}"
         )
-    return compiled
+    return found
 
 
 def fit(resolved: Resolved, environment: "Environment") -> Resolved:

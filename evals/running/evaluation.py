@@ -26,7 +26,7 @@ from evals.measuring.metrics import add_metrics, compute, ranking_of
 from evals.measuring.scored import bounds_beside
 from evals.measuring.scoring import count_looks, record_look, score, summarise_unfinished
 from evals.running import runner
-from evals.running.configuration import Engines, Resolved, configuration, fit, resolve
+from evals.running.configuration import Engines, Resolved, configuration, fit, isolation, resolve
 from evals.running.request import WORKERS, Common, Request, session_limits
 from tools import options
 from tools.disk import home
@@ -129,9 +129,7 @@ def run(request: Request, report: Report | None = None) -> Result:
     """Answer the pending queries of a request's run, and score it; `problem` says why some are still pending."""
     if not request.isolated:
         return _run(request, report)
-    from programs.isolation.parent import reaping  # few runs need it
-
-    with reaping():
+    with isolation().reaping():
         return _run(request, report)
 
 

@@ -18,7 +18,7 @@ import helper_of_mine
 
 class Agent:
     """Searches once."""
-    def __init__(self, toolbox, *, depth: int = 100, k: int = 5, share=0.5, name: str | None = None):
+    def __init__(self, toolbox, *, depth: int = 100, k: int = 5, share=0.5):
         self.toolbox, self.k = toolbox, k
 
     def __call__(self, query):
@@ -88,7 +88,7 @@ def test_an_agent_in_a_file_is_run_scored_and_compared_also_when_the_file_is_gon
     config = run_folder.read_config(path)
     assert (result["program"], result["failed"]) == ("agent_of_mine.py:Agent", 0)
     assert path.name.startswith("agent_of_mine.py-Agent-offline-")
-    assert config["parameters"] == {"k": 9, "share": 0.25, "name": None}
+    assert config["parameters"] == {"k": 9, "share": 0.25}
     assert config["provenance"]["program_file"] == str(own / "agent_of_mine.py")
     assert {len(one["ranking"]) for one in run_folder.read_outcomes(path).values()} == {9}
     assert ask(run, f"{own}/agent_of_mine.py:Agent", "-P", "k=9", "-P", "share=0.25", "--json").json["run"] == str(path)

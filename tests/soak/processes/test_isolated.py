@@ -16,13 +16,13 @@ from waiting import wait_for
 import environments
 from agents import AGENTS
 from evals import folder as run_folder
-from evals.running import configuration, runner
+from evals.running import runner
+from evals.running.request import find_program
 from programs import PROGRAMS
 from programs.isolation import parent as isolated
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.models.terms import Terms
-from tools.names import pick
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
@@ -100,16 +100,14 @@ def outside(tmp_path, monkeypatch):
     place = tmp_path / "outside"
     place.mkdir()
     (place / "outside.py").write_text(OUTSIDE)
-    monkeypatch.setenv("PYTHONPATH", str(place))
-    for name in ("All", "Odd", "Hostile"):
-        monkeypatch.setitem(configuration.SYSTEMS, name.lower(), f"outside:{name}")
+    monkeypatch.setattr(sys, "path", [*sys.path])
     with isolated.reaping():
-        yield str(place)
+        yield str(place / "outside.py")
     sys.modules.pop("outside", None)
 
 
 @pytest.fixture
-def both(outside, monkeypatch):
+def both(outside):
     """The system in a process of its own, the same here, a query, and the corpus and model of both."""
 
     def made(name):
@@ -117,10 +115,9 @@ def both(outside, monkeypatch):
         corpus = Corpus(list(mini.documents.values())[:60])
         index = BM25(corpus)
         toolbox = Toolbox(corpus, index, others={"bm25": index, "dense": index}, limits=Limits(searches=30))
-        apart = isolated.Isolated(name, configuration.SYSTEMS[name], [])(toolbox)
+        apart = isolated.Isolated(name, f"{outside}:{name}", [])(toolbox)
         assert "outside" not in sys.modules, "what nobody vouches for is not imported here"
-        monkeypatch.syspath_prepend(outside)
-        here = pick("system", name, configuration.SYSTEMS)(toolbox)
+        here = find_program(f"{outside}:{name}")(toolbox)
         return apart, here, mini.queries[0], corpus, lm.connect("offline", statistics=index.statistics)
 
     return made
@@ -136,8 +133,8 @@ def timeless(outcome):
 @pytest.mark.parametrize(
     ("name", "ways"),
     [
-        ("all", sorted(PROGRAMS | AGENTS)),
-        ("odd", ["raises", "exits", "hands in nothing", "guesses", "spends", "repeats", "submits"]),
+        ("All", sorted(PROGRAMS | AGENTS)),
+        ("Odd", ["raises", "exits", "hands in nothing", "guesses", "spends", "repeats", "submits"]),
     ],
 )
 def test_every_program_and_agent_and_every_end_comes_out_as_it_does_without(name, ways, both):
@@ -145,15 +142,15 @@ def test_every_program_and_agent_and_every_end_comes_out_as_it_does_without(name
     for way in ways:
         asked = replace(query, query_id=way)
         there, wanted = runner.attempt(apart, asked, *world), runner.attempt(here, asked, *world)
-        assert timeless(there) == timeless(wanted) and (name == "odd" or wanted["error"] is None), way
-    if name == "odd":
+        assert timeless(there) == timeless(wanted) and (name == "Odd" or wanted["error"] is None), way
+    if name == "Odd":
         first = frozenset(there["ranking"][:1])
         masked = runner.attempt(apart, replace(asked, excluded=first), *world)["ranking"]
         assert masked and not first & set(masked), "the program has opened its session without the mask"
 
 
 def test_a_process_that_dies_is_the_programs_fault_and_one_that_hangs_is_ended(both, place, monkeypatch):
-    apart, _, query, corpus, model = both("odd")
+    apart, _, query, corpus, model = both("Odd")
     monkeypatch.setattr(runner, "GRACE", 0.2)
     queries, pending = [replace(query, query_id=way) for way in ("is killed", "submits", "hangs")], {}
     impatient = lm.connect("offline", Terms(query_seconds=0.5), statistics=BM25(corpus).statistics)
@@ -170,14 +167,13 @@ def test_a_hostile_program_finds_no_judgement_no_key_and_no_file(run, tmp_path, 
     monkeypatch.setenv("SEXTANT_API_KEY", "KEY-OF-SOMEBODY")
 
     def found(*arguments):
-        asked = ("--program", "hostile", "--task", "congress", "--data", folder, "--split", "all", "--limit", 1)
+        asked = f"--program {outside}:Hostile --task congress --data {folder} --split all --limit 1".split()
         result = run(*asked, "-P", f"look={tmp_path}", "--json", *arguments).json
         [outcome] = run_folder.read_outcomes(Path(result["run"])).values()
         return json.loads(outcome["answer"]), result["isolated"]
 
     ways, told = found("--isolated")
     assert ways == ([] if "without files" in told else ["files", "package"])
-    monkeypatch.syspath_prepend(outside)
     assert found("--runs", tmp_path / "again") == (["files", "frames", "keys", "memory", "package"], None)
 
 
