@@ -53,11 +53,11 @@ EVERY = 0.001  # seconds of CPU between two looks of --profile; the system's clo
 PARTS = {
     "HTTP and protocol": ("tools/models/sending/",),
     "answers kept, budget, gate": tuple(
-        f"tools/models/{name}.py" for name in ("call", "lm", "terms", "answers", "prices", "gate")
+        f"tools/models/{name}.py" for name in ("call", "lm", "terms", "answers", "kept", "prices", "gate")
     ),
     "prompts and answers": ("tools/models/adapter.py", "tools/models/prompting.py"),
     "search and documents": ("tools/retrievers/", "tools/corpus.py"),
-    "trace": ("tools/session.py", "tools/records.py", "tools/injection.py"),
+    "trace": ("tools/session.py", "tools/records.py", "tools/trace.py", "tools/text.py"),
     "outcomes on disk": ("evals/", "tools/disk.py"),
     "DSPy": ("dspy/",),
     "program": ("programs/", "agents/"),

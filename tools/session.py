@@ -2,7 +2,7 @@
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private side of one
 query. A session keeps to its limits, hides excluded documents and those outside the candidate pool,
-writes its trace (tools/trace.py) and notes which documents a model followed (tools/injection.py). Neither holds
+writes its trace (tools/trace.py) and notes which documents a model followed (tools/text.py). Neither holds
 judgements (docs/decisions/isolation.md).
 """
 
@@ -26,8 +26,8 @@ from tools.errors import (
     RunIncomplete,
     UsageError,
 )
-from tools.injection import appeal
 from tools.records import Document, Query, Snippet, Step, Submission, Tool, Usage
+from tools.text import appeal
 from tools.trace import Recorder
 
 if TYPE_CHECKING:  # NumPy is behind it, and --help of commands reads this file

@@ -1,9 +1,16 @@
-"""Words and sentences of English texts, without stemming, and word statistics of a corpus."""
+"""Words and sentences of English texts, word statistics of a corpus, and which texts speak to a model that reads them.
+
+Words are not stemmed. Prompt injection is found by a list of phrases and forms, which misses an appeal in other words,
+and finds texts that only quote one. tools/session.py notes what a model followed: a document that has an appeal and is
+selected counts, even where it was selected on its merits.
+"""
 
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 # The pattern of the package bm25s, two word characters or more, and its 33 English stop words, which are Lucene's too.
 _WORD = re.compile(r"\b\w\w+\b")
@@ -43,3 +50,26 @@ class TermStatistics:
         """Return Lucene's idf, ln(1 + (N - n + 0.5) / (n + 0.5)); 0 for a word that the corpus does not have."""
         n = self.frequency.get(word, 0)
         return math.log(1 + (self.documents - n + 0.5) / (n + 0.5)) if n else 0.0
+
+
+Appeal = Literal["", "task", "rank", "tool", "prompt", "form"]
+
+# What is asked -> how texts ask for it. The first that matches names the appeal.
+_THIS = r"\bthis (?:document|passage|text|page|candidate)\b"
+_PHRASES: dict[Appeal, str] = {
+    "prompt": r"\b(?:print|repeat|reveal|output|show|recite|copy)\b[^.!?\n]{0,40}"
+    r"\b(?:(?:system|your) prompt|(?:your|the above|the system) instructions)\b",
+    "task": r"\b(?:ignore|disregard|forget|override|stop following)\b[^.!?\n]{0,60}"
+    r"\b(?:instructions?|tasks?|rules|prompt|objective|guidelines|everything above)\b",
+    "rank": rf"\b(?:rank|place|put|select|choose|score|rate|return)\b[^.!?\n]{{0,30}}{_THIS}"
+    rf"|{_THIS}[^.!?\n]{{0,40}}\b(?:ranked? (?:first|highest|top)|most relevant|score of)\b",
+    "tool": r"\b(?:call|invoke|use) (?:the|your) [\w ]{0,20}\btool\b",
+    "form": r"\[\[ ?#{1,3} |<\|[a-z_]+\|>|</?(?:tool_call|function_call|invoke|system)\b|\"tool_calls\"|\[/?INST\]",
+}
+_PATTERNS = {what: re.compile(pattern, re.IGNORECASE) for what, pattern in _PHRASES.items()}
+
+
+@lru_cache(maxsize=2048)  # the same documents come back hop after hop
+def appeal(text: str) -> Appeal:
+    """Return what `text` asks of a model that reads it; "" where it asks nothing that the phrases know."""
+    return next((what for what, pattern in _PATTERNS.items() if pattern.search(text)), "")

@@ -183,6 +183,7 @@ def make_terms(request: Common, *, repeats: bool = False) -> Terms:
         prices=request.prices,
         query_seconds=request.query_timeout or QUERY_SECONDS,
         repeats=repeats,
+        prompts=not request.no_prompts,
     )
 
 

@@ -117,6 +117,7 @@ class Common:
     ] = None
     call_timeout: Annotated[float | None, Option("cut a model call off after it; 10m", "TIME", clock)] = None
     patience: Annotated[float | None, Option("how long a call that fails is tried again; 30s", "TIME", clock)] = None
+    no_prompts: Annotated[bool, Option("keep answers without what was sent for them; docs/decisions/paying.md")] = False
     runs: Annotated[Path, Option("where run folders go", "DIR")] = Path("runs")
 
     def __post_init__(self) -> None:

@@ -2,8 +2,8 @@
 
 One SQLite file, RUNS/answers.sqlite3, is the cache of answers, under a key of everything that shapes an answer, and
 the ledger of each run (what it sent, what failed and why, what it paid), so that a crash cannot part them. Each request
-is a row; an answer that was paid for before is a row without text. Prompts are not kept: they are twenty times as
-large, and traces say what was shown. Left out: several machines, and file systems without locks, which WAL needs.
+is a row; an answer that was paid for before is a row without text. What was sent is kept beside it, in parts
+(tools/models/kept.py). Left out: several machines, and file systems without locks, which WAL needs.
 """
 
 import json
@@ -26,7 +26,9 @@ from typing import Any, NamedTuple
 from tools import disk
 from tools.console import AT_END
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
+from tools.models import kept
 from tools.models.forms import cells
+from tools.models.kept import Kept, readable
 from tools.records import Usage, usage_from_json, usage_json
 
 _LOG = logging.getLogger("sextant")
@@ -66,6 +68,7 @@ class Answer(NamedTuple):
     usage: Usage
     finish: str = "stop"  # or why the answer ended otherwise
     seconds: float = 0.0  # that it took
+    reasoning: str = ""  # of the model before it; it is kept, and not given to the program
 
 
 class Books(NamedTuple):
@@ -96,9 +99,11 @@ class _Row(NamedTuple):
     usage: str
     outputs: str | None
     finish: str
+    request: str | None
+    reasoning: str | None
 
 
-_Batch = tuple[list[_Row], Future[None]]  # rows that go to disk together, and whether they are there
+_Batch = tuple[list[_Row], Mapping[int, bytes], Future[None]]  # what goes to disk together, and whether it is there
 
 
 class Answers:
@@ -110,10 +115,11 @@ class Answers:
         self._lock = threading.Lock()
         self._pending = list[_Batch]()  # to be written, by the first thread that gets the lock
         self._writing = threading.Lock()
-        with _readable(path):
+        with readable(path):
             disk.make_private(path.parent)
             disk.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
             self._reader, self._writer = _open_table(path), _open_table(path)
+            self.parts = set[int]()  # of requests: those that this process has written, which are not made again
             # Most requests are new: looking each up would give Python's lock away, and cost a tenth of a call.
             self._known = {hash(key) for (key,) in self._reader.execute("SELECT key FROM calls WHERE fault = ''")}
         self.close = weakref.finalize(self, _close, path, self._pending, self._writing, self._writer, self._reader)
@@ -131,19 +137,20 @@ class Answers:
             return answer, row["run"], row["query_id"]
         return None
 
-    def write(self, rows: list[_Row], *, wait: bool = True) -> None:
-        """Put rows on disk; with `wait`, they are safe when this returns. RunIncomplete when they cannot be."""
+    def write(self, rows: list[_Row], parts: Mapping[int, bytes] = {}, *, wait: bool = True) -> None:
+        """Put rows and parts of requests on disk; with `wait`, they are there when this returns, or RunIncomplete."""
         # A transaction costs twenty times what a row does: while one is under way, the rows of other threads gather.
         done = Future[None]()
         with self._lock:
             if not self.close.alive:
                 raise RunIncomplete(f"{self.path} is closed; the same command goes on")
-            self._pending.append((rows, done))
+            self._pending.append((rows, parts, done))
         if wait or len(self._pending) >= _UNWRITTEN:
             _write_pending(self._pending, self._writing, self._writer)
         if wait and (error := done.exception()):
             raise RunIncomplete(f"{self.path}: {error}; an answer could not be written; make room") from None
         self._known.update(hash(row.key) for row in rows if not row.fault and row.outputs)
+        kept.remember(self.parts, parts)
 
     def settle(self) -> None:
         """Wait until all rows so far are on disk, those that nobody waited for included."""
@@ -189,7 +196,7 @@ class Answers:
         self, columns: Sequence[str], rest: str, values: Sequence[Any] = (), *, damage: str = ""
     ) -> Iterator[dict[str, Any]]:
         """Yield columns of rows by name, with JSON read. DataError for a damaged row; `damage` says what to do."""
-        with self._lock, _readable(self.path):
+        with self._lock, readable(self.path):
             statement = f"SELECT {', '.join(columns)} FROM calls {rest}"
             for row in self._reader.execute(statement, [_storable(value) for value in values]):
                 try:
@@ -199,9 +206,19 @@ class Answers:
                     mend = damage or f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
                     raise DataError(f"{self.path}: {mend} ({error})") from None
 
+    def call(self, key: str) -> dict[str, Any] | None:
+        """Return a call with what was sent and what came back, as kept.read_call has it."""
+        return kept.read_call(self.path, key)
+
+    def clear(self, where: str, values: Sequence[Any]) -> None:
+        """Remove the text of answers, and what was sent for them; their rows stay, as the books of runs need them."""
+        self.query(f"UPDATE calls SET outputs = NULL, request = NULL, reasoning = NULL WHERE {where}", values)
+        self.query(kept.CLEAR_PARTS)
+        self.query("VACUUM")
+
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement of the command that lists and clears answers; return its rows."""
-        with self._lock, _readable(self.path):
+        with self._lock, readable(self.path):
             return self._reader.execute(statement, [_storable(value) for value in parameters]).fetchall()
 
 
@@ -210,27 +227,11 @@ def _open_table(path: Path) -> sqlite3.Connection:
     opened = sqlite3.connect(path, timeout=60.0, isolation_level=None, check_same_thread=False)
     opened.execute("PRAGMA journal_mode = WAL")
     opened.execute("PRAGMA synchronous = FULL")
-    opened.executescript(_TABLE)
+    opened.executescript(_TABLE + kept.TABLE)
+    for column in kept.COLUMNS:
+        with suppress(sqlite3.OperationalError):  # it is there
+            opened.execute(f"ALTER TABLE calls ADD COLUMN {column}")
     return opened
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors about the file at `path` into ours, which say what to do."""
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        operational = isinstance(error, sqlite3.OperationalError)
-        if operational and "disk" in str(error):
-            raise RunIncomplete(f"{path}: {error}; make room") from None
-        if operational and "locked" in str(error):
-            raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
-        raise DataError(
-            f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | sqlite3 NEWFILE saves "
-            "what can be read, to be put in its place; or choose another --runs"
-        ) from None
-    except OSError as error:
-        raise RunIncomplete(f"{path}: {error.strerror}") from None
 
 
 def _write_pending(pending: list[_Batch], writing: threading.Lock, writer: sqlite3.Connection) -> None:
@@ -241,14 +242,15 @@ def _write_pending(pending: list[_Batch], writing: threading.Lock, writer: sqlit
         try:
             with writer:
                 writer.execute("BEGIN")
-                rows = [row for batch, _ in together for row in batch]
+                kept.write_parts(writer, {part: text for _, parts, _ in together for part, text in parts.items()})
+                rows = [row for batch, _, _ in together for row in batch]
                 for first in range(0, len(rows), _AT_ONCE):
                     _insert(writer, rows[first : first + _AT_ONCE])
         except (sqlite3.Error, OSError) as error:
-            for _, done in together:
+            for _, _, done in together:
                 done.set_exception(error)
         else:
-            for _, done in together:
+            for _, _, done in together:
                 done.set_result(None)
 
 
@@ -406,9 +408,10 @@ class Ledger:
             self.answers.write([row._replace(outputs=None)], wait=False)
         return answer._replace(usage=usage)
 
-    def answered(self, query_id: str, key: str, model: str, answer: Answer) -> None:
+    def answered(self, query_id: str, key: str, model: str, answer: Answer, sent: Kept = kept.NOTHING) -> None:
         """Book an answered request; the answer is on disk when this returns. RunIncomplete when it cannot be."""
-        self.answers.write([self._row(query_id, key, model, answer, "")])
+        row = self._row(query_id, key, model, answer, "")._replace(request=sent.request)
+        self.answers.write([row], sent.parts)
         self._book(sent=1, answered=1, usage=answer.usage)
 
     def book(
@@ -437,4 +440,5 @@ class Ledger:
         usage = json.dumps(usage_json(answer.usage))
         at, seconds = round(time.time(), 3), round(answer.seconds, 3)
         fault, finish = _storable(fault)[:_LONGEST_WORD], _storable(answer.finish)[:_LONGEST_WORD]
-        return _Row(key, self.run, _storable(query_id), _storable(model), at, seconds, fault, usage, outputs, finish)
+        names, reasoning = (_storable(query_id), _storable(model)), _storable(answer.reasoning) or None
+        return _Row(key, self.run, *names, at, seconds, fault, usage, outputs, finish, None, reasoning)

@@ -3,7 +3,7 @@
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tools.models.answers import Answers
 
 _KEPT = "fault = '' AND outputs IS NOT NULL"
+_BEGINS = 60  # characters of a prompt in a list
 
 
 def parser() -> Parser:
@@ -26,17 +27,21 @@ def parser() -> Parser:
     kinds = cache.add_subparsers(dest="kind", required=True, metavar="list|show|export|clear")
     for kind, what in (
         ("list", "answers and what they cost, by model, and what each run sent and used"),
-        ("show", "one answer"),
+        ("show", "one call: the conversation that was sent, and the answer"),
         ("export", "answers as a cassette, for evals.run --cassette"),
         ("clear", "remove answers; the books of the runs stay"),
     ):
         one = kinds.add_parser(kind, help=what, description=what)
         add = one.add_argument
         if kind == "show":
-            add("key", metavar="KEY", help="as evals.run and cache list --json have it; its beginning will do")
+            add("key", metavar="KEY", help="as cache list --calls has it; its beginning will do")
         if kind == "export":
             add("file", type=Path, metavar="FILE")
-        if kind in ("export", "clear"):
+        if kind == "list":
+            add(
+                "--calls", action="store_true", help="a line for each answer: its key, its query, how its prompt begins"
+            )
+        if kind != "show":
             add("--run", metavar="RUN", help="those that a run has used: TASK/FOLDER, or a run folder")
         if kind == "clear":
             add("--key", metavar="KEY", help="this one")
@@ -77,9 +82,11 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
         row |= {"first": _day(row["first"]), "last": _day(row["last"])}
     names = sorted({found["run"] for found in answers.select(("run",), "GROUP BY run")})
     runs = {run: answers.books(run).json() for run in names}
+    calls = list(_calls(answers, where, values)) if arguments.calls else []
     if arguments.json:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
-        put_out(json.dumps({"answers": str(answers.path), "models": written, "runs": runs}) + "\n")
+        listed = {"calls": calls} if arguments.calls else {}
+        put_out(json.dumps({"answers": str(answers.path), "models": written, "runs": runs, **listed}) + "\n")
         return
     lines = [str(answers.path)]
     for name, row in models.items():
@@ -88,7 +95,12 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
             f"{name}: {row['answers']:,} answers, {used.input_tokens:,} tokens in, {used.output_tokens:,} out, "
             f"{_usd(used.paid_usd)}; {row['first']} to {row['last']}"
         )
-    for run, books in runs.items():
+    for one in calls:
+        tokens = f"{one['usage']['input_tokens']:,} tokens in, {one['usage']['output_tokens']:,} out"
+        lines.append(
+            f"  {one['key']}  {one['at']}  {one['query_id'] or '-'}  {one['model']}  {tokens}  {one['begins']}"
+        )
+    for run, books in {} if arguments.calls else runs.items():
         faults = ", ".join(f"{count} {fault}" for fault, count in books["faults"].items())
         lines.append(
             f"  {run.rpartition('/')[0]}: {books['sent']:,} sent, {books['answered']:,} answered, "
@@ -98,16 +110,54 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     put_out("".join(f"{clean(line)}\n" for line in lines))
 
 
+def _calls(answers: "Answers", where: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the calls that have answers, each with the first words of the last message that was sent."""
+    columns = ("key", "at", "run", "query_id", "model", "usage")
+    for found in answers.select(columns, f"WHERE {where} ORDER BY id", values):
+        sent = (answers.call(found["key"]) or {}).get("messages")
+        begins = " ".join(_text(sent[-1]).split())[:_BEGINS] if sent else "(its prompt was not kept)"
+        yield found | {"at": _day(found["at"]), "begins": begins}
+
+
 def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
-    columns = ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage", "outputs")
     key = _checked(arguments.key)
-    rows = list(answers.select(columns, f"WHERE key GLOB ? AND {_KEPT} ORDER BY id LIMIT 2", (f"{key}*",)))
+    rows = list(answers.select(("key",), f"WHERE key GLOB ? AND {_KEPT} ORDER BY key LIMIT 2", (f"{key}*",)))
     if not rows:
         raise DataError(f"no answer has the key {key}; cache export FILE writes them all")
     if rows[-1]["key"] != rows[0]["key"]:
         raise UsageError(f"more than one key begins with {key}: {rows[0]['key']}, {rows[1]['key']}")
-    shown = rows[0] | {"at": _day(rows[0]["at"])}
-    put_out(json.dumps(shown, indent=None if arguments.json else 2) + "\n")
+    call = answers.call(rows[0]["key"]) or {}
+    call["at"] = _day(call["at"])
+    put_out(json.dumps(call) + "\n" if arguments.json else "".join(f"{clean(line)}\n" for line in _told(call)))
+
+
+def _told(call: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a call as it is read: what was sent, message by message, and what came back."""
+    used = usage_from_json(call["usage"])
+    yield f"{call['key']}  {call['model']}  {call['at']}  {call['seconds']:.1f} s"
+    yield f"query {call['query_id'] or '-'} of {call['run'].rpartition('/')[0]}"
+    tokens = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out"
+    yield f"{tokens}, {_usd(used.paid_usd)}; it ended with {call['finish']}"
+    if call["messages"] is None:
+        yield from ("", "What was sent was not kept: by --no-prompts, by an earlier version, or cleared away since.")
+    said = [(message["role"], _text(message)) for message in call["messages"] or ()]
+    said += [("reasoning", call["reasoning"])] if call["reasoning"] else []
+    said += [
+        ("answer", _text(output if isinstance(output, dict) else {"content": output})) for output in call["outputs"]
+    ]
+    for who, text in said:
+        yield from ("", f"──── {who} ────", *text.expandtabs().split("\n"))
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """Return what a message, or an answer, says: its text, and the tools that it calls."""
+    content = message.get("content") or message.get("text") or ""
+    parts = content if isinstance(content, list) else [content]
+    texts = [part if isinstance(part, str) else part.get("text") or json.dumps(part) for part in parts]
+    for call in message.get("tool_calls") or ():
+        called = call.get("function") or call  # as it was sent, or as it came back
+        texts.append(f"{called['name']}({called['arguments']})")
+    return "\n".join(text for text in texts if text)
 
 
 def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
@@ -121,13 +171,11 @@ def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
 
 
 def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
-    """Remove the text of answers; their rows stay, as the books of the runs need them."""
     where, values = _where(answers, arguments)
     if where == _KEPT and not arguments.all:
         raise UsageError("say which: --run, --model, --key, --days, or --all")
     count = answers.query(f"SELECT count(*) FROM calls WHERE {where}", values)[0][0]
-    answers.query(f"UPDATE calls SET outputs = NULL WHERE {where}", values)
-    answers.query("VACUUM")
+    answers.clear(where, values)
     _done(arguments, f"{count} answers are removed; what they cost stays in the books", {"cleared": count})
 
 

@@ -5,6 +5,7 @@ and is booked before anybody sees its answer. A request without an answer is sen
 attempt asks the budget and is booked.
 """
 
+import json
 import random
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ import dspy
 from tools.models import faults
 from tools.models.answers import Answer
 from tools.models.gate import LONGEST_WAIT
+from tools.models.kept import NOTHING, pack
+from tools.models.spec import secrets
 from tools.models.terms import Expected, Terms
 from tools.records import Usage
 from tools.session import booking
@@ -35,6 +38,7 @@ class Sent(NamedTuple):
     finish: str
     usage: Any  # as reported
     headers: Any
+    reasoning: str = ""
 
 
 Send = Callable[[float], Sent]
@@ -61,12 +65,18 @@ class Caller:
         free: bool = False,
         output_tokens: float = 500.0,
         longest: float = float("inf"),
+        prompts: bool = False,
     ) -> None:
-        """Take the `cost` of tokens, None where it is not known; a `free` call costs 0 and is not in the ledger."""
+        """Take the `cost` of tokens, None where it is not known; a `free` call costs 0 and is not in the ledger.
+
+        With `prompts`, requests are kept beside their answers, where the terms let them.
+        """
         self.model, self.terms, self.cost, self.free = model, terms, cost, free
         self._answered = False
         self._output_tokens = output_tokens  # of an answer: a guess at first, then a running mean
         self._longest = min(longest, terms.patience.call)  # seconds of a call
+        self._keeps_prompts = prompts and terms.prompts
+        self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secrets()]
         if not free:
             terms.join()
 
@@ -148,9 +158,10 @@ class Caller:
             terms.budget.spend(usage, expected)
         self._answered = True
         terms.gate.answered(sent.headers)
-        answer = Answer(sent.outputs, usage, sent.finish, time.monotonic() - started)
+        answer = Answer(sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning)
         if key and terms.ledger:
-            terms.ledger.answered(owner, key, self.model, answer)
+            packed = pack(made, terms.ledger.answers.parts, self._secrets) if self._keeps_prompts else NOTHING
+            terms.ledger.answered(owner, key, self.model, answer, packed)
         elif not self.free:
             terms.book(self.model, usage, query_id=owner)
         return answer

@@ -44,6 +44,8 @@ class Cells(TypedDict, total=False):
     usage: UsageForm
     outputs: Outputs
     finish: str
+    request: str | None
+    reasoning: str | None
 
 
 def cells(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class LanguageModel(dspy.LM):
         """Call over `wire`, or else through dspy.LM: LiteLLM's providers at `server`, and engines of our own."""
         super().__init__(model, cache=False, num_retries=0, **options)
         self.terms, self.wire, self.server = terms, wire, server
-        self.caller = Caller(model, terms, cost=cost, free=free)
+        self.caller = Caller(model, terms, cost=cost, free=free, prompts=True)
         self.window = window  # tokens of prompt and answer together; None where it is not known
         self.connects = wire is None and "engine" not in options  # whether DSPy makes the connection
         self.tools = wire  # where it takes tool calls in the protocol's form; None where it does not
@@ -125,7 +125,7 @@ class LanguageModel(dspy.LM):
         assert self.wire
         reply, headers = self.wire.send(body, deadline, tools=tools)
         message = {"content": reply.text, "tool_calls": reply.tool_calls}
-        return Sent([message] if tools else [reply.text], reply.finish, reply.usage, headers)
+        return Sent([message] if tools else [reply.text], reply.finish, reply.usage, headers, reply.reasoning)
 
     def _through_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any], deadline: float) -> Sent:
         if self.caller.free:

@@ -127,10 +127,15 @@ def secret(variable: str) -> str:
 
 def hide_keys(text: str, least: int = 8) -> str:
     """Return `text` without the values of secrets in the environment that have `least` letters; shorter are words."""
-    for name, value in os.environ.items():
-        if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) >= least:
-            text = text.replace(value, "***")
+    for value in secrets(least):
+        text = text.replace(value, "***")
     return text
+
+
+def secrets(least: int = 8) -> list[str]:
+    """Return the values of secrets in the environment that have `least` letters."""
+    named = os.environ.items()
+    return [value for name, value in named if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) >= least]
 
 
 def is_server(url: str) -> bool:

@@ -326,15 +326,6 @@ def test_samples_of_one_prompt_are_different_answers_and_come_back_in_their_orde
     assert again.terms.books.cached == 2 and again.terms.books.sent == 4
 
 
-def test_no_prompt_is_in_the_file(server, corpus, place):
-    server.answer = lambda prompt: {"raw": "an answer"}
-    model = lm.connect(server.spec)
-    model.begin(place, Usage())
-    model.lm("a prompt with xylophones in it")
-    kept = b"".join(one.read_bytes() for one in place.parent.parent.glob(f"{NAME}*"))
-    assert b"an answer" in kept and b"xylophones" not in kept
-
-
 NOWHERE = "http://127.0.0.1:9/v1"  # nobody answers there, and the request has its key all the same
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
 MESSAGES = [{"role": "user", "content": "A colour?"}]

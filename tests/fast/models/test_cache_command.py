@@ -8,6 +8,7 @@ import pytest
 
 from tools.models import cache_command
 from tools.models.answers import NAME, Answer, open_ledger
+from tools.models.kept import pack
 from tools.records import Usage
 
 TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit", 3)
@@ -65,7 +66,33 @@ def test_an_answer_is_shown_by_the_beginning_of_its_key(cache, paid, server, tmp
         shown = cache("show", part, "--json").json
         assert shown["key"] == key and shown["finish"] == "stop" and shown["run"].count("/") == 2
         assert "[[ ## rewritten ## ]]" in shown["outputs"][0] and shown["usage"]["calls"] == 1
-        assert json.loads(cache("show", part).out) == shown
+    assert shown["messages"] in [sent["messages"] for sent in server.requests] and shown["settings"]["temperature"] == 0
+    told = cache("show", key).out
+    assert (
+        "──── system ────\nYour input fields are:" in told and f"──── answer ────\n{shown['outputs'][0][:20]}" in told
+    )
+    (row,) = [
+        one for one in cache("list", "--calls", "--run", paid["run"], "--json").json["calls"] if one["key"] == key
+    ]
+    assert (
+        row["begins"].startswith("[[ ## ") and f"{key}  {row['at']}  {row['query_id']}" in cache("list", "--calls").out
+    )
+
+
+def test_a_run_that_keeps_no_prompts_is_the_same_run_and_keeps_none(cache, run, server):
+    without = run(*TASK, "--lm", server.spec, "--no-prompts", "--json").json
+    assert cache("list", "--calls").out.count("(its prompt was not kept)") == 3
+    again = run(*TASK, "--lm", server.spec, "--json").json
+    assert again["run"] == without["run"] and len(server.requests) == 3
+
+
+def test_what_a_conversation_holds_cannot_reach_the_terminal_as_anything_but_text(cache, place):
+    sent = json.dumps([[{"role": "user\x1b[31m", "content": "a\tb\x1b]0;title\x07\nnext"}], {}]).encode()
+    answer = Answer([{"content": "", "tool_calls": [{"name": "search", "arguments": "{}\x1b[2J"}]}], Usage())
+    open_ledger(place).answered("q", "ab" * 8, "tiny", answer, pack(sent, ()))
+    told = cache("show", "ab").out
+    assert "\x1b" not in told and "\x07" not in told and "\nnext\n" in told and "search({}" in told
+    assert "\x1b" not in cache("list", "--calls").out
 
 
 def exported(cache, tmp_path, *words):

@@ -184,7 +184,8 @@ def test_an_answer_over_responses_is_what_openai_s_client_reads_in_it(case, serv
         if item.type == "function_call"
     ]
     ours = read("responses", json.dumps(answer).encode(), "tiny")
-    assert ours == Reply(theirs.output_text, calls, finish, answer["usage"])
+    thoughts = [part.text for item in theirs.output if item.type == "reasoning" for part in item.summary]
+    assert ours == Reply(theirs.output_text, calls, finish, answer["usage"], "".join(thoughts))
 
 
 @pytest.mark.parametrize("error", [None, {"code": "server_error", "message": "not now"}, "not now"])

@@ -13,7 +13,6 @@ from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
 from programs.multihop import MultiHop, ReadPassages
 from tools.corpus import Corpus
-from tools.injection import appeal
 from tools.models import lm, offline
 from tools.models.adapter import Adapter
 from tools.models.lm import LanguageModel
@@ -23,6 +22,7 @@ from tools.names import pick
 from tools.records import Document, Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
+from tools.text import appeal
 
 SYSTEMS = PROGRAMS | AGENTS
 MODELS = sorted(set(SYSTEMS) - {"retrieve"})

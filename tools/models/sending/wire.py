@@ -37,6 +37,7 @@ class Reply(NamedTuple):
     tool_calls: list[dict[str, str]]  # "id", "name" and "arguments", the last as it was written
     finish: str  # why it ended: "stop", "length", "content_filter", "refusal", "tool_calls", ...
     usage: Any  # as the server reports it; None where it does not
+    reasoning: str = ""  # what it thought before, where the server shows that
 
 
 class Unreadable(dspy.LMTransportError):
@@ -93,7 +94,8 @@ class Wire:
         reply = read(self.api, answer.body, self.model, clean=self.clean)
         if len(self.key) >= SECRET:
             calls = [{name: self.clean(text) for name, text in call.items()} for call in reply.tool_calls]
-            reply = reply._replace(text=self.clean(reply.text), tool_calls=calls, finish=self.clean(reply.finish))
+            text, finish, reasoning = map(self.clean, (reply.text, reply.finish, reply.reasoning))
+            reply = Reply(text, calls, finish, reply.usage, reasoning)
         return reply, answer.headers
 
     def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False) -> Answer:
@@ -178,14 +180,17 @@ def _chat(answer: Any, usage: Any) -> Reply:
     message = choice["message"]
     calls = [_call(call, call.get("function")) for call in message.get("tool_calls") or ()]
     finish = "refusal" if message.get("refusal") else str(choice.get("finish_reason") or "stop")
-    return Reply(_text(message.get("content")), calls, finish, usage)
+    reasoning = _text(message.get("reasoning_content") or message.get("reasoning"))
+    return Reply(_text(message.get("content")), calls, finish, usage, reasoning)
 
 
 def _responses(answer: Any, usage: Any) -> Reply:
-    texts, calls, finish = list[str](), list[dict[str, str]](), "stop"
+    texts, calls, thoughts, finish = list[str](), list[dict[str, str]](), list[str](), "stop"
     for item in answer["output"]:
         if item["type"] == "function_call":
             calls.append(_call({**item, "id": item.get("call_id")}, item))
+        if item["type"] == "reasoning":
+            thoughts += [_text(item.get("summary")), _text(item.get("content"))]
         for part in item.get("content") or () if item["type"] == "message" else ():
             finish = "refusal" if part["type"] == "refusal" else finish
             texts.append(_text(part.get("text")))
@@ -194,7 +199,7 @@ def _responses(answer: Any, usage: Any) -> Reply:
     if answer.get("status") == "incomplete":
         why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
         finish = "length" if why == "max_output_tokens" else why
-    return Reply("".join(texts), calls, finish, usage)
+    return Reply("".join(texts), calls, finish, usage, "\n\n".join(filter(None, thoughts)))
 
 
 def _text(content: Any) -> str:

@@ -1,0 +1,176 @@
+"""Requests kept beside their answers: in parts, each compressed and written once, as most of a request repeats.
+
+A request is cut where a JSON object begins: each message does, and each passage in a prompt. Equal parts (system
+prompts, earlier turns, documents that come back) are one row of answers.sqlite3, under a hash, and a call has the list
+of its parts. Secrets of the environment are taken out before. Left out: embeddings, whose texts are the corpus' own.
+"""
+
+import json
+import re
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import zstandard
+
+from tools.errors import DataError, RunIncomplete
+from tools.models.forms import cells
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS parts (
+    id INTEGER PRIMARY KEY,  -- 64 bits of BLAKE2b over the text
+    text BLOB NOT NULL       -- compressed by Zstandard
+);
+"""
+# Columns of calls that files of earlier versions lack; NULL where nothing was kept.
+COLUMNS = (
+    "request TEXT",  # the parts of what was sent: a JSON list of ids, in order
+    "reasoning TEXT",  # of the model, where the provider shows it
+)
+# Answers that are cleared away leave parts behind that no request has any more.
+CLEAR_PARTS = (
+    "DELETE FROM parts WHERE id NOT IN (SELECT value FROM calls, json_each(calls.request) WHERE request IS NOT NULL)"
+)
+_BEGINS = re.compile(rb'\{\\?"')  # an object, also in a text
+_SHORTEST = 300  # bytes of a part, but for the last: a row has a cost, too
+_MOST_KNOWN = 100_000  # hashes of parts that a process remembers to have written: 10 MB
+_AT_ONCE = 1000  # rows of a statement
+_COMPRESSION = threading.local()  # a compressor is for one thread
+
+
+class Kept(NamedTuple):
+    """A request, ready to be written beside its answer."""
+
+    request: str | None = None  # the list of its parts
+    parts: Mapping[int, bytes] = {}  # those that this process has not written yet
+
+
+NOTHING = Kept()
+
+
+def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) -> Kept:
+    """Cut a request into parts, without the `secrets`, and compress those that are not `known` to be on disk."""
+    for secret in secrets:
+        request = request.replace(secret, b"***")
+    if not hasattr(_COMPRESSION, "compress"):
+        _COMPRESSION.compress = zstandard.ZstdCompressor(level=1).compress
+    ids, parts = list[int](), dict[int, bytes]()
+    for part in _cut(request):
+        ids.append(number := int.from_bytes(blake2b(part, digest_size=8).digest(), "big", signed=True))
+        if number not in known and number not in parts:
+            parts[number] = _COMPRESSION.compress(part)
+    return Kept(json.dumps(ids), parts)
+
+
+def _cut(request: bytes) -> Iterator[bytes]:
+    start = 0
+    for found in _BEGINS.finditer(request):
+        if found.start() - start >= _SHORTEST:
+            yield request[start : found.start()]
+            start = found.start()
+    yield request[start:]
+
+
+def write_parts(writer: sqlite3.Connection, parts: Mapping[int, bytes]) -> None:
+    """Insert the parts that are not there yet."""
+    rows = list(parts.items())
+    for first in range(0, len(rows), _AT_ONCE):
+        some = rows[first : first + _AT_ONCE]
+        places = ", ".join(["(?, ?)"] * len(some))
+        writer.execute(f"INSERT OR IGNORE INTO parts VALUES {places}", [value for row in some for value in row])
+
+
+def remember(known: set[int], parts: Mapping[int, bytes]) -> None:
+    """Note that parts are on disk."""
+    if len(known) > _MOST_KNOWN:
+        known.clear()
+    known.update(parts)
+
+
+def read_call(path: Path, key: str) -> dict[str, Any] | None:
+    """Return the call `key` of the answers at `path`, with what was sent; None where it is not kept.
+
+    It has "messages", as Chat Completions has them, "tools" and "settings"; where the prompt was not kept, "messages"
+    is None, and the others are empty. "outputs" is the answer as the program got it, "reasoning" what the model thought
+    before, "" where that is not known. DataError for a damaged row.
+    """
+    if not path.is_file():
+        return None
+    statement = "SELECT * FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL ORDER BY id LIMIT 1"
+    with readable(path), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reader:
+        found = reader.execute(statement, (key,))
+        row = found.fetchone()
+        if row is None:
+            return None
+        columns = [column[0] for column in found.description]
+        try:
+            call = cells(columns, row)
+            sent = _join(reader, call["request"]) if call.get("request") else b""
+        except (ValueError, TypeError, zstandard.ZstdError) as error:
+            mend = f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
+            raise DataError(f"{path}: {mend} ({error})") from None
+    kept = {name: call[name] for name in ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage")}
+    reasoning = call.get("reasoning") or next(_reasoning_in(call["outputs"]), "")
+    return kept | _parse(sent) | {"outputs": call["outputs"], "reasoning": reasoning}
+
+
+def _join(reader: sqlite3.Connection, request: str) -> bytes:
+    """Return a request of its parts; b"" where one was cleared away by another process."""
+    statement = "SELECT text FROM json_each(?) AS one LEFT JOIN parts ON parts.id = one.value ORDER BY one.key"
+    rows = reader.execute(statement, (request,))
+    texts = [text for (text,) in rows]
+    return b"" if None in texts else b"".join(map(zstandard.decompress, texts))
+
+
+def _reasoning_in(outputs: Sequence[Any]) -> Iterator[str]:
+    for output in outputs:
+        if isinstance(output, dict) and output.get("reasoning_content"):
+            yield str(output["reasoning_content"])
+
+
+def _parse(sent: bytes) -> dict[str, Any]:
+    """Return the messages, tools and settings of a request, whichever the protocol, or DSPy's pair of both."""
+    if not sent:
+        return {"messages": None, "tools": [], "settings": {}}
+    try:
+        made = json.loads(sent)
+    except ValueError:  # lone surrogates on their way through DSPy
+        return {"messages": [{"role": "user", "content": sent.decode("utf-8", "replace")}], "tools": [], "settings": {}}
+    settings = dict(made[1] if isinstance(made, list) else made)
+    said = made[0] if isinstance(made, list) else settings.pop("messages", None) or settings.pop("input", None)
+    said = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    return {"messages": [_message(item) for item in said], "tools": settings.pop("tools", []), "settings": settings}
+
+
+def _message(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item of the Responses protocol as a message of Chat Completions."""
+    if item.get("type") == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+    if item.get("type") == "function_call_output":
+        return {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+    return item
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors about the file at `path` into ours, which say what to do."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        operational = isinstance(error, sqlite3.OperationalError)
+        if operational and "disk" in str(error):
+            raise RunIncomplete(f"{path}: {error}; make room") from None
+        if operational and "locked" in str(error):
+            raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
+        raise DataError(
+            f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | sqlite3 NEWFILE saves "
+            "what can be read, to be put in its place; or choose another --runs"
+        ) from None
+    except OSError as error:
+        raise RunIncomplete(f"{path}: {error.strerror}") from None
