@@ -2,6 +2,9 @@
 
 import json
 import random
+import re
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from run_folders import CONFIG, retrieve
 
 import environments
 from environments import __main__ as module
+from environments import own
 from environments.base import GENERIC
 from evals import score
 from evals.published import beside
@@ -70,7 +74,7 @@ def test_the_figures_of_a_folder_are_those_of_pytrec_eval_over_its_files(run, tm
     for name in names:
         mean = sum(values[OURS[name]] for values in found.values()) / 12
         assert got["metrics"][name]["mean"] == pytest.approx(mean, abs=1e-15), name
-    assert any("no grade above 0" in note for note in got["notes"])
+    assert any("above 0" in note for note in got["notes"])
     assert any("not in the corpus" in note for note in got["notes"])
 
 
@@ -104,6 +108,17 @@ def test_benchmark_toml_says_what_data_cannot(notes):
     assert (test.metrics, test.metric, test.depth) == (("P@1", "R@5"), "P@1", 20)
     assert list(test.judgements) == ["gold", "pooled"] and environments.load(place, qrels="pooled").headline == "pooled"
     assert environments.load(place, instruction="none").queries[0].objective == ""
+
+
+def test_the_guides_folder_and_python_file_are_tasks_and_its_benchmark_toml_is_taken(tmp_path, monkeypatch):
+    guide = (Path(environments.__file__).parents[1] / "docs/guide/task.md").read_text()
+    shell, toml, python = (re.search(rf"```{kind}\n(.*?)```", guide, re.S)[1] for kind in ("bash", "toml", "python"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    subprocess.run(["bash", "-c", shell.partition("python -m")[0]], check=True)
+    Path("my_task.py").write_text(python)
+    assert len(environments.load("notes").queries) == len(environments.load("my_task.py:notes").queries) == 2
+    assert own.check_settings(tomllib.loads(toml), "the guide")["split"] == {"share": 0.3}
 
 
 def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
