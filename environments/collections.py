@@ -86,28 +86,21 @@ def read_collection(
     form = _FORMS.get(_ending(documents.files[0]), "BEIR") if "iteration" not in judgements.there else "TREC"
     form = form if folder == place else "ir_datasets"
     counts = Counter[str]()
-    corpus = documents.open(home, counts)
-    asked = _read_queries(queries, counts)
+    corpus, asked = documents.open(home, counts), _read_queries(queries, counts)
     qrels, splits = _read_judgements(judgements, asked, counts)
-    said = f"{place} is read as {form}: {', '.join(map(str, found))}."
+    said = [f"{place} is read as {form}: {', '.join(map(str, found))}."]
     if not qrels:
-        raise DataError(f"{place}: no query has a judgement; do both have the same ids? {said}")
+        raise DataError(f"{place}: no query has a judgement; do both have the same ids? {said[0]}")
     judged = {query_id: text for query_id, text in asked.items() if query_id in qrels}
     counts["queries without a judgement, left out"] = len(asked) - len(judged)
-    grades = [grade for query_id in judged for grade in qrels[query_id].values()]
-    size = f"{len(corpus):,} documents, {len(judged):,} queries, {len(grades):,} judgements"
-    _count_oddities(judged, qrels, corpus, counts)
-    files = tuple(path for table in found for path in table.files)
-    counted = (f"{what[0].upper()}{what[1:]}: {count:,}." for what, count in counts.items() if count)
-    return Read(
-        form,
-        corpus,
-        judged,
-        {one: qrels[one] for one in judged},
-        splits,
-        files,
-        (said, f"{size} with grades from {min(grades):g} to {max(grades):g}.", *counted),
+    qrels = {query_id: qrels[query_id] for query_id in judged}
+    grades = _count_oddities(judged, qrels, corpus, counts)
+    said.append(
+        f"{len(corpus):,} documents, {len(judged):,} queries, {len(grades):,} judgements "
+        f"with grades from {min(grades):g} to {max(grades):g}."
     )
+    said += [f"{what[0].upper()}{what[1:]}: {count:,}." for what, count in counts.items() if count]
+    return Read(form, corpus, judged, qrels, splits, tuple(path for one in found for path in one.files), tuple(said))
 
 
 def _read_queries(table: "_Table", counts: Counter[str]) -> dict[str, str]:
@@ -138,22 +131,23 @@ def _read_judgements(
             raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice, with {before:g} and {grade:g}")
         chosen[split].add(query_id)
     test = tuple(one for one in queries if one in chosen["test"])
-    dev = tuple(one for one in queries if one in chosen["dev"] - chosen["test"])
+    dev = tuple(one for one in queries if one in chosen["dev"] and one not in chosen["test"])
     return qrels, {"dev": dev, "test": test} if dev and test else {}
 
 
-def _count_oddities(queries: Mapping[str, str], qrels: Grades, documents: Corpus, counts: Counter[str]) -> None:
-    judged = {doc_id for grades in qrels.values() for doc_id in grades}
-    missing = {doc_id for doc_id in judged if doc_id not in documents}
-    every = [(doc_id, grade) for grades in qrels.values() for doc_id, grade in grades.items()]
+def _count_oddities(queries: Mapping[str, str], qrels: Grades, documents: Corpus, counts: Counter[str]) -> list[float]:
+    """Return the grades of all judgements; count what a reader of figures should know of."""
+    missing = {doc_id for doc_id in set().union(*qrels.values()) if doc_id not in documents}
+    every = [(doc_id, grade) for judged in qrels.values() for doc_id, grade in judged.items()]
+    grades = [grade for _, grade in every]
+    vain = sum(max(judged.values()) <= 0 for judged in qrels.values())
     counts["judged documents that are not in the corpus"] = len(missing)
     counts["judgements above 0 of those"] = sum(grade > 0 and doc_id in missing for doc_id, grade in every)
-    counts["grades that are fractions, which trec_eval cannot read"] = sum(grade % 1 > 0 for _, grade in every)
-    counts["grades below 0, which count as not relevant"] = sum(grade < 0 for _, grade in every)
-    counts["queries with no judgement above 0, for which nothing can be found"] = sum(
-        max(grades.values()) <= 0 for grades in qrels.values()
-    )
+    counts["grades that are fractions, which trec_eval cannot read"] = sum(grade % 1 > 0 for grade in grades)
+    counts["grades below 0, which count as not relevant"] = sum(grade < 0 for grade in grades)
+    counts["queries with no judgement above 0, for which nothing can be found"] = vain
     counts["queries without a text"] = sum(not text.strip() for text in queries.values())
+    return grades
 
 
 def _check_id(value: Any, where: str) -> str:
@@ -168,9 +162,9 @@ class _Table:
         """Look at the first row. DataError when there is none, or a column that is needed is not in it."""
         self._folder, self.name, self.files = folder, name, files
         if not files:
-            words = ", ".join(f"{word}.jsonl" for word in _WORDS[name])
+            words = " or ".join(_WORDS[name])
             raise DataError(
-                f"{folder} has no {name}: {words} (or .csv, .tsv, .txt, .parquet), or a folder of that name"
+                f"{folder} has no {name}: no file or folder is called {words} (.jsonl, .csv, .parquet, ...)"
             )
         ours = _COLUMNS[name].items()
         self._names = {our: (*filter(None, [columns.get(our)]), *names, our) for our, names in ours}
@@ -179,9 +173,7 @@ class _Table:
         self._taken = {our: next((one for one in names if one in first), "") for our, names in self._names.items()}
         if lacking := next((our for our, one in self._taken.items() if not one and our != "title"), None):
             has = ", ".join(map(tables.brief, first)) or "nothing"
-            raise DataError(
-                f"{where} has no {lacking} that is known; name it, --column {lacking}=NAME; it has {has:.300}"
-            )
+            raise DataError(f"{where} has no known {lacking}: --column {lacking}=NAME says which of {has:.300} it is")
 
     def __str__(self) -> str:
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
@@ -283,9 +275,7 @@ def _keep_package(name: str, home: Path) -> Path:
                     file.writelines(f"{disk.dumps(line)}\n" for line in lines)
             draft.rename(folder)
     except ImportError:
-        raise UsageError(
-            f"{name!r} is no folder, and for ids of ir_datasets there is no such package installed"
-        ) from None
+        raise UsageError(f"{name!r} is no folder; if it is an id of ir_datasets, install that package") from None
     except KeyError:
         raise UnknownName("folder, or id of ir_datasets:", asked, ir_datasets.registry) from None
     except (AttributeError, OSError, RuntimeError, ValueError) as error:  # no judgements; not to be downloaded; damaged
@@ -309,12 +299,10 @@ def read_port(folder: Path, home: Path) -> Collection:
     if test := [path for path, split in splits.items() if split == "test"]:
         judgements.files = test
     elif len(splits) > 1 and "dev" in splits.values():
-        raise DataError(
-            f"{folder} has judgements of several splits and no test split; leave only the one that is meant"
-        )
+        raise DataError(f"{folder} has judgements of several splits and no test split; leave one of them")
     counts = Counter[str]()
     corpus, asked = documents.open(home, counts), _read_queries(queries, counts)
     qrels, _ = _read_judgements(judgements, asked, counts)
-    if not qrels or counts["judgements of unknown queries, left out"]:
-        raise DataError(f"{folder}: {judgements} has none of {queries}, or more")
+    if not qrels or (strange := counts["judgements of unknown queries, left out"]):
+        raise DataError(f"{folder}: {strange if qrels else 'all'} of the {judgements} are not of the {queries}")
     return Collection(corpus, {one: text for one, text in asked.items() if one in qrels}, qrels)

@@ -171,7 +171,9 @@ def read_obliq(folder: Path, home: Path) -> Collection:
     queries_file, qrels_file = (tables.find_file(inside, name) for name in ("queries.jsonl", "qrels.tsv"))
     queries: dict[str, str] = {}
     for where, row in tables.read_objects(queries_file, "_id", "text"):
-        tables.add_query(queries, row["_id"], row["text"], where)
+        if (query_id := tables.check_id(row["_id"], where)) in queries:
+            raise DataError(f"{where}: the id {query_id!r} was there before")
+        queries[query_id] = tables.check_text(row["text"], where)
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
     gold = _read_qrels(_tsv(qrels_file))
@@ -214,7 +216,10 @@ def _read_qrels(rows: Iterator[tuple[str, dict[str, Any]]], documents: Container
     qrels: Grades = {}
     for where, row in rows:
         query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (QUERY, DOCUMENT, SCORE))
-        tables.add_judgement(qrels, query_id, doc_id, score, where)
+        grades = qrels.setdefault(tables.check_id(query_id, where), {})
+        if tables.check_id(doc_id, where) in grades:
+            raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
+        grades[doc_id] = tables.check_grade(score, where)
         if documents and doc_id not in documents:
             raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
     return qrels

@@ -269,19 +269,3 @@ def check_grade(value: Any, where: str) -> float:
         return number
     shown = repr(value[:20]) if isinstance(value, str) else brief(value)
     raise DataError(f"{where}: the score {shown} is not a number up to {LARGEST_GRADE}")
-
-
-def add_query(queries: dict[str, str], query_id: Any, content: Any, where: str) -> None:
-    """Add one query to `queries`; an id can come once."""
-    if (name := check_id(query_id, where)) in queries:
-        raise DataError(f"{where}: the id {name!r} was there before")
-    queries[name] = check_text(content, where)
-
-
-def add_judgement(qrels: dict[str, dict[str, float]], query_id: Any, doc_id: Any, score: Any, where: str) -> None:
-    """Add one judgement to `qrels`; a pair can be judged once."""
-    check_id(query_id, where)
-    check_id(doc_id, where)
-    if doc_id in qrels.setdefault(query_id, {}):
-        raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
-    qrels[query_id][doc_id] = check_grade(score, where)
