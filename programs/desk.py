@@ -7,8 +7,7 @@ import them, or ask for them (programs/own.py).
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -41,15 +40,6 @@ class Desk:
     selected: list[str] = field(default_factory=list)
     best_rank: dict[str, int] = field(default_factory=dict)
     hops: int | None = None  # searches so far, where each is a hop of its own
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Have the functions `search`, `read` and `select` use this desk, in the block and this context."""
-        token = _DESK.set(self)
-        try:
-            yield
-        finally:
-            _DESK.reset(token)
 
     def find(self, text: str, k: int) -> list[Snippet]:
         """Search, and remember the best rank of each document."""
@@ -105,23 +95,7 @@ def as_json(content: Any) -> str:
     return defuse(json.dumps(content, ensure_ascii=False))
 
 
-_DESK: ContextVar[Desk | None] = ContextVar("desk", default=None)
-
-
-def present() -> Desk:
-    """Return the desk of the query that is being answered; UsageError where there is none in this context."""
-    if (desk := _DESK.get()) is None:
-        raise UsageError(
-            "search, read and select work while a query is answered; in a thread of your own, begin it with "
-            "contextvars.copy_context().run"
-        )
-    return desk
-
-
-def shown_so_far() -> list[str]:
-    """Return what surfaced for the query that is being answered, by best rank; nothing outside of a query."""
-    desk = _DESK.get()
-    return sorted(desk.best_rank, key=desk.best_rank.__getitem__) if desk else []
+DESK: ContextVar[Desk | None] = ContextVar("desk", default=None)  # of the query that is being answered
 
 
 def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
@@ -129,8 +103,10 @@ def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
 
     @wraps(tool)
     def function(*arguments: Any, **named: Any) -> str:
+        if (desk := DESK.get()) is None:
+            raise UsageError(f"{tool.__name__} works while a query is answered, and in its context, not in any thread")
         try:
-            return tool(present(), *arguments, **named)
+            return tool(desk, *arguments, **named)
         except (SessionRefusal, Fault) as refusal:
             return str(refusal)
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 import dspy
 
 from programs.base import Program
-from programs.desk import Desk, make_tools, read, search, select
+from programs.desk import DESK, Desk, make_tools, read, search, select
 from programs.own_offline import Guesses
 from tools import names, session
 from tools.errors import SextantError, UsageError
@@ -33,7 +33,8 @@ __all__ = ["adapt", "read", "search", "select"]
 
 QUERY = ("query", "question", "description")  # names under which the text of a query is asked for
 ANSWERS = ("doc_ids", "ranking", "documents", "document_ids", "ids")  # names under which a ranking is handed in
-_GIVEN = (*QUERY, "objective", "search", "read", "select", "tools", "model", "depth", "toolbox")
+_FUNCTIONS = (*QUERY, "objective", "search", "read", "select", "depth")  # what a function of a query may ask for
+_MAKERS = ("search", "read", "select", "tools", "model", "depth", "toolbox")  # what a class or a maker may ask for
 
 
 def adapt(made: Any, name: str) -> Any:
@@ -48,11 +49,13 @@ def adapt(made: Any, name: str) -> Any:
             f"{name} is {_describe(made)}, and no program: it has to be a class over a toolbox, a dspy.Module, "
             "a LangGraph graph, a function of a query, or a function of tools that returns one of these"
         )
-    strange = [one.name for one in asked.values() if one.default is one.empty and one.name not in _GIVEN]
-    answers = not isinstance(made, type) and bool(asked.keys() & {*QUERY} or strange)
+    needed = [one.name for one in asked.values() if one.default is one.empty]
+    answers = not isinstance(made, type) and bool(asked.keys() & {*QUERY} or {*needed} - {*_MAKERS})
+    given = _FUNCTIONS if answers else _MAKERS
+    strange = [one for one in needed if one not in given]
     if strange[answers and not asked.keys() & {*QUERY} :]:  # of a function, the first one may be the query
-        raise UsageError(f"{name} asks for {strange[-1]!r}; it is given {', '.join(_GIVEN)}; give others a default")
-    own = [one for one in asked.values() if one.default is not one.empty and one.name not in _GIVEN]
+        raise UsageError(f"{name} asks for {strange[-1]!r}; it is given {', '.join(given)}; give others a default")
+    own = [one for one in asked.values() if one.name not in (*needed, *given)]
     settings = [one.replace(kind=one.KEYWORD_ONLY) for one in own]
     base = inspect.signature(Own.__init__).parameters
     about = {
@@ -61,7 +64,7 @@ def adapt(made: Any, name: str) -> Any:
         "__signature__": inspect.Signature([base["toolbox"], base["depth"], *settings]),
         "source": (made,),
         "label": names.label(name),
-        "asks": tuple(one.name for one in asked.values() if one.name in _GIVEN or one.default is one.empty),
+        "asks": tuple(one for one in asked if one in (*needed, *given)),
         "answers": answers,
     }
     lm.watch_requests()
@@ -140,7 +143,7 @@ class Own(Program):
             given["model"] = _graphs().Model()
             found = make(_graphs().make_tools())
             made = make(make_tools()) if isinstance(found, dspy.Module) else found
-        if not (callable(made) or is_graph(made)):
+        if not (isinstance(made, dspy.Module) or is_graph(made) or "toolbox" in self.asks):
             raise UsageError(f"{self.label} returned {_describe(made)}; it has to return a graph or a module")
         return _graphs().prepare(made, self.label) if is_graph(made) else made
 
@@ -152,12 +155,10 @@ class Own(Program):
                 if isinstance(found, Submission):
                     return found
                 desk = Desk(session.current() or self.toolbox.open(query))
-                steps = [step for step in desk.session.trace.steps if step.tool == "search"]
-                desk.best_rank |= dict.fromkeys([doc_id for step in steps for doc_id in step.doc_ids], 1)
             else:
                 desk = Desk(self.toolbox.open(query), hops=0)
-                with desk.at_work():
-                    found, why = self._ask(query, desk)
+                DESK.set(desk)
+                found, why = self._ask(query, desk)
         if found is None and is_graph(self.inner):
             return desk.session.submit(desk.rank_all()[: self.depth], why=why)
         return self._hand_in(query, desk, found, why)
@@ -185,26 +186,29 @@ class Own(Program):
             return Text(desk.session.read(doc_id))
 
         given = {"objective": query.objective, "search": search, "read": read, "select": desk.keep, "depth": self.depth}
-        return self.inner(**{name: given.get(name, text) for name in self.asks or _parameters(self.inner)})
+        return self.inner(**{name: given.get(name, text) for name in self.asks})
 
     def _hand_in(self, query: Query, desk: Desk, found: Any, why: str) -> Submission:
         """End the session with the documents that the program returned, of those that it can have found."""
-        code = getattr(inspect.unwrap(getattr(self.source[0], "forward", self.source[0])), "__code__", None)
+        made = self.source[0]
+        code = getattr(made.forward if isinstance(made, type) and hasattr(made, "forward") else made, "__code__", None)
         place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
         try:
             named = list(dict.fromkeys(list_ids(found)))
         except TypeError as error:
             raise TypeError(f"{self.label} {error}{place}") from None
         there = desk.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
-        known, unknown = [one for one in named if one in there], [one for one in named if one not in there]
+        unknown = [doc_id for doc_id in named if doc_id not in there and "toolbox" not in self.asks]
+        known = [doc_id for doc_id in named if doc_id not in unknown]
         if unknown:
             desk.session.count_invented(unknown)
             said = f"no search brought {len(unknown)} of the {len(named)} ids that it returned, e.g. {unknown[0]!r}"
             if not known:
                 raise ValueError(f"{said}{place}")
             desk.session.note(f"{said}: left out")
-        if not desk.selected:
-            desk.session.select(known[: self.depth], among=desk.best_rank.keys())
+        if desk.best_rank and not desk.selected:
+            shown = [one for one in known[: self.depth] if one in desk.best_rank]
+            desk.session.select(shown, among=desk.best_rank.keys())
         desk.session.rank(known[: self.depth])
         return desk.session.submit(known[: self.depth], why=why)
 
