@@ -73,13 +73,18 @@ class Read:
 
 
 def read_collection(
-    place: Path, home: Path, columns: Mapping[str, str] | None = None, judged_in: Path | None = None
+    place: Path,
+    home: Path,
+    columns: Mapping[str, str] | None = None,
+    judged_in: Path | None = None,
+    separator: str = "",
 ) -> Read:
     """Read the collection in the folder `place`, or the one that ir_datasets has by that id.
 
     `columns` are the names that the files have for id, text, title, query_id, query, doc_id and grade, where they are
-    unusual; `judged_in` is the file of the judgements, where a folder has several. UsageError for a wrong argument,
-    DataError for what is missing, damaged or contradictory.
+    unusual; `judged_in` is the file of the judgements, where a folder has several; `separator` ends the name of the
+    parent in a document's id, where judgements name parents. UsageError for a wrong argument, DataError for what is
+    missing, damaged or contradictory.
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
     documents, queries, judgements = found = _open_tables(folder, columns or {}, judged_in)
@@ -94,12 +99,7 @@ def read_collection(
     judged = {query_id: text for query_id, text in asked.items() if query_id in qrels}
     counts["queries without a judgement, left out"] = len(asked) - len(judged)
     qrels = {query_id: qrels[query_id] for query_id in judged}
-    grades = _count_oddities(judged, qrels, corpus, counts)
-    said.append(
-        f"{len(corpus):,} documents, {len(judged):,} queries, {len(grades):,} judgements "
-        f"with grades from {min(grades):g} to {max(grades):g}."
-    )
-    said += [f"{what[0].upper()}{what[1:]}: {count:,}." for what, count in counts.items() if count]
+    said += say_oddities(judged, qrels, corpus, counts, separator)
     return Read(form, corpus, judged, qrels, splits, tuple(path for one in found for path in one.files), tuple(said))
 
 
@@ -135,9 +135,12 @@ def _read_judgements(
     return qrels, {"dev": dev, "test": test} if dev and test else {}
 
 
-def _count_oddities(queries: Mapping[str, str], qrels: Grades, documents: Corpus, counts: Counter[str]) -> list[float]:
-    """Return the grades of all judgements; count what a reader of figures should know of."""
-    missing = {doc_id for doc_id in set().union(*qrels.values()) if doc_id not in documents}
+def say_oddities(
+    queries: Mapping[str, str], qrels: Qrels, documents: Corpus, counts: Counter[str], separator: str = ""
+) -> list[str]:
+    """Return a sentence for the sizes of a collection, and for each of `counts` and what else is odd in it."""
+    known = {one.rpartition(separator)[0] or one for one in documents} if separator else documents
+    missing = {doc_id for doc_id in set[str]().union(*qrels.values()) if doc_id not in known}
     every = [(doc_id, grade) for judged in qrels.values() for doc_id, grade in judged.items()]
     grades = [grade for _, grade in every]
     vain = sum(max(judged.values()) <= 0 for judged in qrels.values())
@@ -147,7 +150,9 @@ def _count_oddities(queries: Mapping[str, str], qrels: Grades, documents: Corpus
     counts["grades below 0, which count as not relevant"] = sum(grade < 0 for grade in grades)
     counts["queries with no judgement above 0, for which nothing can be found"] = vain
     counts["queries without a text"] = sum(not text.strip() for text in queries.values())
-    return grades
+    sizes = f"{len(documents):,} documents, {len(queries):,} queries, {len(grades):,} judgements"
+    said = [f"{sizes} with grades from {min(grades):g} to {max(grades):g}."]
+    return said + [f"{what[0].upper()}{what[1:]}: {count:,}." for what, count in counts.items() if count]
 
 
 def _check_id(value: Any, where: str) -> str:

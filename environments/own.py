@@ -13,6 +13,7 @@ import dataclasses
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, cast
@@ -31,7 +32,7 @@ from environments.base import (
     Request,
     Suite,
 )
-from environments.collections import Read, read_collection
+from environments.collections import Read, read_collection, say_oddities
 from tools import disk, forms, names
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError, UnknownName, UsageError
@@ -170,7 +171,8 @@ def _open(request: Request) -> Environment:
     for file in filter(None, files.values()):
         if not file.is_file():
             raise DataError(f"{Path(place, FILE)}: there is no file {file}, which judgements names")
-    reads = {name: read_collection(Path(place), request.home, columns, file) for name, file in files.items()}
+    end = settings.get("max_p", "")
+    reads = {name: read_collection(Path(place), request.home, columns, file, end) for name, file in files.items()}
     read = next(iter(reads.values()))
     judged = {name: one.qrels for name, one in reads.items()}
     kept = "the dev queries are the data's" if read.splits else "no query is kept for dev"
@@ -194,19 +196,13 @@ def of(
     given = check_settings({"name": name, **settings}, "environments.of")
     pairs = documents.items() if isinstance(documents, Mapping) else documents
     corpus = Corpus(one if isinstance(one, Document) else Document(*one) for one in pairs)
-    asked = {query_id: text for query_id, text in queries.items() if query_id in qrels}
-    missing = {doc_id for query_id in asked for doc_id in qrels[query_id] if doc_id not in corpus}
-    said = [
-        f"{what}: {many}."
-        for many, what in (
-            (len(queries) - len(asked), "Queries without a judgement, left out"),
-            (0 if given.get("max_p") else len(missing), "Judged documents that are not in the corpus"),
-            (sum(max(qrels[one].values(), default=0) <= 0 for one in asked), "Queries with no grade above 0"),
-        )
-        if many
-    ]
-    read = Read("Python data", corpus, asked, qrels, {}, (), ())
-    made = _make(read, {"gold": qrels}, given, said)
+    asked = {query_id: text for query_id, text in queries.items() if qrels.get(query_id)}
+    if not asked:
+        raise DataError("environments.of: no query has a judgement")
+    qrels = {query_id: qrels[query_id] for query_id in asked}
+    counts = Counter({"queries without a judgement, left out": len(queries) - len(asked)})
+    said = say_oddities(asked, qrels, corpus, counts, given.get("max_p", ""))
+    made = _make(Read("Python data", corpus, asked, qrels, {}, (), ()), {"gold": qrels}, given, said)
     return dataclasses.replace(made, task=f"own/{in_name(name)}")
 
 
