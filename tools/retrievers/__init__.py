@@ -191,43 +191,35 @@ class Kind:
 @cache
 def kind_of(name: str, *, embedder: bool = False) -> Kind:
     """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the nearest names."""
-    if embedder:
-        made = names.pick("embedder", name, EMBEDDERS)
-    else:
-        made = names.pick("retriever", _FILES.get(name, name), RETRIEVERS, names.RETRIEVERS)
     own = not embedder and name not in RETRIEVERS
+    table, kind = (EMBEDDERS, "embedder") if embedder else (RETRIEVERS, "retriever")
+    made = names.pick(kind, _FILES.get(name, name), table, names.RETRIEVERS if own else "")
     if own and (not (isinstance(made, type) and hasattr(made, "_search_many")) or inspect.isabstract(made)):
         needs = "a subclass of tools.retriever.Retriever with a method _search_many(self, searches, k)"
         raise UsageError(f"{name} is no retriever; write {needs}, as in docs/guide/retriever.md")
-    hints, parameters = typing.get_type_hints(made.__init__), inspect.signature(made).parameters
-    typed = [
-        one.replace(annotation=hints.get(key, type(one.default)))
-        for key, one in parameters.items()
-        if key not in _GIVEN
-    ]
+    try:
+        hints, parameters = typing.get_type_hints(made.__init__), inspect.signature(made).parameters
+    except NameError as error:  # what a module imports for type checkers alone
+        raise UsageError(f"{name}: {error}, which a type in its constructor names; import it") from None
+    asked = [one for key, one in parameters.items() if key not in _GIVEN]
+    typed = [one.replace(annotation=hints.get(one.name, type(one.default))) for one in asked]
     options = {one.name: one for one in typed if one.kind is one.KEYWORD_ONLY or _is_plain(one.annotation)}
     positional = tuple(one for one in typed if one.name not in options)
     subject = positional[0].annotation.__name__ if positional else ""
-    if own:
-        _check_constructor(name, "corpus" in parameters, subject, options)
+    simple = all(one.default is not one.empty and _is_plain(one.annotation, str) for one in options.values())
+    if own and not (simple and "corpus" in parameters and subject in ("", "str", "Embedder", "Builder", "Retriever")):
+        what = "`corpus`, `home` if it keeps an index, and options by keyword, with a default and a type"
+        raise UsageError(
+            f"{name}: its constructor takes {what}: str, int, float, bool, Literal, or a tuple of one of these"
+        )
     has_default = subject == "str" and positional[0].default is not inspect.Parameter.empty
     model = str(positional[0].default) if has_default else ""
     many = any(one.kind is one.VAR_POSITIONAL for one in positional)
     return Kind(made, positional, options, subject, model, many)
 
 
-def _is_plain(kind: Any) -> bool:
-    return kind in (int, float, bool) or typing.get_origin(kind) in (typing.Literal, tuple)
-
-
-def _check_constructor(name: str, has_corpus: bool, subject: str, options: Mapping[str, inspect.Parameter]) -> None:
-    """Raise UsageError where no expression can call the constructor of a user's class."""
-    if not has_corpus or subject not in ("", "str", "Embedder", "Builder", "Retriever"):
-        raise UsageError(f"{name}: its constructor takes `corpus`, `home` if it keeps an index, and options by keyword")
-    for option in options.values():
-        if option.default is option.empty or not (option.annotation is str or _is_plain(option.annotation)):
-            types = "str, int, float, bool, a Literal, or a tuple of one of these"
-            raise UsageError(f"{name}: the option {option.name} needs a default value, and a type: {types}")
+def _is_plain(kind: Any, *others: type) -> bool:
+    return kind in (int, float, bool, *others) or typing.get_origin(kind) in (typing.Literal, tuple)
 
 
 def check(text: str) -> Spec:
@@ -321,10 +313,10 @@ def needs_pool(spec: Spec) -> bool:
 
 def _place(kind: str) -> str:
     """Return what outputs call a kind: a file without its folder, which is remembered. Of each name there is one."""
-    label, source = names.label(kind), kind.rpartition(":")[0]
+    source, _, name = kind.rpartition(":")
     if kind in _FILES or not source.endswith(".py"):
         return kind
-    reference = f"{names.file_of(source)}:{kind.rpartition(':')[2]}"
+    reference, label = f"{names.file_of(source)}:{name}", names.label(kind)
     if _FILES.setdefault(label, reference) != reference:
         raise UsageError(f"{kind} and {_FILES[label]} would have the same name in outputs; rename one of the files")
     return label

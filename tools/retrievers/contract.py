@@ -1,7 +1,7 @@
 """What holds for every retriever, as checks over a tiny corpus: `python -m tools.retrievers check SPEC`.
 
-A check is a function whose docstring says what has to hold; it yields what it finds wrong. It is given a retriever over
-CORPUS, and what builds the same one over any corpus. What a kind computes, and how well it finds, is not checked here.
+The docstring of a check says what has to hold. It yields whether it does, and what else was found. What a kind computes
+is not checked here.
 """
 
 import math
@@ -17,9 +17,10 @@ from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers import Spec, build, check
 
-Over = Callable[..., Retriever]  # is given a corpus, and where its index is kept, if anywhere
+Over = Callable[..., Retriever]  # builds the retriever over a corpus, with an index in a folder or none
+Found = Iterator[tuple[bool, str]]
 
-_TEXTS = (
+TEXTS = (
     "The octopus has three hearts and blue blood.",
     "Copper in haemocyanin makes the blood of an octopus blue.",
     "Horseshoe crabs are bled for their blue blood.",
@@ -27,13 +28,12 @@ _TEXTS = (
     "A giraffe has one heart of eleven kilograms.",
     "Why do octopuses have blue blood? A post in a forum.",
 )
-CORPUS = Corpus(Document(f"d{number}", text) for number, text in enumerate(_TEXTS, start=1))
+CORPUS = Corpus(Document(f"d{number}", text) for number, text in enumerate(TEXTS, start=1))
 QUERIES = ("blue blood octopus", "heart", "why is the blood of an octopus blue blue blood", "blue heart of a giraffe")
-_ODD = ("?!", "zyzzyva", "\x00", "ﬁ ℵ 血", "a" * 5000, "\udcff lone half")
 
 
 def run(spec: Spec) -> Iterator[tuple[str, str]]:
-    """Yield what has to hold, and what was found wrong with it or "", check by check."""
+    """Yield what has to hold, and what was found in its place or "", check by check."""
 
     def over(corpus: Corpus, home: Path | None = None) -> Retriever:
         return build(spec, corpus, home, terms=Terms())
@@ -41,7 +41,7 @@ def run(spec: Spec) -> Iterator[tuple[str, str]]:
     made = over(CORPUS)
     for holds in CHECKS:
         try:
-            wrong = next(holds(made, over), "")
+            wrong = next((found for right, found in holds(made, over) if not right), "")
         except Exception as error:  # noqa: BLE001  # of a user's class
             wrong = f"{type(error).__name__}: {error}{user_line(error)}"
         yield str(holds.__doc__).removesuffix("."), wrong
@@ -51,56 +51,52 @@ def _ids(hits: list[Hit]) -> list[str]:
     return [hit.doc_id for hit in hits]
 
 
-def _gives_hits(made: Retriever, over: Over) -> Iterator[str]:
+def _finds(made: Retriever, over: Over) -> Found:
     """It finds at most k different documents of the corpus, the best first, with finite scores."""
     for text in QUERIES:
         for k in (1, 3, 100):
             hits = made.search(text, k)
             scores = [hit.score for hit in hits]
-            documents = len(CORPUS.keys() & set(_ids(hits))) == len(hits) <= k
-            if not documents or scores != sorted(scores, reverse=True) or not all(map(math.isfinite, scores)):
-                yield f"search({text!r}, {k}) gives {hits}"
-    if not any(made.search(text, 1) for text in QUERIES):
-        yield f"none of {', '.join(map(repr, QUERIES))} finds one of {len(CORPUS)} documents with such words"
+            right = len(CORPUS.keys() & set(_ids(hits))) == len(hits) <= k and all(map(math.isfinite, scores))
+            yield right and scores == sorted(scores, reverse=True), f"search({text!r}, {k}) gives {hits}"
+    yield any(made.search(text, 1) for text in QUERIES), f"nothing is found for {QUERIES}"
 
 
-def _excludes(made: Retriever, over: Over) -> Iterator[str]:
+def _excludes(made: Retriever, over: Over) -> Found:
     """Excluded documents are left out before the cut to k."""
     for text in QUERIES:
         first, *others = _ids(made.search(text, 6)) or [""]
         left = _ids(made.search(text, 2, excluded={first, "unheard of"}))
-        if len(left) != min(2, len(others)) or not set(left) <= set(others):
-            yield f"search({text!r}, 2) gives {left} where {first} is excluded, and {[first, *others]} where nothing is"
+        right = len(left) == min(2, len(others)) and set(left) <= set(others)
+        yield right, f"search({text!r}, 2) gives {left} without {first}, and {others} are left"
 
 
-def _narrows(made: Retriever, over: Over) -> Iterator[str]:
+def _narrows(made: Retriever, over: Over) -> Found:
     """A search `among` some documents finds no others, and leaves the others out before the cut to k."""
     pool = {"d5", "d3", "d6"}
     for text in QUERIES:
         anywhere, found = set(_ids(made.search(text, 6))), set(_ids(made.search(text, 6, among={*pool, "unheard of"})))
         two = _ids(made.search(text, 2, among={*pool, "d1"}, excluded={"d1"}))
-        if not anywhere & pool <= found <= pool or not set(two) <= found or len(two) != min(2, len(found)):
-            yield f"search({text!r}, 6) gives {sorted(found)} among {sorted(pool)}, and {two} with k=2"
-        if made.search(text, 6, among=()):
-            yield f"search({text!r}, 6, among=()) finds something"
+        right = anywhere & pool <= found <= pool and set(two) <= found and len(two) == min(2, len(found))
+        yield right, f"search({text!r}) gives {sorted(found)} among {sorted(pool)}, and {two} with k=2"
+        yield made.search(text, 6, among=()) == [], f"search({text!r}, 6, among=()) finds something"
 
 
-def _finds_nothing(made: Retriever, over: Over) -> Iterator[str]:
+def _finds_nothing(made: Retriever, over: Over) -> Found:
     """A blank text finds nothing, and k below 1 gives nothing."""
     for text, k in ((" \n\t", 6), ("blood", 0), ("blood", -1)):
-        if made.search(text, k) != []:
-            yield f"search({text!r}, {k}) finds something"
+        yield made.search(text, k) == [], f"search({text!r}, {k}) finds something"
 
 
-def _takes_any_text(made: Retriever, over: Over) -> Iterator[str]:
+def _takes_any_text(made: Retriever, over: Over) -> Found:
     """Odd characters are no error, in documents and in searches."""
-    made = over(Corpus([*CORPUS.values(), *(Document(f"odd{n}", text) for n, text in enumerate(_ODD))]))
-    for text in _ODD:
-        if len(hits := made.search(text, 6)) > 6:
-            yield f"search({text!r}, 6) gives {hits}"
+    odd = ("?!", "zyzzyva", "\x00", "ﬁ ℵ 血", "a" * 5000, "\udcff lone half")
+    made = over(Corpus([*CORPUS.values(), *(Document(f"odd{n}", text) for n, text in enumerate(odd))]))
+    for text in odd:
+        yield len(made.search(text, 6)) <= 6, f"search({text!r}, 6) gives more"
 
 
-def _repeats_itself(made: Retriever, over: Over) -> Iterator[str]:
+def _repeats_itself(made: Retriever, over: Over) -> Found:
     """A search gives the same hits again, in a batch, in threads, and when the retriever is built again."""
     searches = [Search(text) for text in (*QUERIES, "")]
     searches += [Search(QUERIES[0], excluded={"d1"}), Search(QUERIES[0], among={"d1", "d2", "d5"})]
@@ -108,7 +104,7 @@ def _repeats_itself(made: Retriever, over: Over) -> Iterator[str]:
     def alone(search: Search) -> list[Hit]:
         return made.search(search.text, 5, excluded=search.excluded, among=search.among)
 
-    expected = list(map(alone, searches))
+    one_by_one = list(map(alone, searches))
     with ThreadPoolExecutor(4) as threads:
         found = {
             "again": list(map(alone, searches)),
@@ -118,38 +114,36 @@ def _repeats_itself(made: Retriever, over: Over) -> Iterator[str]:
             "when built again": over(CORPUS).search_many(searches, 5),
         }
     for how, lists in found.items():
-        if lists != expected:
-            yield f"{len(searches)} searches give {expected} one by one, and {lists} {how}"
+        yield lists == one_by_one, f"{len(searches)} searches give {one_by_one} one by one, and {lists} {how}"
 
 
-def _breaks_ties(made: Retriever, over: Over) -> Iterator[str]:
+def _breaks_ties(made: Retriever, over: Over) -> Found:
     """Documents of equal text come in the order of their ids, unless `ties_by_id` is false."""
     same = [Document(doc_id, "the blood of an octopus is blue") for doc_id in ("z", "b", "y", "a", "c")]
     found = _ids(over(Corpus([*same, *CORPUS.values()])).search(QUERIES[0], 11))
     order = [doc_id for doc_id in found if doc_id not in CORPUS]
-    if order != sorted(order) and all(part.ties_by_id for part in (made, *made.parts)):
-        yield f"they come as {', '.join(order)}; use Ranker.top, or sort by (-score, doc_id)"
+    other = not all(part.ties_by_id for part in (made, *made.parts))
+    yield other or order == sorted(order), f"{', '.join(order)}; use Ranker.top, or sort by (-score, doc_id)"
 
 
-def _has_a_name(made: Retriever, over: Over) -> Iterator[str]:
+def _has_a_name(made: Retriever, over: Over) -> Found:
     """Its name is an expression of the same retriever."""
     again = build(check(made.name), CORPUS, terms=Terms())
-    if again.name != made.name or again.search(QUERIES[0], 5) != made.search(QUERIES[0], 5):
-        yield f"{made.name} makes {again.name}, or finds something else; a name has every option that changes a ranking"
+    same = again.search(QUERIES[0], 5) == made.search(QUERIES[0], 5)
+    yield again.name == made.name and same, f"{made.name} makes {again.name}" + ", with other hits" * (not same)
 
 
-def _keeps_indexes(made: Retriever, over: Over) -> Iterator[str]:
+def _keeps_indexes(made: Retriever, over: Over) -> Found:
     """A kept index gives the hits of one in memory, another corpus has its own, and none is needed."""
-    changed = Corpus(map(Document, CORPUS, [*_TEXTS[1:], _TEXTS[0]]))  # each id has the text of the next
+    changed = Corpus(map(Document, CORPUS, [*TEXTS[1:], TEXTS[0]]))  # each id has the text of the next
     with TemporaryDirectory() as folder:
         (file := Path(folder, "file")).touch()  # where no folder can be made
         for corpus, home in ((CORPUS, folder), (CORPUS, folder), (changed, folder), (CORPUS, file)):
-            expected, found = over(corpus).search(QUERIES[0], 6), over(corpus, Path(home)).search(QUERIES[0], 6)
-            if found != expected:
-                yield f"in memory: {expected}, kept: {found}"
+            fresh, kept = over(corpus).search(QUERIES[0], 6), over(corpus, Path(home)).search(QUERIES[0], 6)
+            yield kept == fresh, f"{kept}, and in memory {fresh}"
 
 
-CHECKS: tuple[Callable[[Retriever, Over], Iterator[str]], ...] = (
-    *(_gives_hits, _excludes, _narrows, _finds_nothing, _takes_any_text, _repeats_itself),
+CHECKS: tuple[Callable[[Retriever, Over], Found], ...] = (
+    *(_finds, _excludes, _narrows, _finds_nothing, _takes_any_text, _repeats_itself),
     *(_breaks_ties, _has_a_name, _keeps_indexes),
 )
