@@ -273,10 +273,10 @@ def _gain(found: Mapping[str, Any]) -> str:
     of = f", times {gain['candidates']} candidates {gain['p_corrected']:.3g}" if gain["candidates"] > 1 else ""
     if gain["detectable"] is not None and not gain["significant"]:
         verdict += f", so many queries show {gain['detectable']:.4f}"
-    nothing = "nothing better than the start was found; " if found["kept"] == "start" else ""
-    means = f"{nothing}{found['before']['mean']:.4f} to {found['after']['mean']:.4f}"
+    start = "nothing is better than the start, which is kept; " if found["kept"] == "start" else ""
+    means = f"{found['before']['mean']:.4f} to {found['after']['mean']:.4f}"
     return (
-        f"validation {means}: {gain['difference']:+.4f}{interval}, "
+        f"{start}validation {means}: {gain['difference']:+.4f}{interval}, "
         f"p {gain['p']:.3g}{of}: {verdict}; {gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost"
     )
 
