@@ -21,17 +21,7 @@ from typing import Annotated, Any, NotRequired, cast
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from environments.base import (
-    GENERIC,
-    DevSplit,
-    EmptySplit,
-    Environment,
-    Judgements,
-    Qrels,
-    Release,
-    Request,
-    Suite,
-)
+from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Judgements, Qrels, Release, Request, Suite
 from environments.collections import Read, read_collection, say_oddities
 from tools import disk, forms, names
 from tools.corpus import Corpus
@@ -40,6 +30,7 @@ from tools.records import Document, Query
 
 FILE = "benchmark.toml"
 METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
+METRIC = r"^((nDCG|R|AP|RR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8})$"  # of evals/measuring/metrics.py, those of rankings
 SEED = "sextant-own-1"
 REMEDY = (
     f"a line `split = {{ share = 0.3 }}` in its {FILE} makes one of 30 % of the queries "
@@ -61,8 +52,8 @@ class Settings(TypedDict, total=False):
     objective: str  # what counts as a find, in a sentence
     instruction: str  # what queries say of the task to models and retrievers, where that is not the objective
     document: str  # what a document is, in a few words
-    metrics: Annotated[list[str], Field(min_length=1)]
-    metric: str  # the headline; the first of `metrics` without it
+    metrics: Annotated[list[Annotated[str, Field(pattern=METRIC)]], Field(min_length=1)]
+    metric: Annotated[str, Field(pattern=METRIC)]  # the headline; the first of `metrics` without it
     judgements: str | dict[str, str]  # a file of the folder, or several by name; the first leads
     split: Share  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=forms.LARGEST)]  # documents in a ranking
@@ -127,7 +118,7 @@ def load(request: Request) -> Environment:
         raise UnknownName(f"judgements of {request.task}", headline, whole.judgements)
     whole = dataclasses.replace(
         whole,
-        task=request.task if whole.task == "own/" else whole.task,
+        task=whole.task if re.fullmatch("own/.+", whole.task) else request.task,
         data=request.data,
         source=request.data,
         headline=headline,
@@ -136,7 +127,7 @@ def load(request: Request) -> Environment:
             dataclasses.replace(query, objective=request.objective(query.objective)) for query in whole.queries
         ),
     )
-    dev, every = set(whole.splits["dev"]), {query.query_id for query in whole.queries}
+    dev, every = set(whole.splits.get("dev", ())), {query.query_id for query in whole.queries}
     chosen = {"all": every, "dev": dev, "test": set(whole.splits.get("test", every - dev))}[request.split]
     query_ids = [query.query_id for query in whole.queries if query.query_id in chosen]
     if not query_ids:

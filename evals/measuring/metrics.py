@@ -129,8 +129,6 @@ def check_metric(name: str) -> None:
 def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environment":
     """Return the environment with the metrics in `names` added; UsageError for one that the task cannot have."""
     labels = {comparison.label for every in environment.comparisons.values() for comparison in every}
-    for name in (name for name in environment.metrics if not is_pairwise(name)):
-        check_metric(name)  # a user's own task may name any
     for name in names:
         check_metric(name)
         possible = environment.twins if name == "Flip" else labels if name == "Win" else name in labels
@@ -178,23 +176,19 @@ def ranking_value(name: str, ranking: Sequence[str], row: Mapping[str, Any]) -> 
     """Compute a metric of a ranking of documents; `row` is the query's line of attribution.jsonl."""
     units = row.get("units", {})
     collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
-    relevant = {one["unit"] for one in row["relevant"]}
-    return ranking_metric(name, judge_units(collapsed, row["grades"], relevant, nothing=row.get("nothing")))
+    judged = judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]})
+    return ranking_metric(name, dataclasses.replace(judged, nothing=row.get("nothing")))
 
 
 def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:
     """Judge a ranking; unjudged documents count as grade 0, and so do negative grades."""
     known, gains = judgements.by_unit(judgements.qrels.get(query_id, {})), judgements.gains(query_id)
-    nothing = 0.0 if judgements.zero else None
-    return judge_units(collapse(ranking, judgements), gains, judgements.recalled(query_id), known, nothing)
+    judged = judge_units(collapse(ranking, judgements), gains, judgements.recalled(query_id), known)
+    return dataclasses.replace(judged, nothing=0.0) if judgements.zero else judged
 
 
 def judge_units(
-    units: Sequence[str],
-    grades: Mapping[str, float],
-    relevant: Collection[str],
-    known: Collection[str] = (),
-    nothing: float | None = None,
+    units: Sequence[str], grades: Mapping[str, float], relevant: Collection[str], known: Collection[str] = ()
 ) -> Judged:
     """Judge units by what nDCG gains from (grades above 0), what recall counts, and what is judged at all."""
     return Judged(
@@ -203,7 +197,6 @@ def judge_units(
         hits=[unit in relevant for unit in units],
         relevant=len(relevant),
         judged=[unit in known for unit in units],
-        nothing=nothing,
     )
 
 

@@ -143,7 +143,8 @@ def isolation() -> Any:
 
 def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     data = environments.locate(request.task, request.data)[1]
-    folder = [] if data in (None, "mini", "full") else [Path(str(data).rpartition(".py:")[0] or str(data))]
+    place = Path(data or "mini")
+    folder = [] if data in (None, "mini", "full") else [place.parent if ".py:" in place.name else place]
     reference = names.check("program", request.program, SYSTEMS, names.PROGRAMS)
     return isolation().Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
 

@@ -16,6 +16,7 @@ from environments import __main__ as module
 from environments import own
 from environments.base import GENERIC
 from evals import score
+from evals.measuring.metrics import RANKING
 from evals.published import beside
 from tools.errors import DataError, SextantError, UsageError
 
@@ -133,6 +134,7 @@ def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
         ('metrik = "P@1"', "no key is called 'metrik'; did you mean 'metric'"),
         ('metrics = "P@1"', "metrics should be a valid list"),
         ("metrics = []", "metrics List should have at least 1 item"),
+        ('metric = "nDGC@10"', "metric String should match pattern .*nDCG|R|AP"),
         ("depth = 0", "depth should be greater than or equal to 1"),
         ("split = { share = 2.0 }", "share should be less than 1"),
         ("name = ", "cannot be read as TOML"),
@@ -140,6 +142,7 @@ def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
     ],
 )
 def test_a_wrong_benchmark_toml_is_one_line_with_the_key(notes, text, says):
+    assert all(re.fullmatch(own.METRIC, f"{name}@5") for name in RANKING)
     with pytest.raises(DataError, match=says) as raised:
         environments.load(settings(notes, text))
     assert "benchmark.toml" in str(raised.value) and "\n" not in str(raised.value)
