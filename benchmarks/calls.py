@@ -146,6 +146,8 @@ def run(system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int
         wall, cpu = time.perf_counter(), time.process_time()
         if fault := runner.run(system, queries, documents, folder, model, workers=in_flight):
             raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
+        if failed := [row["error"] for row in folder.outcomes.values() if row["error"]]:
+            raise RunIncomplete(f"{len(failed)} queries failed, so there is nothing to measure: {failed[0]}")
         return Measured("multihop", model.terms.budget.calls, time.perf_counter() - wall, time.process_time() - cpu)
 
 
