@@ -24,7 +24,6 @@ from hypothesis import settings
 from openai_server import OpenAIServer
 
 from tools.corpus import Corpus
-from tools.records import Document
 from tools.session import enter
 
 ROOT = Path(__file__).parent.parent
@@ -159,15 +158,9 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    texts = [
-        "The octopus has three hearts and blue blood.",
-        "Copper in haemocyanin makes the blood of an octopus blue.",
-        "Horseshoe crabs are bled for their blue blood.",
-        "Iron in haemoglobin makes blood red.",
-        "A giraffe has one heart of eleven kilograms.",
-        "Why do octopuses have blue blood? A post in a forum.",
-    ]
-    return Corpus(Document(f"d{number}", text) for number, text in enumerate(texts, start=1))
+    from tools.retrievers.contract import CORPUS
+
+    return CORPUS
 
 
 @pytest.fixture

@@ -52,13 +52,14 @@ def _ids(hits: list[Hit]) -> list[str]:
 
 
 def _finds(made: Retriever, over: Over) -> Found:
-    """It finds at most k different documents of the corpus, the best first, with finite scores."""
+    """It finds different documents, the best first, with finite scores; a smaller k gives the beginning of the same."""
     for text in QUERIES:
-        for k in (1, 3, 100):
-            hits = made.search(text, k)
-            scores = [hit.score for hit in hits]
-            right = len(CORPUS.keys() & set(_ids(hits))) == len(hits) <= k and all(map(math.isfinite, scores))
-            yield right and scores == sorted(scores, reverse=True), f"search({text!r}, {k}) gives {hits}"
+        hits = made.search(text, 100)
+        scores = [hit.score for hit in hits]
+        right = len(CORPUS.keys() & set(_ids(hits))) == len(hits) and all(map(math.isfinite, scores))
+        yield right and scores == sorted(scores, reverse=True), f"search({text!r}, 100) gives {hits}"
+        three = made.search(text, 3)
+        yield three == hits[:3], f"search({text!r}, 3) gives {three}, and with k=100 {hits}"
     yield any(made.search(text, 1) for text in QUERIES), f"nothing is found for {QUERIES}"
 
 

@@ -89,13 +89,6 @@ class TestFusion:
         expected = reference(parts, weights, method, constant, depth, excluded)
         assert fusion.search("a", k=depth, excluded=excluded) == expected[:depth]
 
-    @given(parts=score_lists, method=st.sampled_from(["rrf", "scores"]), k=st.integers(1, 20))
-    @settings(max_examples=30)
-    def test_asking_for_fewer_gives_the_beginning_of_the_same_ranking(self, parts, method, k):
-        retrievers = [Scores([np.nan if score is None else score for score in part]) for part in parts]
-        fusion = Fusion(CORPUS, None, *retrievers, method=method, depth=20)
-        assert fusion.search("a", k=k) == fusion.search("a", k=20)[:k]
-
     def test_parts_are_searched_to_the_depth_or_to_k_where_that_is_more(self):
         part = scored(d01=1)
         fusion = Fusion(CORPUS, None, part, part, depth=7)
@@ -147,14 +140,6 @@ class TestRerank:
     def test_a_second_that_finds_nothing_changes_nothing(self):
         first = scored(**FIRST)
         assert Rerank(CORPUS, None, first, scored(), depth=4).search("a", k=8) == first.search("a", k=8)
-
-    @pytest.mark.parametrize("depth", [1, 4, 100])
-    def test_asking_for_fewer_gives_the_beginning_of_the_same_ranking(self, depth):
-        reranked = Rerank(CORPUS, None, scored(**FIRST), scored(**SECOND), depth=depth)
-        whole = reranked.search("a", k=30)
-        assert len(whole) == 10
-        for k in range(1, 30):
-            assert reranked.search("a", k=k) == whole[:k]
 
     def test_the_second_is_asked_once_for_the_whole_batch_and_only_about_the_first_ones_documents(self):
         second = scored(**SECOND)

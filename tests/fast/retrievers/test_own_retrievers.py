@@ -67,9 +67,9 @@ def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(
     [
         ("excluded=search.excluded, ", "", "Excluded documents"),
         ("among=search.among, ", "", "A search `among`"),
-        ("top(scores, k,", "top(scores, k + 1,", "It finds at most k"),
-        ("above=0.0)", "above=0.0)[::-1]", "It finds at most k"),
-        ("above=0.0)", "above=1.0)", "It finds at most k"),
+        ("top(scores, k,", "top(scores, k + 1,", "It finds different documents"),
+        ("above=0.0)", "above=0.0)[::-1]", "It finds different documents"),
+        ("above=0.0)", "above=1.0)", "It finds different documents"),
         ("Ranker(corpus.doc_ids)", "Ranker(corpus.doc_ids, np.arange(len(corpus)))", "Documents of equal text"),
         ("for search in searches]", "for search in searches[:1]]", "A search gives the same hits"),
         ("len(asked)", "(len(asked) + np.random.random())", "A search gives the same hits"),
