@@ -32,6 +32,7 @@ AT_END = list[Callable[[], object]]()  # what closes the files that a command ha
 _LOG = logging.getLogger("sextant")  # long work logs here; a command that prints JSON does not show it
 _PROGRESS_SECONDS = 5.0  # between two lines of progress
 
+_results = list[TextIO | None]()  # where results go, while what else is printed goes to stderr
 _signals = list[int]()  # those that have come
 _raised = 0  # how many of them `check_interrupts` has raised
 _working: threading.Thread | None = None  # where the command runs
@@ -101,6 +102,9 @@ def run_command(
             parsed = parser.parse_args(arguments)
             quiet = getattr(parsed, "json", False) or getattr(parsed, "json_events", False)
             _LOG.setLevel(logging.WARNING if quiet else logging.INFO)
+            if quiet:  # what a user's program prints is no part of the result
+                _results.append(sys.stdout)
+                sys.stdout = sys.stderr
             return command(parsed)
         except (SextantError, OSError) as error:
             if _signals:
@@ -108,6 +112,8 @@ def run_command(
             return _fail(error)
         finally:
             _close_all()
+            if _results:
+                sys.stdout = _results.pop()
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
@@ -212,16 +218,16 @@ def put_out(text: str, kept: str = "") -> None:
 
     DataError when it cannot be written, or RunIncomplete where it is also `kept` elsewhere, e.g. "in the run folder".
     """
-    if sys.stdout is None:
+    if (out := _results[0] if _results else sys.stdout) is None:
         return
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        out.write(text)
+        out.flush()
     except BrokenPipeError:
         # Python would complain once more on exit, when it flushes what is left.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     except (OSError, UnicodeEncodeError) as error:
-        sys.stdout = None  # for the same reason
+        _results[:], sys.stdout = [None for _ in _results], None  # for the same reason
         kind, where = (RunIncomplete, f"; it is {kept}") if kept else (DataError, "")
         raise kind(f"the result cannot be printed ({error}){where}") from None
 

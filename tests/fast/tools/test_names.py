@@ -22,6 +22,7 @@ class Agent:
         self.toolbox, self.k = toolbox, k
 
     def __call__(self, query):
+        print("asked")
         session = self.toolbox.open(query)
         return session.submit([hit.doc_id for hit in session.search(query.text, self.k + helper_of_mine.MORE)])
 
@@ -63,7 +64,7 @@ def ask(run, program, *more):
 BAD = {
     "agent_of_mine.py": "say which name in it is the program, as agent_of_mine.py:NAME",
     "agent_of_mine.py:Agnet": "no program in agent_of_mine.py is called 'Agnet'; did you mean 'Agent'?",
-    "agent_of_mine.py:Unmade": "'Toolbox' object has no attribute 'nothing' (agent_of_mine.py, line 21)",
+    "agent_of_mine.py:Unmade": "'Toolbox' object has no attribute 'nothing' (agent_of_mine.py, line 22)",
     "agents_of_mine.py:Agent": "there is no file agents_of_mine.py",
     "needy_of_mine.py:Agent": "No module named 'nothing_of_mine' (needy_of_mine.py, line 2)",
     "torn_of_mine.py:Agent": "SyntaxError: '(' was never closed (torn_of_mine.py, line 2)",
@@ -105,7 +106,7 @@ def test_failures_of_a_users_code_are_printed_with_its_line(own, run):
     ask(run, "agent_of_mine.py:Fails")  # which may stop to say that all end alike
     result = ask(run, "agent_of_mine.py:Fails")
     assert result.code == 7 and "failed: 6 queries, first MINI-" in result.out
-    assert ", with KeyError: 'MINI-" in result.out and "(agent_of_mine.py, line 17)\n" in result.out
+    assert ", with KeyError: 'MINI-" in result.out and "(agent_of_mine.py, line 18)\n" in result.out
 
 
 @pytest.mark.parametrize("name", ["agent_of_mine.py:Agent", "agent_of_mine:Agent"])
