@@ -1,0 +1,338 @@
+"""Programs of a user's own: each form runs, its steps are in the trace, and what it does wrong is said in one line."""
+
+import asyncio
+import contextvars
+import gc
+import re
+import shlex
+import sys
+import urllib.request
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import TypedDict
+
+import dspy
+import httpx
+import pytest
+from conftest import ROOT
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+
+import environments
+from evals import compare
+from evals.running.request import parse_parameters
+from evals.running.runner import answer as run_query
+from programs import own
+from programs.own import adapt, list_ids
+from tools.errors import UsageError
+from tools.models import lm
+from tools.records import Query, Snippet
+from tools.retrievers.bm25 import BM25
+from tools.session import Limits, Toolbox
+
+QUERY = Query("q1", "copper in blue blood", "animals", excluded=frozenset({"d3"}))
+
+
+def outcome(made, corpus, *, spec="offline", limits=None, **parameters):
+    """What the runner records of one query."""
+    index = BM25(corpus)
+    program = adapt(made, "mine.py:made")(Toolbox(corpus, index, limits=limits), depth=4, **parameters)
+    model = lm.connect(spec, statistics=index.statistics)
+
+    def ask():
+        with model.active():
+            return run_query(program, QUERY, corpus)
+
+    return contextvars.copy_context().run(ask)
+
+
+def steps(found):
+    return [step["tool"] for step in found["trace"]["steps"] if step["tool"] != "drop"]
+
+
+def function(query, search, read, per=3):
+    hits = search(query, per)
+    assert query.objective == "animals" and read(hits[0].doc_id)
+    return hits
+
+
+async def awaiting(question, search):
+    first, second = await asyncio.gather(search(question), search(question.text))
+    return [(hit.doc_id, hit.score) for hit in first + second + search(question)]
+
+
+class Module(dspy.Module):
+    def __init__(self, search):
+        super().__init__()
+        self.search, self.write = search, dspy.ChainOfThought("question, objective -> words: str, sure: bool")
+
+    def forward(self, question, objective):
+        return [hit.doc_id for hit in self.search(self.write(question=question, objective=objective).words).snippets]
+
+
+class OnlyAsync(Module):
+    forward = None
+
+    async def aforward(self, text):
+        return dspy.Prediction(reasoning="none", found=[hit.doc_id for hit in self.search(text).snippets])
+
+
+del OnlyAsync.forward
+agent = dspy.ReAct("query -> answer", tools=[own.search, own.read], max_iters=3)
+
+
+class State(TypedDict):
+    question: str
+    ids: list[str]
+
+
+def graph(*nodes):
+    made = StateGraph(State)
+    for node in nodes:
+        made.add_node(node.__name__, node)
+    made.add_edge(START, nodes[0].__name__)
+    return made
+
+
+def look(state, config):
+    found = config["configurable"]["search"].invoke({"query": state["question"]})
+    return {"ids": [hit.doc_id for hit in found.snippets]}
+
+
+async def keep_two(state):
+    own.search(state["question"])
+    assert "no document shown so far is called 'd3'" in own.select(["d3"]) and "no document" in own.read("d3")
+    own.select(["d2"])
+    return {}
+
+
+def build(model, tools):
+    def think(state: MessagesState):
+        return {"messages": [model.bind_tools(tools).invoke(state["messages"])]}
+
+    made = StateGraph(MessagesState)
+    made.add_node("think", think)
+    made.add_node("act", ToolNode(tools))
+    made.add_edge(START, "think")
+    made.add_conditional_edges("think", lambda state: "act" if state["messages"][-1].tool_calls else END)
+    made.add_edge("act", "think")
+    return made
+
+
+def build_module(tools, width: int = 3):
+    return dspy.ReAct("query -> doc_ids: list[str]", tools=tools, max_iters=width)
+
+
+class Over:
+    def __init__(self, toolbox, k=2):
+        self.toolbox, self.k = toolbox, k
+
+    def __call__(self, query):
+        return [hit.doc_id for hit in self.toolbox.open(query).search(query.text, self.k)]
+
+
+FORMS = [
+    function,
+    awaiting,
+    Module,
+    OnlyAsync,
+    agent,
+    graph(look),
+    graph(keep_two).compile(),
+    build,
+    build_module,
+    Over,
+]
+
+
+@pytest.mark.parametrize("made", FORMS, ids=lambda made: getattr(made, "__name__", type(made).__name__))
+def test_each_form_searches_in_a_session_of_its_own_and_hands_in_what_it_found(made, corpus):
+    found = outcome(made, corpus)
+    assert found["error"] is None, found.get("traceback")
+    assert "d2" in found["ranking"][:2] and "d3" not in found["ranking"]
+    assert steps(found)[0] == "search" and steps(found)[-1] == "stop" and len(found["ranking"]) <= 4
+    assert made in (build, Over) or "select" in steps(found)
+    assert found["trace"]["steps"][0]["hop"] == (made is not Over)
+
+
+def test_parameters_of_whatever_form_are_set_by_name(corpus):
+    for made, name in ((function, "per"), (Over, "k"), (build_module, "width")):
+        values = parse_parameters("mine", adapt(made, "mine.py:made"), {name: "1"})
+        assert values == {name: 1} and len(outcome(made, corpus, **values)["ranking"]) in (1, 4)
+
+
+def test_compiling_takes_the_predictors_of_a_module_and_leaves_the_users_own_alone(corpus):
+    index = BM25(corpus)
+    program = adapt(agent, "mine.py:agent")(Toolbox(corpus, index))
+    compiler = dspy.BootstrapFewShot(metric=lambda *_: True, max_bootstrapped_demos=1, max_labeled_demos=0)
+    with lm.connect("offline", statistics=index.statistics).active():
+        compiled = compiler.compile(program, trainset=[dspy.Example(query=QUERY).with_inputs("query")])
+    assert any(one.demos for one in compiled.predictors()) and not any(one.demos for one in agent.predictors())
+
+
+def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
+    found = outcome(lambda query, search: ["d9", *search(query), "d8", "d2"], corpus)
+    assert found["error"] is None and found["trace"]["invented_ids"] == 2 and "d9" not in found["ranking"]
+    assert "no search brought 2 of the 6 ids" in found["trace"]["notes"][0]
+    error = outcome(lambda query, search: ["d9"], corpus)["error"]
+    assert "e.g. 'd9' (test_own.py, line " in error
+
+
+def test_ids_come_in_many_shapes():
+    one = Snippet("7", "", "", 0.5)
+    for found in (
+        ("7",),
+        [7],
+        [("7", 0.5)],
+        [one],
+        iter([{"doc_id": "7"}]),
+        [{"id": "7"}],
+        [SimpleNamespace(doc_id="7")],
+    ):
+        assert list_ids(found) == ["7"]
+    for text in ("a b, c", "1. a b\n2. c", '["a b", "c"]', "- a b\n- c"):
+        assert "".join(list_ids(dspy.Prediction(answer=text, reasoning="x"))) in ("a bc", "abc")
+    assert list_ids(dspy.Prediction(thoughts=["x"], documents=["7"])) == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (None, "returned None"),
+        ({"a": 1, "b": 2}, "returned dict with keys a, b; a list of document ids is expected"),
+        ("d1", "returned str 'd1'"),
+        ([1.5], "a list with float '1.5'"),
+        (dspy.Prediction(a=["x"], b=["y"]), "predicted a, b; a field doc_ids is expected"),
+    ],
+)
+def test_what_is_no_list_of_ids_is_named_with_the_users_line(returned, said, corpus):
+    error = outcome(lambda query: returned, corpus)["error"]
+    assert said in error and "(test_own.py, line " in error and "\n" not in error
+
+
+class Broken(dspy.Module):
+    def __init__(self):
+        raise RuntimeError("no key")
+
+
+class TwoInputs(dspy.Module):
+    def forward(self, image, question):
+        return []
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (3, "int '3', and no program: it has to be"),
+        (SimpleNamespace, "and no program"),
+        (lambda query, corpus: [], "asks for 'corpus'"),
+        (lambda search: [search], "returned list"),
+        (Broken, "cannot be made: RuntimeError: no key (test_own.py, line "),
+        (TwoInputs, "has the inputs image, question"),
+        (StateGraph(dict), "has none of messages, query"),
+    ],
+)
+def test_what_is_no_program_is_refused_in_one_line(made, said, corpus):
+    if isinstance(made, StateGraph):
+        made.add_node("keep_two", keep_two)
+        made.add_edge(START, "keep_two")
+    with pytest.raises(UsageError) as refused:
+        outcome(made, corpus)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_limit_ends_a_program_with_what_it_has(corpus):
+    def greedy(query, search):
+        search(query, 2)
+        return search("heart")
+
+    found = outcome(greedy, corpus, limits=Limits(searches=1))
+    assert found["error"] is None and found["ranking"] == ["d2", "d1"]
+    assert found["trace"]["steps"][-1]["argument"] == "budget"
+    endless = graph(look)
+    endless.add_edge("look", "look")
+    assert outcome(endless, corpus)["trace"]["steps"][-1]["argument"] == "steps"
+
+
+def test_what_a_program_sends_by_itself_is_counted_as_unknown_and_what_the_run_sends_is_not(corpus, server):
+    server.answer = lambda prompt: {"raw": "hello"}
+    url, body = server.spec.partition("@")[2], {"model": "m", "messages": [{"content": "hi"}]}
+
+    def sending(query, search):
+        with httpx.Client() as client:
+            client.post(f"{url}/chat/completions", json=body)
+        urllib.request.urlopen(f"{url}/chat/completions", b'{"model": "m", "messages": []}')
+        dspy.LM("openai/m", api_base=url, api_key="none", cache=False)("hi")
+        return search(query)
+
+    found = outcome(sending, corpus)
+    assert found["usage"]["calls"] == found["usage"]["unmetered"] == len(server.requests) == 3
+    assert found["usage"]["paid_usd"] is found["usage"]["list_usd"] is None
+    sent = [note.partition(" by itself")[0] for note in found["trace"]["notes"]]
+    assert sent == ["sends to 127.0.0.1", "sends to openai/m"]
+
+    calls = iter([{"tool_calls": [("search", {"query": "blue blood"})]}, {"raw": "done"}])
+    server.answer = lambda prompt: next(calls)
+    found = outcome(build, corpus, spec=server.spec)
+    assert found["usage"]["calls"] == 2 and "unmetered" not in found["usage"] and found["ranking"]
+    assert found["trace"]["notes"] == []
+
+
+def test_no_judgement_is_reached_from_what_a_function_is_given():
+    environment, held = environments.load("congress", "mini", "dev"), []
+
+    def curious(query, search, read, select, objective, depth):
+        held.extend([query, search, read, select, search(query), sys._getframe()])
+        return held[4]
+
+    index = BM25(environment.documents)
+    program = adapt(curious, "mine.py:curious")(Toolbox(environment.documents, index))
+    query = environment.queries[0]
+    with lm.connect("offline", statistics=index.statistics).active():
+        program(query=query)
+    seen, todo = set(), held[:5]
+    while todo:  # everything but what modules, types and frames lead to
+        thing = todo.pop()
+        if id(thing) not in seen and not isinstance(thing, ModuleType | type):
+            seen.add(id(thing))
+            inside = [thing.__closure__, thing.__defaults__] if isinstance(thing, FunctionType) else None
+            todo += inside or gc.get_referents(thing)
+    assert id(environment.documents) in seen and id(environment.qrels) not in seen
+    assert not seen & {id(environment), *(id(grades) for grades in environment.qrels.values())}
+
+
+PAGES = sorted((ROOT / "docs/guide").glob("own-*.md")) + [
+    ROOT / f"docs/guide/{name}.md" for name in ("program", "agent")
+]
+
+
+def commands(text):
+    """The runs that a page or an example shows, but for those that need a key, or compile."""
+    lines = re.findall(r"^    python -m evals\.run (.+)$", text, re.M)
+    return [shlex.split(line) for line in lines if "--lm" not in line]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_programs_of_the_guide_run_as_it_says(page, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.+?)```", text, re.S):
+        (tmp_path / re.match(r"# (\S+\.py)\n", block)[1]).write_text(block)
+    assert commands(text)
+    for words in commands(text):
+        done = run(*words, "--limit", 2, "--json")
+        assert done.code == 0 and done.json["failed"] == 0, done.err
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short_runs_and_is_compared_with_one_of_ours(example, run, command_of, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    text = example.read_text(encoding="utf-8")
+    assert text.count("\n") <= 40
+    [words] = commands(text)
+    ran = [
+        run(*words, "--limit", 3, "--json").json,
+        run("--program", "multihop", *words[2:4], "--limit", 3, "--json").json,
+    ]
+    assert command_of(compare)(*(one["run"] for one in ran)).code == 0
