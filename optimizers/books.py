@@ -152,9 +152,6 @@ def mean_value(evaluations: Sequence[Evaluation]) -> float:
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:
-    states = {
-        name: [prompt.instructions, prompt.demos, *filter(None, [prompt.descriptions])]
-        for name, prompt in prompts.items()
-    }
+    states = {name: [one.instructions, one.demos, *filter(None, [one.descriptions])] for name, one in prompts.items()}
     text = json.dumps([states, parameters], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

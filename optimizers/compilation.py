@@ -137,7 +137,7 @@ def _conclude(
     _keep(study, found)
     if problem is None and inputs.request.held_out and found["kept"] != "before":
         try:
-            start = inputs.request.starting if found["kept"] == "compiled" else {}
+            start = inputs.request.start if found["kept"] == "compiled" else None
             found["held_out"] = _compare_on_test(inputs, study, file, start)
             _keep(study, found)
         except SextantError as error:
@@ -237,12 +237,12 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
     return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
 
 
-def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Mapping[str, Path]) -> dict[str, Any]:
+def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | None) -> dict[str, Any]:
     """Run the program as it was, compiled, and where it started on test; compare in the metric that was chosen by."""
     request, plan, spent = inputs.request, inputs.plan, inputs.spent(study)
     before = {"parameters": plan.parameters(plan.start), "retriever": str(plan.resolved.retriever)}
     systems: dict[str, dict[str, Any]] = {"as it was": before}
-    systems |= {"from the start": {**before, **start}} if start else {}
+    systems |= {"from the start": before | {"compiled": start}} if start else {}
     folders = []
     for name, fields in (systems | {"compiled": {"compiled": file}}).items():
         inputs.tell(f"test split, {name}")

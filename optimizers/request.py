@@ -55,13 +55,6 @@ class CompileRequest(Common):
     ] = field(default_factory=dict)
     held_out: Annotated[bool, Option("then run the program on test, as it was and compiled, and compare")] = False
 
-    @property
-    def starting(self) -> dict[str, Path]:
-        """The field of a run that takes up the prompts to start from; none without any."""
-        if self.start is None:
-            return {}
-        return {"prompts" if self.start.suffix == ".toml" else "compiled": self.start}
-
     def run(self, **others: Any) -> Request:
         """Return the request of a run with the same program, task, model and limits; `others` are fields of its own."""
         shared = {one.name: getattr(self, one.name) for one in fields(Common)}

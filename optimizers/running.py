@@ -115,7 +115,7 @@ def plan(request: CompileRequest) -> Plan:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
     members = tuple(read(file) for file in request.of)
     retriever = request.retriever if request.start else first  # a compiled program has one of its own
-    resolved = resolve(request.run(split="dev", retriever=retriever, **request.starting))
+    resolved = resolve(request.run(split="dev", retriever=retriever, compiled=request.start))
     if resolved.compiled and (resolved.compiled.members or resolved.compiled.neighbours):
         raise UsageError(f"{request.start} is not made of prompts alone, as of `ensemble` or `knn`; start from another")
     forced = getattr(resolved.constructor, "compiled_with", {}).items()

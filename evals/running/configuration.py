@@ -172,7 +172,7 @@ def _read_compiled(request: Request) -> "Compiled | None":
         return None
     from programs import compiled, prompts  # few runs need these
 
-    if request.prompts:
+    if request.prompts or file.suffix == ".toml":
         return prompts.read(file, request.program_label)
     found = compiled.read(file)
     if found.program != (program := request.program_label):
