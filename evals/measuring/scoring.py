@@ -31,7 +31,7 @@ from tools.records import Usage, usage_json
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
 KINDS = 5  # of failures that are told, the commonest first
-_SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f]")
+_SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 
 def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None = None) -> dict[str, Any]:
