@@ -23,6 +23,7 @@ from environments import layouts, tables
 from environments.base import Qrels
 from environments.layouts import Collection, Grades, Placed
 from tools import disk
+from tools.console import plural
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.records import Document
@@ -143,15 +144,16 @@ def say_oddities(
     missing = {doc_id for doc_id in set[str]().union(*qrels.values()) if doc_id not in known}
     every = [(doc_id, grade) for judged in qrels.values() for doc_id, grade in judged.items()]
     grades = [grade for _, grade in every]
-    vain = sum(max(judged.values()) <= 0 for judged in qrels.values())
+    vain = sum(max(judged.values(), default=0) <= 0 for judged in qrels.values())
     counts["judged documents that are not in the corpus"] = len(missing)
     counts["judgements above 0 of those"] = sum(grade > 0 and doc_id in missing for doc_id, grade in every)
     counts["grades that are fractions, which trec_eval cannot read"] = sum(grade % 1 > 0 for grade in grades)
     counts["grades below 0, which count as not relevant"] = sum(grade < 0 for grade in grades)
     counts["queries with no judgement above 0, for which nothing can be found"] = vain
     counts["queries without a text"] = sum(not text.strip() for text in queries.values())
-    sizes = f"{len(documents):,} documents, {len(queries):,} queries, {len(grades):,} judgements"
-    said = [f"{sizes} with grades from {min(grades):g} to {max(grades):g}."]
+    sizes = f"{plural(len(documents), 'document')}, {plural(len(queries), 'query', 'queries')}"
+    span = f"with grades from {min(grades, default=0):g} to {max(grades, default=0):g}"
+    said = [f"{sizes}, {plural(len(grades), 'judgement')} {span}."]
     return said + [f"{what[0].upper()}{what[1:]}: {count:,}." for what, count in counts.items() if count]
 
 
@@ -174,10 +176,12 @@ class _Table:
         ours = _COLUMNS[name].items()
         self._names = {our: (*filter(None, [columns.get(our)]), *names, our) for our, names in ours}
         where, first = next(self._rows(self.files[0]), (str(self.files[0]), {}))
+        if not first:
+            raise DataError(f"{where} has no rows, so there are no {name}")
         self.there = set(first)
         self._taken = {our: next((one for one in names if one in first), "") for our, names in self._names.items()}
         if lacking := next((our for our, one in self._taken.items() if not one and our != "title"), None):
-            has = ", ".join(map(tables.brief, first)) or "nothing"
+            has = ", ".join(map(tables.brief, first))
             raise DataError(f"{where} has no known {lacking}: --column {lacking}=NAME says which of {has:.300} it is")
 
     def __str__(self) -> str:

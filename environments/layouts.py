@@ -140,7 +140,7 @@ def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) 
         seen.add(document.doc_id)
         if (left := left - len(document.title) - len(document.text)) < 0:
             raise tables.unpacks_too_far(where)
-        has_words = has_words or any(character.isalnum() for character in document.text)
+        has_words = has_words or any(map(str.isalnum, document.title + document.text))
         counts[EMPTY] += not (document.title.strip() or document.text.strip())
         yield document
     if not has_words:

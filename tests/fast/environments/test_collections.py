@@ -167,6 +167,7 @@ DAMAGE = {  # what is changed in BEIR's folder, and what is said
     "one query with two texts": ({"queries.jsonl": jsonl([*ASKED, ASKED[0] | {"text": "x"}])}, r"line 4: .*line 1"),
     "two grades": ({"qrels/dev.tsv": cells("\t", HEADER, ("q1", "d/2", 1))}, "test.tsv, line 2: .* with 1 and 2"),
     "an unknown column": ({"queries.jsonl": jsonl([{"_id": "q1", "asked": "y"}])}, "line 1 has no known query"),
+    "no rows": ({"queries.jsonl": b""}, "queries.jsonl has no rows, so there are no queries"),
     "strangers": ({"queries.jsonl": jsonl([{"_id": "x", "text": "y"}])}, "no query has a judgement"),
     "torn zstd": ({"queries.jsonl.zst": zstd(BEIR["queries.jsonl"])[:-3]}, "jsonl.zst cannot be read: Truncated"),
     "torn Arrow": ({"queries.arrow": arrow(ASKED)[:-300]}, "cannot be read as Arrow after row"),
