@@ -1,7 +1,9 @@
 """A dspy.Module that knows nothing of Sextant: an agent of DSPy's with the tools that it asks for.
 
-python -m evals.run --program examples/dspy_agent.py:Agent --task congress
-python -m optimizers.compile --program examples/dspy_agent.py:Agent --task congress --optimizer bootstrap
+Try it, without a key:
+
+    python -m evals.run --program examples/dspy_agent.py:Agent --task congress
+    python -m optimizers.compile --program examples/dspy_agent.py:Agent --task congress --optimizer bootstrap
 """
 
 import dspy

@@ -1,6 +1,8 @@
 """A LangGraph graph, made from the tools and the model of the run: the model calls tools until it has an answer.
 
-python -m evals.run --program examples/langgraph_agent.py:build --task congress
+Try it, without a key:
+
+    python -m evals.run --program examples/langgraph_agent.py:build --task congress
 """
 
 from langgraph.graph import END, START, MessagesState, StateGraph

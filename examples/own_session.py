@@ -1,6 +1,8 @@
 """A class over a Toolbox, with all that our own programs have: hops, notes, and its own rules for `--lm offline`.
 
-python -m evals.run --program examples/own_session.py:Skim --task congress -P reads=3
+Try it, without a key:
+
+    python -m evals.run --program examples/own_session.py:Skim --task congress -P reads=3
 """
 
 from programs.base import Program

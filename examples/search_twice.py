@@ -1,6 +1,8 @@
 """A function: search with the whole query, then with the rarest half of its words, and fuse the two lists by rank.
 
-python -m evals.run --program examples/search_twice.py:answer --task congress -P k=200
+Try it, without a key:
+
+    python -m evals.run --program examples/search_twice.py:answer --task congress -P k=200
 """
 
 
