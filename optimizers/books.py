@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from programs.compiled import Prompt, prompt_from_json, prompts_of
+from programs.compiled import Prompt, prompts_of
 from tools import disk, forms
 from tools.errors import DataError, Halt, RunIncomplete
 from tools.forms import Amount, Count, Number
@@ -130,7 +131,7 @@ class Books:
 
     def _take_candidate(self, line: bytes) -> None:
         row = forms.read_whole(CandidateForm, line)
-        prompts = {name: prompt_from_json(one) for name, one in row["prompts"].items()}
+        prompts = TypeAdapter(dict[str, Prompt]).validate_python(row["prompts"])
         if row["digest"] != _digest(prompts, row["parameters"]):
             raise ValueError("it was edited")
         self.candidates[row["digest"]] = Candidate(row["digest"], prompts, row["parameters"])

@@ -186,11 +186,6 @@ def read(path: Path) -> Compiled:
     return TypeAdapter(Compiled).validate_python(body)
 
 
-def prompt_from_json(row: Mapping[str, Any]) -> Prompt:
-    """Read again what `asdict` made of a prompt."""
-    return TypeAdapter(Prompt).validate_python(row)
-
-
 def _check_versions(file: Path, made_with: Mapping[str, Any]) -> None:
     for name, now in _get_versions().items():
         then = str(made_with.get(name, "unknown"))
