@@ -55,7 +55,7 @@ _TAGGED: dict[str, Callable[[Path], Iterator[tuple[str, dict[str, Any]]]]] = {
     "queries": layouts.read_topics,
 }
 _ENDINGS = (".parquet", ".arrow", ".jsonl", ".tsv", ".csv", "")  # of several, the first is read; "" is any
-_ASIDE = re.compile(r"^\.|^cache-|readme|\.(json|md|toml|py)$", re.I)  # beside the tables
+_ASIDE = re.compile(r"^\.|^cache-|readme|^(state|dataset_\w+)\.json$|\.(md|toml|py)$", re.I)  # beside the tables
 _FORMS = {".parquet": "a Hugging Face folder", ".arrow": "a Hugging Face folder", ".tsv": "CSV", ".csv": "CSV"}
 _DEV = {"train", "training", "dev", "development", "validation", "valid", "val"}
 
@@ -217,7 +217,7 @@ class _Table:
         """Yield (place, row) of each row of a file, in whatever form it is."""
         packed, known = path.suffix in _ENDINGS[:2], {one for names in self._names.values() for one in names}
         first = "{" if packed else next(tables.read_lines(path), (0, ""))[1].strip()
-        if first.startswith("{"):
+        if first.startswith(("{", "[")):
             yield from tables.read_rows([path])
         elif first.startswith("<") and self.name in _TAGGED:
             yield from _TAGGED[self.name](path)
@@ -237,7 +237,7 @@ class _Table:
 
 
 def _open_tables(place: Path, columns: Mapping[str, str], judged_in: Path | None) -> list[_Table]:
-    folder = place / "data" if _find_files(place / "data", "documents") else place  # where the hub has them
+    folder = place if _find_files(place, "documents") else place / "data"  # where the hub has them
     files = {name: _find_files(folder, name) for name in _COLUMNS}
     files["judgements"] = [judged_in] if judged_in else files["judgements"]
     found = [_Table(place, name, files[name], columns) for name in _COLUMNS]
@@ -286,9 +286,9 @@ def _keep_package(name: str, home: Path) -> Path:
     except ImportError:
         raise UsageError(f"{name!r} is no folder; if it is an id of ir_datasets, install that package") from None
     except KeyError:
-        raise UnknownName("folder, or id of ir_datasets:", asked, ir_datasets.registry) from None
+        raise UnknownName("folder or id of ir_datasets", asked, ir_datasets.registry) from None
     except (AttributeError, OSError, RuntimeError, ValueError) as error:  # no judgements; not to be downloaded; damaged
-        raise DataError(f"ir_datasets does not give {asked}: {tables.brief(str(error))}") from None
+        raise DataError(f"ir_datasets does not give {asked}: {str(error)[:200]!r}") from None
     return folder
 
 

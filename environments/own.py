@@ -138,7 +138,7 @@ def load(request: Request) -> Environment:
 def _open(request: Request) -> Environment:
     """Return all queries of the task; its name is "own/" where the request names it."""
     place = request.data
-    if names.is_reference(place):
+    if names.is_reference(place) and not place.startswith("ir_datasets:"):
         try:
             made = names.pick("task", place, {}, names.TASKS)
             made = made() if callable(made) else made
