@@ -72,7 +72,7 @@ class Isolated:
                 why = "an isolated program is not shown what is beside it there; give it a folder of its own"
                 raise UsageError(f"{file}: {why}")
         self._name, self._reference, self._compiled = name, f"{source}:{attribute}", compiled
-        self._files = _list_readable([*hidden, Path(".env")], beside)
+        self._files = _list_readable([*hidden, *(Path(one) / ".env" for one in (".", *beside))], beside)
         first = self._start()
         self._idle = [first]
         self.shielding = f"in a process of its own, {_SHIELDED if first.shielded else _BARE}"
