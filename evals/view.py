@@ -29,6 +29,7 @@ def parser() -> Parser:
     made.add_argument("--query", action="append", default=[], metavar="ID", help="export this query; may be repeated")
     made.add_argument("--limit", type=positive, metavar="N", help="export the first N queries of each run")
     made.add_argument("--no-texts", action="store_true", help="export ids of documents, for a corpus that stays here")
+    made.add_argument("--prompts", action="store_true", help="export what was sent to models as well, documents in it")
     return made
 
 
@@ -42,8 +43,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Serve, or export."""
     if arguments.export:
         export(arguments)
-    elif arguments.query or arguments.limit or arguments.no_texts:
-        raise UsageError("--query, --limit and --no-texts are for --export; the page that is served has everything")
+    elif arguments.query or arguments.limit or arguments.no_texts or arguments.prompts:
+        raise UsageError("--query, --limit, --no-texts and --prompts are for --export; a served page has everything")
     else:
         serve(arguments)
     return 0
@@ -72,6 +73,8 @@ def export(arguments: argparse.Namespace) -> None:
     from evals.showing import page_data, page_server  # as above
 
     path, wanted = arguments.export, arguments.query
+    if arguments.prompts and arguments.no_texts:
+        raise UsageError("prompts hold the texts of documents; choose --prompts or --no-texts")
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         why = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that can be written to"
         raise UsageError(f"{path} cannot be written: {why}; choose another --export")
@@ -80,7 +83,9 @@ def export(arguments: argparse.Namespace) -> None:
     def choose(known: Sequence[str]) -> Sequence[str]:
         return [query_id for query_id in known if not wanted or query_id in wanted][: arguments.limit]
 
-    answers = page_data.Answers(arguments.runs, exported=True, texts=not arguments.no_texts, chosen=choose)
+    answers = page_data.Answers(
+        arguments.runs, exported=True, texts=not arguments.no_texts, prompts=arguments.prompts, chosen=choose
+    )
     for folder, why in answers.unreadable:
         say(f"left out: {folder}: {why}")
     if not answers.run_ids:

@@ -1,4 +1,4 @@
-"""The page's data as JSON: the runs, one run, one query of a run, a search. Made on request, from run folders alone.
+"""The page's data as JSON: the runs, a run, a query of it, a model call, a search. Made from run folders on request.
 
 Outcomes are found by where their lines begin, so that a run of 10,000 trajectories opens at once. Documents have their
 texts where the corpus is at hand, else only ids.
@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import orjson
 
@@ -29,6 +29,8 @@ from evals.running.configuration import load_environment
 from evals.showing.page_calls import find_words
 from tools import disk, forms
 from tools.errors import DataError, SextantError
+from tools.models.answers import NAME as ANSWERS
+from tools.models.kept import read_call
 
 if TYPE_CHECKING:
     from environments.base import Environment
@@ -40,7 +42,7 @@ RANKED = 100  # documents of a ranking
 NAMED = 20  # of a ranking or a search: those whose texts are sent
 PATIENCE = 0.7  # seconds that an answer waits for a corpus; later ones have its texts
 READING = "the corpus is still being read; the texts come in a moment"
-_IN_LINKS = ("q", "s", "query", "search")
+_IN_LINKS = ("q", "s", "query", "call", "search")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Answer = dict[str, Any]
@@ -90,6 +92,11 @@ class _Opened:
         return _Judged(texts, fates, run_folder.Rows(path, starts), "" if known else why)
 
     @property
+    def answers(self) -> Path:
+        """Where its model calls are kept; there may be no such file."""
+        return self.run.path.resolve().parent.parent / ANSWERS
+
+    @property
     def notes(self) -> list[str]:
         here, of = len(self.query_ids), len(self.run.query_ids)
         part = f"this file has {here} of the {of} queries; means and losses are over all of them"
@@ -112,13 +119,15 @@ class Answers:
         *,
         exported: bool = False,
         texts: bool = True,
+        prompts: bool = True,
         chosen: Callable[[Sequence[str]], Sequence[str]] = lambda query_ids: query_ids,
     ) -> None:
         """`chosen` says which of a run's queries there are; an `exported` answer waits for the corpus.
 
-        Without `texts` there are none of documents. DataError for a path without a run.
+        Without `texts` there are none of documents, without `prompts` no model calls. DataError for a path without a
+        run.
         """
-        self._paths, self._exported, self._chosen = list(paths), exported, chosen
+        self._paths, self._exported, self._chosen, self.prompts = list(paths), exported, chosen, prompts
         self._texts = _Texts(wait=exported, documents=texts)
         self._lock = threading.Lock()
         self._ids: dict[Path, str] = {}  # once given, the id of a folder stays
@@ -130,11 +139,11 @@ class Answers:
         """Return the answer at `path`, as the browser wrote it. NoSuchAnswer where there is none."""
         if path == "runs.json":
             return self._runs()
-        if found := re.fullmatch(r"run/(.*?)(?:/(query|search)/(.*))?\.json", path, re.DOTALL):
+        if found := re.fullmatch(r"run/(.*?)(?:/(query|call|search)/(.*))?\.json", path, re.DOTALL):
             run_id, kind, rest = found.groups()
             if kind is None:
                 return self._run(run_id)
-            answer = {"query": self._query, "search": self._search}[kind]
+            answer = {"query": self._query, "call": self._call, "search": self._search}[kind]
             return answer(run_id, unquote(rest))
         raise NoSuchAnswer(f"there is no {path[:200]!r}")
 
@@ -213,12 +222,19 @@ class Answers:
             answer = _describe_query(opened, query_id)
             return plain_json(answer | self._texts.of(opened.run.config, answer))
 
+    def _call(self, run_id: str, key: str) -> bytes:
+        path = self._open(run_id).answers
+        call = read_call(path, key) if self.prompts else None
+        if call is None:
+            raise NoSuchAnswer(f"{path} has no call {key[:16]!r}: it was cleared away, or the run moved or replayed")
+        return plain_json(call)
+
     def _search(self, run_id: str, words: str) -> bytes:
         opened = self._open(run_id)
         data = self._texts.load(opened.run.config)
         documents, unread = ({}, [data]) if isinstance(data, str) else (data.documents, [])
         with _damage_told(f"a line of {run_id}/outcomes.jsonl"):
-            return plain_json(find_words(opened.outcomes, words, documents, {}) | {"unread": unread})
+            return plain_json(find_words(opened.outcomes, words, documents, opened.answers) | {"unread": unread})
 
     def _open(self, run_id: str) -> _Opened:
         with self._lock:
@@ -383,15 +399,6 @@ def _stamp(path: Path) -> dict[str, tuple[int, ...]]:
             status = (path / name).stat()
             states[name] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return states
-
-
-def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
-    """Yield every answer with its path."""
-    paths = ["runs.json"]
-    for run_id in answers.run_ids:
-        names = [quote(name, safe="!'()*") for name in answers.query_ids(run_id)]  # as encodeURIComponent does
-        paths += [f"run/{run_id}.json", *(f"run/{run_id}/query/{name}.json" for name in names)]
-    return ((path, answers(path)) for path in paths)
 
 
 @contextmanager

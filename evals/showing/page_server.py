@@ -13,14 +13,15 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from evals.showing.page_data import Answers, NoSuchAnswer, list_answers, plain_json
+from evals.showing.page_data import Answers, NoSuchAnswer, plain_json
 from tools import disk
 from tools.console import check_interrupts
 from tools.errors import DataError, SextantError, UsageError
@@ -31,7 +32,7 @@ PORTS = 10  # that are tried where none is named
 
 PAGE = Path(__file__).parent / "page"
 # Files of page/, which are the page's program one after the other.
-_ORDER = "dom data words charts lists trajectory overview find run query compare main"
+_ORDER = "dom data words charts lists calls trajectory overview find run query compare main"
 SCRIPTS = tuple(_ORDER.split())
 
 
@@ -155,6 +156,22 @@ def open_server(answers: Answers, port: int | None) -> Server:
             problem = error.strerror
     where = f"ports {PORT} to {PORT + PORTS - 1}" if port is None else f"port {port}"
     raise UsageError(f"{where} of {HOST} cannot be served ({problem}); choose another --port")
+
+
+def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
+    """Yield every answer with its path, but for searches."""
+    yield "runs.json", answers("runs.json")
+    for run_id in answers.run_ids:
+        yield f"run/{run_id}.json", answers(f"run/{run_id}.json")
+        keys: dict[str, None] = {}  # of model calls; a call may be of several queries
+        for name in answers.query_ids(run_id):
+            quoted = quote(name, safe="!'()*")  # as encodeURIComponent does
+            answer = answers(path := f"run/{run_id}/query/{quoted}.json")
+            yield path, answer
+            keys |= {key: None for step in disk.loads(answer)["steps"] for key in step.get("calls", ())}
+        for path in (f"run/{run_id}/call/{key}.json" for key in keys if answers.prompts):
+            with suppress(NoSuchAnswer):  # the page says that it is not there
+                yield path, answers(path)
 
 
 def write_page(answers: Answers, path: Path) -> int:

@@ -281,7 +281,7 @@ async function compareQuery(sides, { query: queryId }) {
   const answers = await Promise.all(ids.map((id) => loadQuery(id, queryId)));
   sides.forEach((side, n) => {
     side.answer = answers[n];
-    side.gold = new Gold(answers[n]);
+    side.gold = new Gold(answers[n], side.id);
     side.hrefOf = (number) => link.query(side.id, queryId, number);
     side.k = cutoffOf(side.about.metric, side.run.scores.losses);
   });
@@ -476,7 +476,11 @@ function besideEachOther(sides) {
       el(
         "ol",
         { class: "steps" },
-        first.gold.steps.slice(0, same).map((step, n) => stepCard(step, n, first.gold, { href: first.hrefOf(n) })),
+        first.gold.steps.slice(0, same).map((step, n) =>
+          add(stepCard(step, n, first.gold, { href: first.hrefOf(n), whose: " of A" }), [
+            sides.slice(1).map((side) => modelCalls(side.gold, n, ` of ${side.letter}`)),
+          ]),
+        ),
       ),
     );
   if (trajectories.every((steps) => steps.length === same))

@@ -32,7 +32,10 @@ async function unpacked(node) {
 }
 
 async function fetched(path) {
-  if (location.protocol === "file:") throw new Error("this file does not contain it; export the run again with that query");
+  if (location.protocol === "file:") {
+    const mend = path.includes("/call/") ? "with --prompts, where they may be passed on" : "with that query";
+    throw new Error(`this file does not contain it; export the run again ${mend}`);
+  }
   let answer;
   try {
     answer = await fetch(`data/${path}`);
@@ -59,6 +62,7 @@ function load(path, { fresh = false } = {}) {
 
 const loadRuns = (fresh) => load("runs.json", { fresh });
 const loadRun = (id) => load(`run/${encodeId(id)}.json`);
+const loadCall = (id, key) => load(`run/${encodeId(id)}/call/${key}.json`);
 const loadFound = (id, words) => load(`run/${encodeId(id)}/search/${encodeURIComponent(words)}.json`, { fresh: true });
 
 /** A query; while the server still reads the corpus, it answers without documents, and is asked again next time. */

@@ -1,16 +1,20 @@
 // The search of a run: words in its prompts, answers, searches, notes and documents. The server looks for them.
 
-/** The field and, once asked for, what it found. `words` are those of the address; `keep` puts them there. */
+/** The field, and below it what was found. `words` are those of the address; `keep` puts others there. */
 function findSection(id, words, keep) {
   const input = el("input", { type: "search", value: words, placeholder: "All of these words", autocomplete: "off" });
-  const box = el("div", { role: "status" });
+  const said = el("p", { class: "about", role: "status" });
+  const box = el("div");
   const find = async () => {
-    if (!wordsOf(input.value).length) return box.replaceChildren();
-    box.replaceChildren(el("p", { class: "about" }, "Searching…"));
     const asked = input.value;
-    const answer = await loadFound(id, asked).catch((error) => ({ error }));
-    if (asked === input.value) box.replaceChildren(answer.error ? notice(answer.error.message) : foundList(id, answer, asked));
-    return null;
+    box.replaceChildren();
+    said.textContent = asked.trim() && "Searching…";
+    if (!asked.trim()) return;
+    const answer = await loadFound(id, asked).catch((error) => ({ hits: [], unread: [error.message] }));
+    if (asked !== input.value) return;
+    const places = plural(answer.hits.length, "place");
+    said.textContent = answer.more ? `The first ${places}; there are more` : places;
+    add(box, [answer.unread.map((why) => notice(why)), answer.hits.length > 0 && foundList(id, answer.hits, wordsOf(asked))]);
   };
   const form = el(
     "form",
@@ -24,26 +28,26 @@ function findSection(id, words, keep) {
     find();
   });
   if (words) find();
-  return section("Find words", null, form, box);
+  return section("Find words", null, form, said, box);
 }
 
-function foundList(id, { hits: found, more, unread }, asked) {
+function foundList(id, hits, words) {
   const line = ({ query_id: queryId, step, where, text, call }) =>
     el(
       "li",
       null,
-      el("a", { href: link.query(id, queryId, step) + (call ? `?call=${call}` : "") }, idOf(queryId), step === null ? "" : `, step ${step}`),
-      el("span", { class: "about" }, ` ${where} `),
-      highlighted(text, wordsOf(asked)),
+      el(
+        "a",
+        { href: link.query(id, queryId, step) + (call ? `?call=${call}` : "") },
+        idOf(queryId),
+        step === null ? "" : `, step ${step}`,
+      ),
+      " ",
+      foreign(where, "about"),
+      " ",
+      highlighted(text, words),
     );
-  const many = more ? `The first ${count(found.length)} places; there are more` : plural(found.length, "place");
-  return el(
-    "div",
-    null,
-    el("p", { class: "about" }, many),
-    unread.map((why) => notice(why)),
-    found.length > 0 && el("ol", { class: "found", "aria-label": "Found", tabindex: "0" }, found.map(line)),
-  );
+  return el("ol", { class: "found", "aria-label": "Found", tabindex: "0" }, hits.map(line));
 }
 
 /** A text with these words marked, in whatever case. */

@@ -38,7 +38,7 @@ async function show() {
   const key = JSON.stringify([asked.name, asked.ids, asked.query]);
   const top = followed;
   followed = false;
-  if (key === shownKey && current?.stepping) return toStep(asked.step);
+  if (key === shownKey && current?.stepping) return toStep(asked);
   const mine = ++turn;
   delete main.dataset.view;
   progress.classList.add("busy");
@@ -57,7 +57,7 @@ async function show() {
   crumbs(view.crumbs ?? []);
   main.replaceChildren(view.node);
   main.dataset.view = asked.query !== null && asked.name === "compare" ? "compare" : asked.name;
-  if (asked.step !== null && view.stepping) return toStep(asked.step, { smooth: false });
+  if (asked.step !== null && view.stepping) return toStep(asked, { smooth: false });
   if (!first) main.querySelector("h1")?.focus({ preventScroll: true });
   scrollTo(0, top || first ? 0 : (scrolled.get(location.hash) ?? 0));
 }
@@ -84,9 +84,9 @@ function failure(asked, error) {
   };
 }
 
-function toStep(number, { smooth = true } = {}) {
-  if (number === null) current.stepping.clear();
-  else current.stepping.go(Math.min(number, current.stepping.many - 1), smooth && !calm());
+function toStep({ step, params }, { smooth = true } = {}) {
+  if (step === null) current.stepping.clear();
+  else current.stepping.go(Math.min(step, current.stepping.many - 1), smooth && !calm(), params.get("call"));
 }
 
 function crumbs(list) {
@@ -123,7 +123,7 @@ const beside = (by) => (current?.order ? besideQuery(by) : current?.rows && besi
 function besideStep(by) {
   if (!current?.stepping?.many) return;
   history.replaceState(null, "", current.stepping.href(current.stepping.beside(by)));
-  toStep(route(location.hash).step);
+  toStep(route(location.hash));
 }
 
 function up() {

@@ -5,7 +5,7 @@ async function queryView({ ids: [id], query: queryId }) {
   const about = runs.find((one) => one.id === id) ?? { id, ...run.scores };
   const main = about.metric ?? Object.keys(run.values)[0];
   const k = cutoffOf(main, run.scores.losses);
-  const gold = new Gold(answer);
+  const gold = new Gold(answer, id);
   const hrefOf = (number) => link.query(id, queryId, number);
   const order = lists.get(id)?.includes(queryId) ? lists.get(id) : worstFirst(run, main);
   const steps = trajectory(gold, hrefOf);
@@ -37,6 +37,7 @@ async function queryView({ ids: [id], query: queryId }) {
       "Trajectory",
       el("span", { class: "about" }, plural(gold.steps.length, "step")),
       answer.no_documents && notice(answer.no_documents),
+      withoutCalls(gold.steps, run),
       gold.steps.length ? [line, steps] : notice("No steps were recorded."),
       looseNotes(answer),
     ),
@@ -179,13 +180,14 @@ function steppable(node, many, href) {
     /** The step after (1) or before (-1) the current one. */
     beside: (by) => Math.min(many - 1, Math.max(0, (current ?? (by > 0 ? -1 : many)) + by)),
     many,
-    go: (number, smooth) => {
+    go: (number, smooth, call) => {
       const step = node.querySelector(`.step[data-step="${number}"]`);
       mark(number);
       if (!step) return;
       step.closest("details")?.setAttribute("open", "");
       step.scrollIntoView({ block: "start", behavior: smooth ? "smooth" : "auto" });
       step.querySelector("a.number").focus({ preventScroll: true });
+      if (call) openCall(step, call);
     },
     clear: () => mark(null),
   };

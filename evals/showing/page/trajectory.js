@@ -5,7 +5,8 @@ const CHIPS = 8; // of a selection
 
 /** What is known about a query's documents: which are gold, what is in them, what happened to each relevant one. */
 class Gold {
-  constructor(answer) {
+  constructor(answer, run) {
+    this.run = run; // its id
     this.units = answer.units ?? {};
     this.documents = answer.documents ?? {};
     this.relevant = new Map((answer.relevant ?? []).map((one) => [one.unit, one]));
@@ -182,7 +183,7 @@ function goldMark(step, news) {
 }
 
 /** A step as a card. `href` links to it; `others` are words of the same step of another run, to mark what differs. */
-function stepCard(step, number, gold, { href, level = "h4", otherWords = null }) {
+function stepCard(step, number, gold, { href, level = "h4", otherWords = null, whose = "" }) {
   const name = own(TOOLS, step.tool) ?? step.tool;
   const setting = [
     step.retriever && `${step.retriever}`,
@@ -210,6 +211,7 @@ function stepCard(step, number, gold, { href, level = "h4", otherWords = null })
         el("summary", null, "Instruction of this search"),
         longText(step.instruction),
       ),
+    modelCalls(gold, number, whose),
   );
 }
 

@@ -20,7 +20,7 @@ from evals.formats.trec import RunFile
 from evals.measuring import scoring
 from evals.measuring.scored import find
 from evals.showing.page_data import Answers as Page
-from evals.showing.page_data import list_answers
+from evals.showing.page_server import list_answers
 from optimizers.books import Books
 from programs import compiled
 from tools.console import run_command

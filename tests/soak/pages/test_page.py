@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Watched
+from openai_server import OpenAIServer, fill
 from run_folders import unsealed
 
 from evals import run, score
@@ -37,7 +38,7 @@ def runs(tmp_path_factory):
         "short": ("multihop", "wildchat", "-P", "hops=2"),
         "long": ("multihop", "wildchat"),
         "floor": ("retrieve", "wildchat"),
-        "units": ("tournament", "crumb/clinical_trial"),
+        "units": ("tournament", "crumb/clinical_trial", "--lm", (server := OpenAIServer(fill)).spec),
     }
     made = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -54,6 +55,7 @@ def runs(tmp_path_factory):
         rows[2] |= {"error": "ValueError: the answer\u202e was unusable", "ranking": [], "scores": []}
         (made["failed"] / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         assert run_command(score.parser(), score.command, [str(made["failed"])]) in (0, 7)
+    server.close()
     (made["old"] / "attribution.jsonl").unlink()
     scores = json.loads((made["old"] / "scores.json").read_text())
     (made["old"] / "scores.json").write_text(json.dumps({k: v for k, v in scores.items() if k != "losses"}))
@@ -260,6 +262,25 @@ def test_words_are_found_in_a_run_and_lead_to_their_step(open_page, runs):
     page.wait_for_selector(".found li")  # the words are in the address
 
 
+def test_a_step_opens_to_what_was_sent_and_what_came_back(open_page, runs):
+    query_id = next(iter(judged(runs["units"])))
+    steps = outcome(runs["units"], query_id)["trace"]["steps"]
+    number, [key] = next((n, step["calls"]) for n, step in enumerate(steps) if step.get("calls"))
+    page = open_page(f"#/run/{name(runs['units'])}/q/{query_id}", "query")
+    button = page.get_by_role("button", name=f"Model call of step {number}", exact=True)
+    button.press("Enter")
+    page.wait_for_selector(".call .answer")
+    assert texts(page, ".call .role") == ["system", "user", "answer"]
+    said = page.locator(".call").inner_text()
+    assert key in said and "[[ ## completed ## ]]" in said and "Your input fields are" in said and "ended: stop" in said
+    assert button.get_attribute("aria-expanded") == "true"
+    button.press("Space")
+    assert button.get_attribute("aria-expanded") == "false" and not page.locator(".call").is_visible()
+    open_page(f"#/run/{name(runs['units'])}?find=your+input+fields", "run")
+    page.locator(".found a").first.click()
+    page.wait_for_selector(".step.current .call")
+
+
 def test_failures_are_counted_by_kind_and_lead_to_their_queries(open_page, runs):
     page = open_page(f"#/run/{name(runs['failed'])}", "run")
     page.get_by_role("button", name="ValueError").click()
@@ -444,6 +465,7 @@ def places(runs):
         "overview": "#/",
         "run": f"#/run/{name(runs['failed'])}",
         "query": f"#/run/{name(runs['long'])}/q/wc_03/s/2",
+        "query ": f"#/run/{name(runs['units'])}/q/{next(iter(judged(runs['units'])))}",
         "compare": f"#/compare/{two}",
         "compare ": f"#/compare/{two},{name(runs['floor'])}/q/wc_03",
     }
@@ -456,6 +478,8 @@ def visit(page, places):
         view_is(page, kind.strip())
         page.wait_for_load_state("networkidle")
         page.evaluate("[...document.querySelectorAll('details')].slice(0, 6).forEach(one => one.open = true)")
+        page.evaluate("document.querySelector('.disclose')?.click()")
+        page.wait_for_load_state("networkidle")
         yield kind
 
 

@@ -9,6 +9,7 @@ import threading
 import pytest
 from chromium import Watched
 from conftest import lines
+from openai_server import OpenAIServer, fill
 from run_folders import unsealed
 
 from evals import compare, run, score, view
@@ -60,8 +61,10 @@ def hostile(tmp_path_factory):
     runs = place / "runs"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEXTANT_HOME", str(place / "home"))
-        for program in ("retrieve", "multihop"):
+        server = OpenAIServer(lambda prompt: fill(prompt) | {"observations": "".join(HOSTILE.values())})
+        for program, lm in (("retrieve", "offline"), ("multihop", server.spec)):
             words = ["--program", program, "--task", "congress", "--data", str(place / "data"), "--split", "all"]
+            words += ["--lm", lm]
             assert run_command(run.parser(), run.command, [*words, "--runs", str(runs), "--json"]) == 0
         for path in sorted(runs.glob("*/*")):
             spoil(path)
@@ -108,7 +111,7 @@ def server(hostile):
 @pytest.fixture(scope="module")
 def exported(hostile, tmp_path_factory):
     file = tmp_path_factory.mktemp("exported") / "page.html"
-    assert run_command(view.parser(), view.command, [str(hostile), "--export", str(file)]) == 0
+    assert run_command(view.parser(), view.command, [str(hostile), "--export", str(file), "--prompts"]) == 0
     return file
 
 
@@ -151,6 +154,10 @@ def shown(page, route, view_name):
         "(hash) => { location.hash = hash; dispatchEvent(new HashChangeEvent('hashchange')); }", route or "#/"
     )
     page.wait_for_selector(f'main[data-view="{view_name}"]')
+    page.wait_for_function("""() => {
+      document.querySelectorAll(".disclose[aria-expanded=false]").forEach((one) => one.click());
+      return [...document.querySelectorAll(".disclosed")].every((one) => one.querySelector(".call"));
+    }""")
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
 
@@ -187,7 +194,7 @@ def test_an_exported_page_holds_data_in_no_other_way_than_packed(exported, hosti
     blocks = re.findall(
         r'<script type="application/json\+gzip" data-path="([^"<>\']*)">([A-Za-z0-9+/=]*)</script>', page
     )
-    assert len(blocks) == page.count('application/json+gzip"') == 1 + 2 + 2 * len(HOSTILE)
+    assert len(blocks) == page.count('application/json+gzip"') > 1 + 2 + 2 * len(HOSTILE)
     assert page.count("<script") == len(blocks) + 1 and page.count("</script") == len(blocks) + 1
     assert "pwned" not in re.sub(r'data-path="[^"]*"', "", page)
     for _, block in blocks:
