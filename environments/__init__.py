@@ -85,6 +85,9 @@ def locate(name: str, data: str | None = None) -> tuple[str, str | None]:
             if data and not moved:
                 raise UsageError(f"{name} is itself the place of its data; leave out --data {data}")
             return (name, found[1]) if moved else found
+        if name.startswith("own/"):
+            no_folder = f", and {data!r} is no folder" if data else ""
+            raise UsageError(f"{name} is data of your own{no_folder}; give its folder as --task or as --data")
         short = {task.partition("/")[2] for task in known}
         error = UnknownName("task", plain, known if "/" in plain else short)
         raise error.saying(f"{error}; nor is it a folder with data of your own")
@@ -191,6 +194,8 @@ def load(
     full_name, data = locate(task, data)
     suite_name, name, variant = parts(full_name)
     chosen = suite(suite_name)
+    if columns and suite_name != "own":
+        raise UsageError(f"--column is for data of your own, and {full_name} has its benchmark's form; leave it out")
     for kind, value, known in (
         ("split", split, SPLITS),
         (f"judgements of {full_name}", qrels or (*chosen.judgements, "")[0], chosen.judgements or (qrels,)),
@@ -204,7 +209,7 @@ def load(
         if suite_name != "own":  # whose quirks are counted
             check(environment)
     except DataError as error:
-        if ";" in str(error):  # it has a remedy
+        if ";" in str(error) or suite_name == "own":  # it has a remedy, or the user wrote the file
             raise
         remedies = {
             "mini": "the installation is damaged, so install again",
