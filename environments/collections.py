@@ -182,7 +182,7 @@ class _Table:
         self._taken = {our: next((one for one in names if one in first), "") for our, names in self._names.items()}
         if lacking := next((our for our, one in self._taken.items() if not one and our != "title"), None):
             has = ", ".join(map(tables.brief, first))
-            raise DataError(f"{where} has no known {lacking}: --column {lacking}=NAME says which of {has:.300} it is")
+            raise DataError(f"{files[0]} has no known {lacking}; --column {lacking}=NAME says which it is: {has:.300}")
 
     def __str__(self) -> str:
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
@@ -245,7 +245,7 @@ def _open_tables(place: Path, columns: Mapping[str, str], judged_in: Path | None
         if not (own := [table for table in found if our in _COLUMNS[table.name]]):
             raise UnknownName("--column", our, {our for ours in _COLUMNS.values() for our in ours})
         if column not in (there := set[str]().union(*(table.there for table in own))):
-            raise UnknownName(f"column of {place} for {our}", column, there)
+            raise UnknownName(f"column of {place} for {our}", column, {one[:60] for one in there})
     return found
 
 

@@ -166,7 +166,10 @@ DAMAGE = {  # what is changed in BEIR's folder, and what is said
     "one id with two texts": ({"corpus.jsonl": jsonl([*CORPUS, CORPUS[0] | {"text": "x"}])}, r"line 4: .*in .*line 1"),
     "one query with two texts": ({"queries.jsonl": jsonl([*ASKED, ASKED[0] | {"text": "x"}])}, r"line 4: .*line 1"),
     "two grades": ({"qrels/dev.tsv": cells("\t", HEADER, ("q1", "d/2", 1))}, "test.tsv, line 2: .* with 1 and 2"),
-    "an unknown column": ({"queries.jsonl": jsonl([{"_id": "q1", "asked": "y"}])}, "line 1 has no known query"),
+    "an unknown column": (
+        {"queries.jsonl": jsonl([{"_id": "q1", "asked": "y"}])},
+        "queries.jsonl has no known query; --column query=NAME",
+    ),
     "no rows": ({"queries.jsonl": b""}, "queries.jsonl has no rows, so there are no queries"),
     "strangers": ({"queries.jsonl": jsonl([{"_id": "x", "text": "y"}])}, "no query has a judgement"),
     "torn zstd": ({"queries.jsonl.zst": zstd(BEIR["queries.jsonl"])[:-3]}, "jsonl.zst cannot be read: Truncated"),
