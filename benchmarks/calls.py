@@ -130,8 +130,9 @@ def serving(latency: float) -> Iterator[int]:
 def begun(port: int, in_flight: int) -> Iterator[tuple[lm.Model, RunFolder]]:
     """A model and a run folder, which is removed in the end."""
     with tempfile.TemporaryDirectory() as runs:
-        folder = RunFolder(Path(runs) / "run", "", Rows(Path(runs) / "run" / "outcomes.jsonl", {}))
-        folder.path.mkdir()
+        place = Path(runs) / "task" / "run"
+        folder = RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
+        place.mkdir(parents=True)
         model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", Terms(gate=Gate(in_flight)))
         model.begin(folder.path, Usage())
         yield model, folder

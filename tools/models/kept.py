@@ -22,8 +22,9 @@ from tools.models.forms import cells
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS parts (
-    id INTEGER PRIMARY KEY,  -- 64 bits of BLAKE2b over the text
-    text BLOB NOT NULL       -- compressed by Zstandard
+    number INTEGER PRIMARY KEY,  -- texts lie in the order in which they came: by id, each would write a page anew
+    id INTEGER NOT NULL UNIQUE,  -- 64 bits of BLAKE2b over the text
+    text BLOB NOT NULL           -- compressed by Zstandard
 );
 """
 # Columns of calls that files of earlier versions lack; NULL where nothing was kept.
@@ -81,7 +82,8 @@ def write_parts(writer: sqlite3.Connection, parts: Mapping[int, bytes]) -> None:
     for first in range(0, len(rows), _AT_ONCE):
         some = rows[first : first + _AT_ONCE]
         places = ", ".join(["(?, ?)"] * len(some))
-        writer.execute(f"INSERT OR IGNORE INTO parts VALUES {places}", [value for row in some for value in row])
+        values = [value for row in some for value in row]
+        writer.execute(f"INSERT OR IGNORE INTO parts (id, text) VALUES {places}", values)
 
 
 def remember(known: set[int], parts: Mapping[int, bytes]) -> None:
