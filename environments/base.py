@@ -135,6 +135,7 @@ class Environment:
     max_p: bool = False  # documents are passages, and the headline judges their parents
     resampled: bool = False  # the paper's figures are means over bootstrap resamples, so both means are reported
     splits: Mapping[str, Collection[str]] = field(default_factory=dict)  # ids of dev and test, of all of one's own task
+    columns: Mapping[str, str] = field(default_factory=dict)  # as Request.columns
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
     # Values for parameters of programs by their names: "lens" (tools/models/prompting.py) is what makes a document
@@ -145,6 +146,13 @@ class Environment:
     def qrels(self) -> Qrels:
         """The headline judgements' grades."""
         return self.judgements[self.headline].qrels
+
+    @property
+    def folder(self) -> str | None:
+        """Where its data is: a whole path, or what `load` takes for a task of a user's own; None if bundled."""
+        if self.data in ("mini", "full"):
+            return None
+        return self.data if self.task.startswith("own/") else str(Path(self.data).resolve())
 
     @property
     def fingerprint(self) -> str:

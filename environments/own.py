@@ -121,6 +121,7 @@ def load(request: Request) -> Environment:
         task=whole.task if re.fullmatch("own/.+", whole.task) else request.task,
         data=request.data,
         source=request.data,
+        columns=request.columns,
         headline=headline,
         max_p=whole.judgements[headline].unit_of is not None,
         queries=tuple(

@@ -8,6 +8,7 @@ import environments
 from evals import folder as run_folder
 from tools.console import Parser, queries, run_and_leave, say
 from tools.errors import DataError, UsageError
+from tools.options import pair
 
 
 def parser() -> Parser:
@@ -17,6 +18,7 @@ def parser() -> Parser:
     add("run", type=Path, metavar="FILE", help="a TREC run file, plain or gzipped")
     add("--task", required=True, metavar="TASK", help="a task, e.g. congress or obliq/congress")
     add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
+    add("--column", type=pair, action="append", default=[], metavar="NAME=COLUMN", help="as for evals.run")
     add("--split", default="test", metavar="SPLIT", help="which queries it answers: dev, test, all")
     add("--qrels", default="", metavar="NAME", help="which judgements lead, e.g. gold or pooled; all are reported")
     add("--name", metavar="NAME", help="what the system is called; the file's tag where none is named")
@@ -42,7 +44,8 @@ def command(arguments: argparse.Namespace) -> int:
             raise DataError(f"there is no file {file}; give a TREC run file, and trajectories in JSON Lines")
     environments.locate(arguments.task, arguments.data)
     run_folder.check_place(arguments.runs)
-    environment = environments.load(arguments.task, arguments.data, arguments.split, qrels=arguments.qrels)
+    judged = {"qrels": arguments.qrels, "columns": dict(arguments.column)}
+    environment = environments.load(arguments.task, arguments.data, arguments.split, **judged)
     if not arguments.json:
         say(f"{environment.task}: {queries(len(environment.queries))}")
     given = {key: getattr(arguments, key) for key in ("runs", "model", "trajectories", "encoded")}

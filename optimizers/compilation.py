@@ -202,7 +202,7 @@ def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
     request, texts = inputs.request, result.list_texts(compiled)
     if not texts:
         return []
-    test = collect_task_passages(request.task, request.data, qrels=request.qrels)
+    test = collect_task_passages(request.task, request.data, qrels=request.qrels, columns=request.columns)
     return [
         asdict(leak) for passages in (collect_passages(inputs.training), test) for leak in find_leaks(texts, passages)
     ]

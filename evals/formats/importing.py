@@ -245,10 +245,9 @@ def _make_notes(counts: Counter[str], environment: "Environment") -> list[str]:
 
 def make_config(environment: "Environment", name: str, model: str, imported: dict[str, Any]) -> run_folder.Config:
     """Make config.json; what is not known of an imported run is "unknown" there."""
-    folder = None if environment.data in ("mini", "full") else str(Path(environment.data).resolve())
     return {
         "task": environment.task,
-        "data": "folder" if folder else environment.data,
+        "data": "folder" if environment.folder else environment.data,
         "compiled": None,
         "pool": None,
         "max_p": environment.max_p,
@@ -268,7 +267,8 @@ def make_config(environment: "Environment", name: str, model: str, imported: dic
         run_folder.PROVENANCE: {
             "judgements": environment.headline,
             "data": environment.data,
-            "folder": folder,
+            "folder": environment.folder,
+            "columns": dict(environment.columns),
             "source": environment.source,
             "compiled": None,
             **origin(),

@@ -256,12 +256,10 @@ def configuration(
 ) -> run_folder.Config:
     """Return all that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
     request, compiled, spec = resolved.request, resolved.compiled, str(resolved.retriever)
-    data, own = environment.data, environments.parts(environment.task)[0] == "own"
-    bundled = data in ("mini", "full")
     source = names.module_of(request.program, SYSTEMS, names.PROGRAMS)
     return {
         "task": environment.task,
-        "data": data if bundled else "folder",
+        "data": "folder" if environment.folder else environment.data,
         "compiled": compiled
         and {"digest": compiled.digest(), "optimizer": "", "task": ""}
         | {key: value for key, value in compiled.origin.items() if key in ("optimizer", "task", "edited", "differs")},
@@ -278,12 +276,12 @@ def configuration(
         "depth": request.k or environment.depth,
         "retriever": {"name": spec, "with": retriever.name if retriever else spec},
         "lm": {"name": model.name, **model.settings},
-        **identity(resolved, environment.task, data.rpartition(":")[0] if own and names.is_reference(data) else ""),
+        **identity(resolved, environment),
         run_folder.PROVENANCE: {
             "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead
-            "data": data,
-            "folder": None if bundled else data if own else str(Path(data).resolve()),
-            "columns": dict(request.columns),
+            "data": environment.data,
+            "folder": environment.folder,
+            "columns": dict(environment.columns),
             "source": environment.source,
             "program_file": str(names.file_of(source)) if source.endswith(".py") else None,
             "compiled": compiled and str(request.compiled or request.prompts),
@@ -315,21 +313,20 @@ def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment
     return chosen
 
 
-def identity(resolved: Resolved, task: str, made_by: str = "") -> dict[str, Any]:
+def identity(resolved: Resolved, environment: "Environment") -> dict[str, Any]:
     """Return "code" and "versions" of a configuration: a digest of the sources used, and versions of libraries.
 
-    `task` is a full name; `made_by` is the user's own module or file that makes it, if one does. Modules that only some
-    runs use count where they are used. So an edited program does not resume the run of the program before the edit,
-    also before a commit.
+    Modules that only some runs use count where they are used. So an edited program does not resume the run of the
+    program before the edit, also before a commit.
     """
     pool, offline = resolved.pool, resolved.request.lm == "offline"
-    references = [environments.SUITES[environments.parts(task)[0]][0]]
+    references = [environments.SUITES[environments.parts(environment.task)[0]][0]]
+    references += [environment.data] * names.is_reference(environment.data)  # what makes a user's own task
     references += [one for spec in resolved.all_retrievers for one in sorted(retrievers.references(spec))]
     modules = [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
     modules += [names.module_of(resolved.request.program, SYSTEMS, names.PROGRAMS)]
     modules += ["programs.own", "programs.own_graph"] * (resolved.request.program not in SYSTEMS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
-    modules += [made_by] * bool(made_by)
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
     return uses(modules, without=("tools.console", "tools.models.sending" if offline else "tools.models.offline"))
 

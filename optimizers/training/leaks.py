@@ -101,9 +101,11 @@ def collect_passages(training: Training) -> Iterator[Passage]:
     yield from _passages("validation", training.validation, training.environment)
 
 
-def collect_task_passages(task: str, data: str | None, *, qrels: str = "") -> Iterator[Passage]:
+def collect_task_passages(
+    task: str, data: str | None, *, qrels: str = "", columns: Mapping[str, str] | None = None
+) -> Iterator[Passage]:
     """Collect the passages of the test split: for the command alone, once a program has been compiled."""
-    environment = load(task, data, "test", qrels=qrels)
+    environment = load(task, data, "test", qrels=qrels, columns=columns)
     yield from _passages("test", environment.queries, environment)
 
 

@@ -15,7 +15,7 @@ import environments
 from environments import __main__ as module
 from environments import own
 from environments.base import GENERIC
-from evals import score
+from evals import import_run, score
 from evals.measuring.metrics import RANKING
 from evals.published import beside
 from tools.errors import DataError, SextantError, UsageError
@@ -181,11 +181,16 @@ def test_a_task_is_made_in_python_and_by_an_installed_package(run, tmp_path, mon
 
 
 def test_a_run_is_scored_again_from_its_folder_alone_as_long_as_its_data_is_there(run, command_of, notes, tmp_path):
-    got = run("--program", "retrieve", "--task", notes, "--column", "id=_id", "--json").json
+    corpus = notes / "corpus.jsonl"
+    corpus.write_text(corpus.read_text().replace('"text"', '"said"'))
+    got = run("--program", "retrieve", "--task", notes, "--column", "text=said", "--json").json
+    words = ("--task", notes, "--column", "text=said", "--runs", tmp_path / "runs", "--json")
+    theirs = command_of(import_run)(Path(got["run"], "run.trec"), *words).json
     other = write(tmp_path / "other" / "my notes", random.Random(8))
     assert run("--program", "retrieve", "--task", other, "--json").json["run"] != got["run"]
     again = command_of(score)
-    assert again(got["run"], "--json").json["metrics"] == got["metrics"]
+    assert again(got["run"], "--json").json["metrics"] == got["metrics"] == theirs["metrics"]
+    assert again(theirs["run"], "--json").json["metrics"] == got["metrics"]
     with (notes / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "new", "text": "x"}\n')
     assert again(got["run"]).code == 3
