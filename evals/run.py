@@ -83,12 +83,11 @@ def show_programs(*, as_json: bool) -> None:
     for kind, table in (("program", PROGRAMS), ("agent", AGENTS), ("installed program", installed)):
         lines += [f"{kind}s"] * bool(table)
         for name in table:
-            about, values = "", dict[str, Any]()
+            values = dict[str, Any]()
             try:
                 constructor = find_program(name)
                 about = (inspect.getdoc(constructor) or "").partition("\n")[0]
-                for key, one in list_parameters(constructor).items():
-                    values[key] = "VALUE" if one.default is one.empty else one.default
+                values = {key: one.default for key, one in list_parameters(constructor).items()}
             except UsageError as error:  # an installed package may be broken
                 about = f"cannot be used: {error}"
             about = clean(f"{about} ({installed[name]})".strip() if name in installed else about)

@@ -89,16 +89,12 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
 
 
 def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
-    """Return what `-P` may set of a program, by name: what its constructor takes by name, of a type that a text can be.
-
-    Without a type of that kind in its annotation, a parameter has that of its default.
-    """
+    """Return what `-P` may set of a program, by name: what has a plain default, with a type that a text can be."""
     documented = constructor if hasattr(constructor, "__signature__") else constructor.__init__
     found = {}
     for name, one in inspect.signature(documented).parameters.items():
-        needed = one.kind is one.KEYWORD_ONLY and one.default is one.empty
         types = [one.annotation, *get_args(one.annotation), type(one.default), str]
-        if name != "depth" and (needed or isinstance(one.default, str | int | float | None)):
+        if name != "depth" and isinstance(one.default, str | int | float | None):
             kind = next(kind for kind in types if isinstance(kind, type) and issubclass(kind, int | float | str))
             found[name] = one.replace(annotation=kind)
     return found

@@ -8,7 +8,6 @@ program's constructor, or one of the `LIMITS` of each query.
 """
 
 import difflib
-import inspect
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -197,9 +196,6 @@ def parse_parameters(
         values[name] = _value(name, str(text), known[name].annotation)
         if name == "parallel" and limited and values[name] > 1:
             raise UsageError(f"-P {name}={text} does not go with -P {next(iter(limited))}: leave it out")
-    for name, value in values.items():
-        if value is inspect.Parameter.empty:
-            raise UsageError(f"{program} has no default for {name}; give it one with -P {name}=VALUE")
     if limited and "parallel" in values:
         values["parallel"] = 1
     return values
