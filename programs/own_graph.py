@@ -65,14 +65,24 @@ class Model(BaseChatModel):
         inputs = {"conversation": conversation, "tools": [*self.offered]}
         if getattr(model, "tools", None) is None:
             made = ask(dspy.Predict(NextMessage), **inputs)
-            text, calls = made.message, [(one.name, one.args) for one in made.calls.tool_calls]
+            text, calls = made.message, [{"name": one.name, "args": one.args} for one in made.calls.tool_calls]
         else:
             with publish(Call(None, NextMessage, inputs)):
                 made = model.converse(conversation, [*self.offered])
             text = made["content"]
-            calls = [(one["name"], json.loads(one["arguments"] or "{}")) for one in made["tool_calls"]]
-        asked = [{"name": name, "args": given, "id": uuid4().hex} for name, given in calls]
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text, tool_calls=asked))])
+            calls = [{"name": one["name"], "args": _read_arguments(one["arguments"])} for one in made["tool_calls"]]
+        # The next prompt has these ids: by their places they are the same when answers are taken from the ledger.
+        named = [{**one, "id": f"call_{len(conversation)}_{place}"} for place, one in enumerate(calls)]
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text, tool_calls=named))])
+
+
+def _read_arguments(text: str) -> dict[str, Any]:
+    """Return the arguments of a call; none for what is no JSON object, of which the tool says what it lacks."""
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
 
 
 def prepare(graph: Any, label: str) -> Any:

@@ -6,11 +6,11 @@ texts are the heaviest words of the query. So any program runs from end to end w
 
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from inspect import isclass
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import dspy
 import pydantic
@@ -20,12 +20,6 @@ from tools.models import offline
 from tools.text import TermStatistics
 
 _DOCUMENTS = re.compile(r"answer|doc|ids?$|passage|rank|relevant|select")  # in the name of a field
-
-
-class _Seen(NamedTuple):
-    everything: str  # that the call has as its inputs
-    words: str  # of the query
-    ids: Sequence[str]  # of documents in it
 
 
 class Guesses(dict[str, Any]):
@@ -43,38 +37,37 @@ class Guesses(dict[str, Any]):
 
 def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> Any:
     call: Any = offline.present()
-    texts = {name: str(one) for name, one in inputs.items()}
-    asked = [texts[name] for name in ("description", "query", "question") if name in texts] or list(texts.values())
-    everything = "\n".join(texts.values())
-    desk = DESK.get()
-    ids = [doc_id for doc_id in (desk.best_rank if desk else ()) if doc_id in everything]
-    seen = _Seen(everything, offline.rewrite({"description": asked[0] if asked else ""}, statistics), ids)
-    return _fill(call.signature.output_fields[name].annotation, name, seen)
-
-
-def _fill(kind: Any, name: str, seen: _Seen) -> Any:
-    inside, origin = get_args(kind), get_origin(kind)
-    search = {"query": seen.words}
-    if kind is dspy.ToolCalls:
-        found = seen.ids or "search" not in seen.everything
-        return dspy.ToolCalls.from_dict_list([] if found else [{"name": "search", "args": search}])
+    kind = call.signature.output_fields[name].annotation
+    texts = {key: str(one) for key, one in inputs.items()}
+    asked = [texts[key] for key in ("description", "query", "question") if key in texts] or [*texts.values(), ""]
+    shown, desk = "\n".join(texts.values()), DESK.get()
+    ids = [doc_id for doc_id in (desk.best_rank if desk else ()) if doc_id in shown]
+    words = offline.rewrite({"description": asked[0]}, statistics)
     if name == "next_tool_name":  # of dspy.ReAct
-        return "search" if "search" in inside and not seen.ids else "finish"
+        return "search" if "search" in get_args(kind) and not ids else "finish"
     if name == "next_tool_args":
-        return {} if seen.ids else search
+        return {} if ids else {"query": words}
+    if kind is dspy.ToolCalls:
+        calls = [] if ids or "search" not in shown else [{"name": "search", "args": {"query": words}}]
+        return dspy.ToolCalls.from_dict_list(calls)
+    return _fill(kind, name, ids, words)
+
+
+def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
+    """Return a value of the type `kind`."""
+    inside, origin = get_args(kind), get_origin(kind) or kind
     if origin is Literal:
         return inside[0]
     if origin in (Union, types.UnionType):
-        return _fill(inside[0], name, seen)
-    if (origin or kind) in (list, tuple, set, frozenset):
+        return _fill(inside[0], name, ids, words)
+    if origin in (list, tuple, set, frozenset):
         if inside and inside[0] is not str:
-            return [_fill(inside[0], name, seen)]
-        return list(seen.ids) if _DOCUMENTS.search(name) else [seen.words]
+            return [_fill(inside[0], name, ids, words)]
+        return ids if _DOCUMENTS.search(name) else [words]
     if isclass(kind) and issubclass(kind, pydantic.BaseModel):
-        return {key: _fill(field.annotation, key, seen) for key, field in kind.model_fields.items()}
+        return {key: _fill(field.annotation, key, ids, words) for key, field in kind.model_fields.items()}
     if isclass(kind) and issubclass(kind, Enum):
         return next(iter(kind)).value
-    plain = {bool: True, int: 1, float: 1.0}
-    if kind in plain or (origin or kind) is dict:
-        return plain.get(kind, {})
-    return ", ".join(seen.ids) if seen.ids and _DOCUMENTS.search(name) else seen.words
+    if origin in (bool, int, float, dict):
+        return {bool: True, int: 1, float: 1.0, dict: {}}[origin]
+    return ", ".join(ids) if ids and _DOCUMENTS.search(name) else words
