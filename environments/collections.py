@@ -69,7 +69,6 @@ class Read:
     queries: Mapping[str, str]  # query_id -> text, of those with judgements, in the files' order
     qrels: Qrels  # of those queries
     splits: Mapping[str, tuple[str, ...]]  # query ids of "dev" and of "test", where there are judgements for both
-    files: tuple[Path, ...]
     said: tuple[str, ...]  # what was recognised, counted and dropped, a sentence each
 
 
@@ -101,7 +100,7 @@ def read_collection(
     counts["queries without a judgement, left out"] = len(asked) - len(judged)
     qrels = {query_id: qrels[query_id] for query_id in judged}
     said += say_oddities(judged, qrels, corpus, counts, separator)
-    return Read(form, corpus, judged, qrels, splits, tuple(path for one in found for path in one.files), tuple(said))
+    return Read(form, corpus, judged, qrels, splits, tuple(said))
 
 
 def _read_queries(table: "_Table", counts: Counter[str]) -> dict[str, str]:
@@ -222,18 +221,25 @@ class _Table:
         elif first.startswith("<") and self.name in _TAGGED:
             yield from _TAGGED[self.name](path)
         else:
-            separator, bare = "\t" if "\t" in first or self.name != "judgements" else None, list(_BARE[self.name])
-            if is_csv := _ending(path) == ".csv":
-                separator = ";" if first.count(";") > first.count(",") else ","
-            has_header = is_csv or sum(cell.strip().lower() in known for cell in first.split("\t")) > 1
-            form = f" ({', '.join(bare)}), or a first line that names the columns"
-            rows = tables.read_cells(path, 0 if has_header else len(bare), separator, "" if has_header else form)
-            where, header = next(rows, (str(path), [])) if has_header else ("", bare)
+            yield from self._cells(path, first, known)
+
+    def _cells(self, path: Path, first: str, known: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (place, row) of each line of cells; the first line names the columns, or is a row of the usual ones."""
+        separator = "\t" if "\t" in first or self.name != "judgements" else None
+        if is_csv := _ending(path) == ".csv":
+            separator = ";" if first.count(";") > first.count(",") else ","
+        if is_csv or sum(cell.strip().lower() in known for cell in first.split("\t")) > 1:
+            rows = tables.read_cells(path, separator=separator)
+            where, header = next(rows, (str(path), []))
             lower = {cell: cell.strip().lower() for cell in header}
             header = [lower[cell] if cell not in known and lower[cell] in known else cell for cell in header]
             if twice := next((cell for cell in header if cell in known and header.count(cell) > 1), None):
                 raise DataError(f"{where}: the column {twice!r} is there twice")
-            yield from ((where, dict(zip(header, cells, strict=True))) for where, cells in rows)
+        else:
+            header = list(_BARE[self.name])
+            form = f" ({', '.join(header)}), or a first line that names the columns"
+            rows = tables.read_cells(path, len(header), separator, form)
+        yield from ((where, dict(zip(header, cells, strict=True))) for where, cells in rows)
 
 
 def _open_tables(place: Path, columns: Mapping[str, str], judged_in: Path | None) -> list[_Table]:
@@ -282,7 +288,8 @@ def _keep_package(name: str, home: Path) -> Path:
             for table, lines in rows.items():
                 with (draft / f"{table}.jsonl").open("w", encoding="utf-8") as file:
                     file.writelines(f"{disk.dumps(line)}\n" for line in lines)
-            draft.rename(folder)
+            if not folder.is_dir():  # else another process was faster
+                draft.rename(folder)
     except ImportError:
         raise UsageError(f"{name!r} is no folder; if it is an id of ir_datasets, install that package") from None
     except KeyError:

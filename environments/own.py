@@ -194,7 +194,7 @@ def of(
     qrels = {query_id: qrels[query_id] for query_id in asked}
     counts = Counter({"queries without a judgement, left out": len(queries) - len(asked)})
     said = say_oddities(asked, qrels, corpus, counts, given.get("max_p", ""))
-    made = _make(Read("Python data", corpus, asked, qrels, {}, (), ()), {"gold": qrels}, given, said)
+    made = _make(Read("Python data", corpus, asked, qrels, {}, ()), {"gold": qrels}, given, said)
     return dataclasses.replace(made, task=f"own/{in_name(name)}")
 
 
