@@ -210,9 +210,7 @@ def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
 
 def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
     request, training = inputs.request, study.training
-    own = (
-        ".py:" in (request.retriever or "") and not inputs.plan.ranges
-    )  # the compiled file does not say in what folder
+    own = ".py:" in str(request.retriever) and not inputs.plan.ranges  # whose folder no compiled file has
     given = {"retriever": request.retriever} if own else {}
     take_up = options.words(_on_test(request, compiled=file, **given), leave_out=BUDGETS)
     return {

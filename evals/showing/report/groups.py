@@ -208,11 +208,8 @@ def _system(run: Run, *, with_model: bool) -> System:
 
 
 def _shorten(text: str) -> str:
-    return (
-        text
-        if len(text) <= 60
-        else f"{text[:50]} ... ({hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:4]})"
-    )
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:4]
+    return text if len(text) <= 60 else f"{text[:50]} ... ({digest})"
 
 
 # What tells runs of one name apart, from what a reader wants to know to what is only there to be exact.
