@@ -63,24 +63,16 @@ def _finds(made: Retriever, over: Over) -> Found:
     yield any(made.search(text, 1) for text in QUERIES), f"nothing is found for {QUERIES}"
 
 
-def _excludes(made: Retriever, over: Over) -> Found:
-    """Excluded documents are left out before the cut to k."""
-    for text in QUERIES:
-        first, *others = _ids(made.search(text, 6)) or [""]
-        left = _ids(made.search(text, 2, excluded={first, "unheard of"}))
-        right = len(left) == min(2, len(others)) and set(left) <= set(others)
-        yield right, f"search({text!r}, 2) gives {left} without {first}, and {others} are left"
-
-
 def _narrows(made: Retriever, over: Over) -> Found:
-    """A search `among` some documents finds no others, and leaves the others out before the cut to k."""
-    pool = {"d5", "d3", "d6"}
+    """Documents that are excluded, or not `among` those to look at, are left out before the cut to k."""
     for text in QUERIES:
-        anywhere, found = set(_ids(made.search(text, 6))), set(_ids(made.search(text, 6, among={*pool, "unheard of"})))
-        two = _ids(made.search(text, 2, among={*pool, "d1"}, excluded={"d1"}))
-        right = anywhere & pool <= found <= pool and set(two) <= found and len(two) == min(2, len(found))
-        yield right, f"search({text!r}) gives {sorted(found)} among {sorted(pool)}, and {two} with k=2"
-        yield made.search(text, 6, among=()) == [], f"search({text!r}, 6, among=()) finds something"
+        anywhere = _ids(made.search(text, 6))
+        narrow = Search(text, excluded={"d1", "unheard of"}, among={"d1", "d3", "d5", "d6"})
+        for search in (Search(text, excluded=anywhere[:1]), narrow, Search(text, among=())):
+            allowed = set(CORPUS if search.among is None else search.among) - set(search.excluded)
+            found, two = (_ids(made.search_many([search], k)[0]) for k in (6, 2))
+            right = set(anywhere) & allowed <= set(found) <= allowed and two == found[:2]
+            yield right, f"{search} gives {found}, and with k=2 {two}; without limits it gives {anywhere}"
 
 
 def _finds_nothing(made: Retriever, over: Over) -> Found:
@@ -145,6 +137,6 @@ def _keeps_indexes(made: Retriever, over: Over) -> Found:
 
 
 CHECKS: tuple[Callable[[Retriever, Over], Found], ...] = (
-    *(_finds, _excludes, _narrows, _finds_nothing, _takes_any_text, _repeats_itself),
-    *(_breaks_ties, _has_a_name, _keeps_indexes),
+    *(_finds, _narrows, _finds_nothing, _takes_any_text, _repeats_itself, _breaks_ties),
+    *(_has_a_name, _keeps_indexes),
 )

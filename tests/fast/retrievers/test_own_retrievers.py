@@ -65,8 +65,8 @@ def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(
 @pytest.mark.parametrize(
     ("right", "wrong", "broken"),
     [
-        ("excluded=search.excluded, ", "", "Excluded documents"),
-        ("among=search.among, ", "", "A search `among`"),
+        ("excluded=search.excluded, ", "", "Documents that are excluded"),
+        ("among=search.among, ", "", "Documents that are excluded"),
         ("top(scores, k,", "top(scores, k + 1,", "It finds different documents"),
         ("above=0.0)", "above=0.0)[::-1]", "It finds different documents"),
         ("above=0.0)", "above=1.0)", "It finds different documents"),
