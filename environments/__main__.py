@@ -40,9 +40,8 @@ def parser() -> Parser:
     for name, about in VERBS.items():
         add = verbs.add_parser(name, help=about, description=about).add_argument
         if name != "list":
-            add(
-                "task", metavar="TASK", help="e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
-            )
+            about = "e.g. congress, crumb/legal_qa:document, or a folder with data of your own"
+            add("task", metavar="TASK", help=about)
         if name in ("show", "check", "search", "init"):
             about = f"what your own data calls a column: {', '.join(COLUMNS)}"
             add("--column", type=pair, action="append", default=[], metavar="NAME=COLUMN", help=about)
@@ -185,9 +184,8 @@ def _init(arguments: argparse.Namespace) -> None:
         raise DataError(f"there is no folder {arguments.task}; give one with data of your own")
     text, found = own.draft(folder.resolve(), dict(arguments.column))
     path.write_text(text, encoding="utf-8")
-    put_out(
-        "".join(f"{clean(one)}\n" for one in [*found, f"wrote {path}; every line of it may be changed or left out"])
-    )
+    for line in (*found, f"wrote {path}; every line of it may be changed or left out"):
+        put_out(f"{clean(line)}\n")
     for command in ("environments check", "evals.run --program multihop --task"):
         put_out(f"  python -m {command} {shlex.quote(arguments.task)}\n")
 
