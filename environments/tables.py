@@ -85,6 +85,7 @@ def unpacks_too_far(where: str) -> DataError:
 
 def _open_unpacked(path: Path) -> io.BufferedIOBase:
     if path.suffix == ".zst":
+        # Unlike the package zstandard, this reads every frame of a file, and says when one is torn.
         return io.BufferedReader(_pyarrow().input_stream(str(path), compression="zstd"))
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
