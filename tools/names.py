@@ -30,6 +30,7 @@ TASKS = "sextant.tasks"
 
 _ROOT = Path(__file__).parents[1]
 _INSTALLED = (*(str(_ROOT / name) + os.sep for name in PACKAGES), sysconfig.get_path("stdlib") + os.sep, "<")
+_imported = dict[str, tuple[Path, int]]()  # modules of users -> their files, and when these had last changed
 _REFERENCE = re.compile(r"(?:.+\.py|[^\W\d]\w*(?:\.\w+)*):[^\W\d]\w*")
 
 
@@ -74,9 +75,11 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
         return getattr(importlib.import_module(source), attribute)
     if not {"", str(Path.cwd())} & {*sys.path}:  # as where the installed command was given
         sys.path.append(str(Path.cwd()))
+    _forget_edited()
     module = _enter(file_of(source)) if source.endswith(".py") else source
     try:
         made = importlib.import_module(module)
+        _remember(Path(str(made.__file__)).parent)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         top = (getattr(error, "name", None) or "").partition(".")[0]
         ours = f"; {top!r} is a package of Sextant's, so a module of yours needs another name" * (top in PACKAGES)
@@ -108,10 +111,34 @@ def user_line(error: BaseException) -> str:
     own = [
         f" ({Path(frame.filename).name}, line {frame.lineno})"
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_INSTALLED) and "-packages" + os.sep not in frame.filename
+        if _is_own(frame.filename)
     ]
     said = isinstance(error, SyntaxError) and str(error.filename).endswith(".py")  # in its message
     return own[-1] if own and not said else ""
+
+
+def _is_own(file: str) -> bool:
+    return not file.startswith(_INSTALLED) and "-packages" + os.sep not in file
+
+
+def _remember(folder: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "")
+        if file.is_relative_to(folder) and _is_own(str(file)):
+            _imported[name] = file, _changed(file)
+
+
+def _forget_edited() -> None:
+    """Have users' modules imported anew where a file of theirs was edited, as between two runs in a notebook."""
+    if any(_changed(file) != before for file, before in _imported.values()):
+        for name in _imported:
+            sys.modules.pop(name, None)
+        _imported.clear()
+        importlib.invalidate_caches()
+
+
+def _changed(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _entry_points(group: str) -> dict[str, EntryPoint]:

@@ -8,8 +8,6 @@ import pytest
 
 from evals import compare, score
 from evals import folder as run_folder
-from evals.running import configuration
-from evals.running.request import Request
 from tools import names, sources
 
 AGENT = '''
@@ -111,21 +109,22 @@ def test_failures_of_a_users_code_are_printed_with_its_line(own, run):
 
 @pytest.mark.parametrize("name", ["agent_of_mine.py:Agent", "agent_of_mine:Agent"])
 def test_an_edit_of_a_users_code_makes_another_run_and_a_comment_does_not(name, own):
-    def code():
-        request = Request(program=name, task="congress", lm="offline")
-        return configuration.identity(configuration.resolve(request), "obliq/congress")["code"]
+    def code():  # in one process, as in a notebook
+        made = names.pick("program", name, {}, names.PROGRAMS)
+        return made.__init__.__kwdefaults__["k"], sources.reach([names.module_of(name, {}, names.PROGRAMS)]).digest()
 
-    first = code()
+    _, first = code()
     for file, before, after, same in (
         ("agent_of_mine.py", "import helper_of_mine", "import helper_of_mine  # mine", True),
         ("agent_of_mine.py", "Searches once.", "Searches.", True),
         ("helper_of_mine.py", "# documents", "# more", True),
         ("helper_of_mine.py", "MORE = 0", "MORE = 1", False),
-        ("agent_of_mine.py", "share=0.5", "share=0.6", False),
+        ("agent_of_mine.py", "k: int = 5", "k: int  = 6", False),
     ):
         text = (own / file).read_text()
         (own / file).write_text(text.replace(before, after))
-        assert (code() == first) == same, after
+        k, digest = code()
+        assert (digest == first) == same and k == (6 if "6" in after else 5), after
         (own / file).write_text(text)
 
 
