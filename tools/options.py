@@ -137,7 +137,7 @@ def check(request: object) -> None:
     except ValueError as error:
         first = cast(Any, error).errors()[0]
         flag = known[first["loc"][0]].flag
-        raise UsageError(f"{flag} {first['input']!r}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise UsageError(f"{flag} {first['input']!r:.200}: {first['msg'].removeprefix('Value error, ')}") from None
     for name, value in checked:
         object.__setattr__(request, name, value)
 

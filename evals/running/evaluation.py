@@ -113,7 +113,7 @@ class Ready:
         return compute(self.environment.metric, query_id, {query_id: ranking_of(outcome)}, self.environment)
 
 
-def evaluate(*, program: str, task: str, **fields: Any) -> Result:
+def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
     """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
 
     Queries that were answered before, in the same run folder, are not asked again. SextantError where the request is

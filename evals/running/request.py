@@ -120,6 +120,7 @@ class Common:
     runs: Annotated[Path, Option("where run folders go", "DIR")] = Path("runs")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", os.fspath(self.task) if isinstance(self.task, Path) else self.task)
         options.check(self)
         names.check("program", self.program, SYSTEMS, names.PROGRAMS)
         if self.instruction not in INSTRUCTIONS:
