@@ -50,7 +50,7 @@ def parser() -> Parser:
         if name not in ("fetch", "init"):
             add("--json", action="store_true", help="print one JSON object and nothing else")
     add = verbs.choices["search"].add_argument
-    about = f"one of {', '.join(retrievers.RETRIEVERS)}, or made of them"
+    about = f"one of {', '.join(retrievers.RETRIEVERS)}, your own as FILE.py:CLASS, or made of them"
     add("words", metavar="WORDS", help="what to search for")
     add("--retriever", default="bm25", metavar="SPEC", help=about)
     add("--k", type=positive, default=10, metavar="N", help="documents to show")
