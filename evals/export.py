@@ -16,17 +16,25 @@ from tools.names import pick
 
 
 def export(
-    run: Path, to: str, out: str, *, query_ids: Sequence[str] = (), limit: int | None = None, force: bool = False
+    run: Path,
+    to: str,
+    out: str,
+    *,
+    query_ids: Sequence[str] = (),
+    limit: int | None = None,
+    prompts: bool = True,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Write `run` in the format `to` at `out`; return what was made, as --json prints it.
 
-    `query_ids` and `limit` choose queries; `force` writes into a folder that holds something else. UsageError for what
-    cannot be written there, DataError for a run that cannot be read.
+    `query_ids` and `limit` choose queries; with `prompts`, formats that have a place for them take along what was sent
+    to models, as far as it is kept; `force` writes into a folder that holds something else. UsageError for what cannot
+    be written there, DataError for a run that cannot be read.
     """
     from evals.formats import writing  # here, for the sake of --help
 
     write = pick("format", to, FOLDERS | SERVICES)
-    source, notes = writing.select(run, query_ids, limit)
+    source, notes = writing.select(run, query_ids, limit, prompts=prompts)
     made = {"format": to, "run": run.resolve().name, "queries": len(source.query_ids)}
     if to in SERVICES:
         if query_ids or limit:
@@ -47,6 +55,7 @@ def parser() -> Parser:
     add("--out", metavar="PLACE", help="the folder to make; for mlflow an address, also $MLFLOW_TRACKING_URI")
     add("--query-id", action="append", default=[], metavar="ID", help="only this query; repeatable")
     add("--limit", type=positive, metavar="N", help="only the first N queries")
+    add("--no-prompts", action="store_true", help="leave out what was sent to models, and what they answered")
     add("--force", action="store_true", help="write into a folder that holds something else")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     return made
@@ -67,7 +76,8 @@ def command(arguments: argparse.Namespace) -> int:
     out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if to in SERVICES else None)
     if not out:
         raise UsageError("--out is missing; say where the export goes")
-    made = export(arguments.run, to, out, query_ids=arguments.query_id, limit=arguments.limit, force=arguments.force)
+    chosen = {"query_ids": arguments.query_id, "limit": arguments.limit, "prompts": not arguments.no_prompts}
+    made = export(arguments.run, to, out, **chosen, force=arguments.force)
     if as_json:
         put_out(json.dumps(made) + "\n")
         return 0

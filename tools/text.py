@@ -5,12 +5,13 @@ and finds texts that only quote one. tools/session.py notes what a model followe
 selected counts, even where it was selected on its merits.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 # The pattern of the package bm25s, two word characters or more, and its 33 English stop words, which are Lucene's too.
 _WORD = re.compile(r"\b\w\w+\b")
@@ -36,6 +37,17 @@ def sentences(text: str) -> list[str]:
 def encodable(texts: Iterable[str]) -> list[str]:
     """Replace lone surrogates, which some data sets have, and which no tokenizer and no protocol accepts."""
     return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """Return what a message of a chat, or an answer, says: its text, and the tools that it calls."""
+    content = message.get("content") or message.get("text") or ""
+    parts = content if isinstance(content, list) else [content]
+    texts = [part if isinstance(part, str) else part.get("text") or json.dumps(part) for part in parts]
+    for call in message.get("tool_calls") or ():
+        called = call.get("function") or call  # as it was sent, or as it came back
+        texts.append(f"{called.get('name')}({called.get('arguments')})")
+    return "\n".join(text for text in texts if text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """ATIF, the Agent Trajectory Interchange Format (Harbor's RFC 0001), written in version 1.7 and read from 1.0 on.
 
 Written: the query as the user's step, then a step of the agent's for each step of the session, with a tool call and the
-observation linked to it. Rankings and judgements are in `extra`: `doc_ids`, `shown`, `lengths` (characters) and `gold`
-(document -> grade) of an observation; the ranking, the metrics and the lost documents at the root. Left out: texts of
-documents, which a run folder does not have.
+observation linked to it. The model's answers are its message; what was sent is in `extra.calls`, where that is kept.
+Rankings and judgements are in `extra`: `doc_ids`, `shown`, `lengths` (characters) and `gold` (document -> grade) of an
+observation; the ranking, the metrics and the lost documents at the root. Left out: texts of documents but in prompts.
 
 Read: the query is `extra.query_id`, else `trajectory_id`, else `session_id`. A tool call with "search" or "retriev" in
 its name is a search, one with "read", "open", "fetch" or "get_doc" a read; judge, select, drop and rank are as written
@@ -26,6 +26,7 @@ from tools.corpus import Corpus
 from tools.disk import sha256
 from tools.forms import Amount, Count
 from tools.records import Step, Usage, total, usage_from_json, usage_json
+from tools.text import message_text
 
 VERSION = "ATIF-v1.7"
 _OURS = ("judge", "select", "drop", "rank")
@@ -54,12 +55,15 @@ def write(source: Source, folder: Path) -> list[str]:
             line = compact(_trajectory(one, source, agent)) + "\n"
             lines.write(line)
             (folder / "queries" / f"{name_file(one.query_id)}.json").write_text(line, encoding="utf-8")
-    return []
+    return source.notes
 
 
 def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[str, Any]:
     config, outcome = source.run.config, one.outcome
-    steps = [{"source": "user", "message": one.text}, *(_write_step(n, step, one) for n, step in enumerate(one.steps))]
+    steps = [
+        {"source": "user", "message": one.text},
+        *(_write_step(n, step, one, source) for n, step in enumerate(one.steps)),
+    ]
     return {
         "schema_version": VERSION,
         "session_id": source.run.path.name,
@@ -78,14 +82,19 @@ def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[st
             "seconds": outcome.get("seconds"),
             "metrics": one.values,
             "relevant": one.relevant,
+            **_calls(source.calls(outcome["trace"].get("calls", ()))),
         },
     }
 
 
-def _write_step(number: int, step: Step, one: Answered) -> dict[str, Any]:
-    extra = {"tool": step.tool, "hop": step.hop, "started": step.started, "seconds": step.seconds}
+def _write_step(number: int, step: Step, one: Answered, source: Source) -> dict[str, Any]:
+    sent = source.calls(step.calls)
+    extra = {"tool": step.tool, "hop": step.hop, "started": step.started, "seconds": step.seconds, **_calls(sent)}
     made: dict[str, Any] = {"source": "agent", "message": ""}
+    if reasoning := "\n\n".join(call["reasoning"] for call in sent if call["reasoning"]):
+        made["reasoning_content"] = reasoning
     if step.tool in _CALLS:
+        made["message"] = "\n\n".join(_said(output) for call in sent for output in call["outputs"])
         call = f"call-{number}"
         made["tool_calls"] = [{"tool_call_id": call, "function_name": step.tool, "arguments": _arguments(step)}]
         made["observation"] = {"results": [{"source_call_id": call} | _observation(step, one)]}
@@ -96,6 +105,16 @@ def _write_step(number: int, step: Step, one: Answered) -> dict[str, Any]:
         if step.usage.calls:
             made["metrics"] = _metrics(step.usage, "")
     return made | {"extra": extra}
+
+
+def _said(output: Any) -> str:
+    return message_text(output if isinstance(output, dict) else {"content": output})
+
+
+def _calls(calls: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what was sent for a step and what came back, for its `extra`; nothing where that is not kept."""
+    names = ("key", "model", "finish", "settings", "messages", "tools", "outputs")
+    return {"calls": [{name: call[name] for name in names} for call in calls]} if calls else {}
 
 
 def _arguments(step: Step) -> dict[str, Any]:

@@ -8,10 +8,11 @@ A collector's otlpjsonfile receiver takes it as it is; Phoenix and MLflow take t
         RETRIEVER   a search and its documents          TOOL   a read
         RERANKER    an order that was made              CHAIN  what was judged, selected, dropped, noted
           LLM         the model calls made for a step, taken together: their tokens and price
+            LLM         each of them, where it is kept: what was sent, and what came back
       EVALUATOR   the metrics, as trace.evaluations
 
 Ids are digests of run, query and place. A run records no time of day: a trace ends when outcomes.jsonl was last
-written. Left out: prompts and answers, which are not kept, texts of documents, and retrievers' scores.
+written. Left out: texts of documents but in prompts, and retrievers' scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from typing import Any
 
 from evals.formats.writing import Answered, Source, compact
 from tools.records import Step, Usage
+from tools.text import message_text
 
 _KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}  # all others are CHAIN
 _INTERNAL = 1  # SPAN_KIND_INTERNAL
@@ -36,7 +38,7 @@ def write(source: Source, folder: Path) -> list[str]:
         for one in source:
             scope = {"scope": {"name": "sextant"}, "spans": make_spans(one, source, ended)}
             file.write(compact({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + "\n")
-    return []
+    return source.notes
 
 
 def make_spans(one: Answered, source: Source, ended: int) -> list[dict[str, Any]]:
@@ -57,7 +59,11 @@ def make_spans(one: Answered, source: Source, ended: int) -> list[dict[str, Any]
         kind = _KINDS.get(step.tool, "CHAIN")
         parent = trace.add(step.tool, kind, parents[step.hop], during, _of_step(step, one))
         if one.usage is not None and step.usage.calls:
-            trace.add("model calls", "LLM", parent, during, _of_model(step.usage, source))
+            parent = trace.add("model calls", "LLM", parent, during, _of_model(step.usage, source))
+        for call in source.calls(step.calls):
+            trace.add("model call", "LLM", parent, during, _of_call(call))
+    for call in source.calls(one.outcome["trace"].get("calls", ())):
+        trace.add("model call", "LLM", root, (seconds, seconds), _of_call(call))
     if one.values:
         trace.add("scores", "EVALUATOR", root, (seconds, seconds), _of_scores(one))
     return trace.spans
@@ -141,6 +147,45 @@ def _of_model(usage: Usage, source: Source) -> dict[str, Any]:
         "llm.model_name": source.run.config["lm"]["name"],
     }
     return attributes | ({} if usage.list_usd is None else {"llm.cost.total": usage.list_usd})
+
+
+def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was sent and what came back; the span above counts the tokens."""
+    answers = [output if isinstance(output, dict) else {"content": output} for output in call["outputs"]]
+    attributes = {
+        "llm.model_name": call["model"],
+        "llm.invocation_parameters": compact(call["settings"]),
+        "llm.finish_reason": call["finish"],
+        "output.value": "\n".join(map(message_text, answers)),
+        "metadata": compact({"key": call["key"]}),
+    }
+    for place, message in enumerate(call["messages"]):
+        attributes |= _message(f"llm.input_messages.{place}.message", message)
+    for place, tool in enumerate(call["tools"]):
+        attributes[f"llm.tools.{place}.tool.json_schema"] = compact(tool)
+    for place, answer in enumerate(answers):
+        attributes |= _message(f"llm.output_messages.{place}.message", {"role": "assistant", **answer})
+    if call["reasoning"]:
+        thoughts = {"type": "reasoning", "text": call["reasoning"]}
+        attributes |= {f"llm.output_messages.0.message.contents.0.message_content.{k}": v for k, v in thoughts.items()}
+    return attributes
+
+
+def _message(prefix: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls") or ()
+    text = message_text({**message, "tool_calls": ()})
+    attributes = {f"{prefix}.role": message["role"], **({f"{prefix}.content": text} if text else {})}
+    if message.get("tool_call_id"):
+        attributes[f"{prefix}.tool_call_id"] = message["tool_call_id"]
+    for place, call in enumerate(calls):
+        function = call.get("function") or call  # as it was sent, or as it came back
+        told = {
+            "id": call.get("id", ""),
+            "function.name": function["name"],
+            "function.arguments": function["arguments"],
+        }
+        attributes |= {f"{prefix}.tool_calls.{place}.tool_call.{name}": value for name, value in told.items()}
+    return attributes
 
 
 def _of_scores(one: Answered) -> dict[str, Any]:

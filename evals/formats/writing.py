@@ -20,6 +20,8 @@ from evals.folder import Outcome, usage
 from evals.measuring.scored import Run, read
 from tools import disk
 from tools.errors import DataError, UnknownName, UsageError
+from tools.models.answers import NAME
+from tools.models.kept import read_call
 from tools.records import Step, Usage, step_from_json
 
 MANIFEST = "export.json"
@@ -65,12 +67,25 @@ class Source:
     run: Run
     query_ids: list[str]  # in the order of the split
     has_judged: bool  # whether the run says what became of its documents
+    answers: Path | None = None  # the file of the model calls that are exported with what was sent; None for none
 
     @property
     def model(self) -> str:
         """Return the model's name; "" where there was none, or it is not known."""
         name = str(self.run.config["lm"]["name"])
         return "" if name in ("offline", "unknown") else name
+
+    def calls(self, keys: Iterable[str]) -> list[dict[str, Any]]:
+        """Return the model calls with these keys, as read_call has them, where what was sent is kept."""
+        found = [read_call(self.answers, key) for key in keys] if self.answers else []
+        return [call for call in found if call and call["messages"] is not None]
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what the user should know of prompts in an export that has them."""
+        if not self.answers or not self.model or not self.answers.is_file():
+            return []
+        return ["prompts and answers of models are in it, with documents' texts; --no-prompts leaves them out"]
 
     def __iter__(self) -> Iterator[Answered]:
         """Yield the queries one at a time: a run may be larger than memory."""
@@ -82,8 +97,13 @@ class Source:
             yield Answered(query_id, outcome, judged.get(query_id, {}), values, used)
 
 
-def select(path: Path, query_ids: Sequence[str], limit: int | None) -> tuple[Source, list[str]]:
-    """Return the chosen queries of a run, and notes for the user. UnknownName for a query that it does not have."""
+def select(
+    path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: bool = True
+) -> tuple[Source, list[str]]:
+    """Return the chosen queries of a run, and notes for the user; with `prompts`, what was sent to models can be read.
+
+    UnknownName for a query that it does not have.
+    """
     run = read(path)
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
         raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
@@ -92,7 +112,7 @@ def select(path: Path, query_ids: Sequence[str], limit: int | None) -> tuple[Sou
         has_judged, notes = run.judged is not None, list[str]()
     except DataError as missing:
         has_judged, notes = False, [f"without judgements and gold marks: {missing}"]
-    return Source(run, chosen[:limit], has_judged), notes
+    return Source(run, chosen[:limit], has_judged, path.resolve().parents[1] / NAME if prompts else None), notes
 
 
 def compact(row: Any) -> str:

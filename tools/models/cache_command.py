@@ -3,7 +3,7 @@
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tools.console import Parser, clean, positive, put_out, run_command, say
 from tools.errors import DataError, UsageError
 from tools.records import Usage, usage_from_json, usage_json
+from tools.text import message_text
 
 if TYPE_CHECKING:
     from tools.models.answers import Answers
@@ -115,7 +116,7 @@ def _calls(answers: "Answers", where: str, values: Sequence[Any]) -> Iterator[di
     columns = ("key", "at", "run", "query_id", "model", "usage")
     for found in answers.select(columns, f"WHERE {where} ORDER BY id", values):
         sent = (answers.call(found["key"]) or {}).get("messages")
-        begins = " ".join(_text(sent[-1]).split())[:_BEGINS] if sent else "(its prompt was not kept)"
+        begins = " ".join(message_text(sent[-1]).split())[:_BEGINS] if sent else "(its prompt was not kept)"
         yield found | {"at": _day(found["at"]), "begins": begins}
 
 
@@ -140,24 +141,14 @@ def _told(call: dict[str, Any]) -> Iterator[str]:
     yield f"{tokens}, {_usd(used.paid_usd)}; it ended with {call['finish']}"
     if call["messages"] is None:
         yield from ("", "What was sent was not kept: by --no-prompts, by an earlier version, or cleared away since.")
-    said = [(message["role"], _text(message)) for message in call["messages"] or ()]
+    said = [(message["role"], message_text(message)) for message in call["messages"] or ()]
     said += [("reasoning", call["reasoning"])] if call["reasoning"] else []
     said += [
-        ("answer", _text(output if isinstance(output, dict) else {"content": output})) for output in call["outputs"]
+        ("answer", message_text(output if isinstance(output, dict) else {"content": output}))
+        for output in call["outputs"]
     ]
     for who, text in said:
         yield from ("", f"──── {who} ────", *text.expandtabs().split("\n"))
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    """Return what a message, or an answer, says: its text, and the tools that it calls."""
-    content = message.get("content") or message.get("text") or ""
-    parts = content if isinstance(content, list) else [content]
-    texts = [part if isinstance(part, str) else part.get("text") or json.dumps(part) for part in parts]
-    for call in message.get("tool_calls") or ():
-        called = call.get("function") or call  # as it was sent, or as it came back
-        texts.append(f"{called['name']}({called['arguments']})")
-    return "\n".join(text for text in texts if text)
 
 
 def _export(answers: "Answers", arguments: argparse.Namespace) -> None:

@@ -184,6 +184,35 @@ def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
     assert len(ids) == sum(len(row["resourceSpans"][0]["scopeSpans"][0]["spans"]) for row in written)
 
 
+def test_what_was_sent_goes_along_where_it_is_kept_and_wanted(run, server, exported, capsys):
+    from atif import Trajectory
+
+    turns = iter([("search", '{"query": "blue"}'), ("finish", '{"doc_ids": []}')])
+    server.answer = lambda prompt: {"tool_calls": [turn], "raw": "I look."} if (turn := next(turns, None)) else {}
+    words = ("--program", "react", "--task", "congress", "--limit", 1, "--lm", server.spec, "--json")
+    path = Path(run(*words).json["run"])
+    sent = [body["messages"] for body in server.requests]
+    capsys.readouterr()
+    (row,) = rows(exported(path, "atif", place="with") / "trajectories.jsonl")
+    assert "--no-prompts leaves them out" in capsys.readouterr().err
+    Trajectory.model_validate(row)
+    told = [call for step in row["steps"] for call in step.get("extra", {}).get("calls", ())]
+    assert [call["messages"] for call in told + row["extra"].get("calls", [])] == sent
+    spans = spans_of(rows(exported(path, "openinference", place="spans") / "spans.jsonl")[0])
+    calls = [{one.key: one.value for one in span.attributes} for span in spans if span.name == "model call"]
+    names = known_names()
+    assert len(calls) == len(sent)
+    for attributes, messages in zip(calls, sent, strict=True):
+        plain = {".".join(part for part in key.split(".") if not part.isdecimal()) for key in attributes}
+        assert all(any(key == name or key.endswith(f".{name}") for name in names) for key in plain), plain
+        told = [attributes[f"llm.input_messages.{place}.message.role"].string_value for place in range(len(messages))]
+        assert told == [message["role"] for message in messages]
+        assert attributes["llm.input_messages.0.message.content"].string_value == messages[0]["content"]
+    for to, file in (("atif", "trajectories.jsonl"), ("openinference", "spans.jsonl")):
+        bare = (exported(path, to, "--no-prompts", place=f"bare-{to}") / file).read_text()
+        assert json.dumps(sent[0][0]["content"])[1:60] not in bare and "input_messages" not in bare
+
+
 def test_model_calls_carry_their_tokens_and_price(make, exported, tmp_path):
     run = copy_of(make("multihop"), tmp_path)
     written = [json.loads(line) for line in (unsealed(run) / "outcomes.jsonl").open()]
