@@ -202,7 +202,9 @@ class Own(Program):
         known = [doc_id for doc_id in named if doc_id not in unknown]
         if unknown:
             desk.session.count_invented(unknown)
-            said = f"no search brought {len(unknown)} of the {len(named)} ids that it returned, e.g. {unknown[0]!r}"
+            said = (
+                f"no search brought {len(unknown)} of the {len(named)} ids that it returned, e.g. {unknown[0][:60]!r}"
+            )
             if not known:
                 raise ValueError(f"{said}{place}")
             desk.session.note(f"{said}: left out")

@@ -70,4 +70,6 @@ def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
         return next(iter(kind)).value
     if origin in (bool, int, float, dict):
         return {bool: True, int: 1, float: 1.0, dict: {}}[origin]
-    return ", ".join(ids) if ids and _DOCUMENTS.search(name) else words
+    if ids and _DOCUMENTS.search(name):
+        return ids[0] if name.endswith("id") else ", ".join(ids)
+    return words

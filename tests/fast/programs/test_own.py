@@ -14,13 +14,13 @@ import dspy
 import httpx
 import pytest
 from conftest import ROOT
-from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode
+from langgraph.graph import START, StateGraph
 
 import environments
 from evals import compare
 from evals.running.request import parse_parameters
 from evals.running.runner import answer as run_query
+from examples.langgraph_agent import build
 from programs import own
 from programs.own import adapt, list_ids
 from tools.errors import UsageError
@@ -103,19 +103,6 @@ async def keep_two(state):
     assert "no document shown so far is called 'd3'" in own.select(["d3"]) and "no document" in own.read("d3")
     own.select(["d2"])
     return {}
-
-
-def build(model, tools):
-    def think(state: MessagesState):
-        return {"messages": [model.bind_tools(tools).invoke(state["messages"])]}
-
-    made = StateGraph(MessagesState)
-    made.add_node("think", think)
-    made.add_node("act", ToolNode(tools))
-    made.add_edge(START, "think")
-    made.add_conditional_edges("think", lambda state: "act" if state["messages"][-1].tool_calls else END)
-    made.add_edge("act", "think")
-    return made
 
 
 def build_module(tools, width: int = 3):
