@@ -5,6 +5,7 @@ messages and passages. Left out: an index; every search reads the run anew.
 """
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -27,6 +28,8 @@ AROUND = 90  # characters before and after a word
 _GIVEN = "IN (SELECT value FROM json_each(?))"
 _CALLS = f"SELECT key, request, outputs, reasoning FROM calls WHERE key {_GIVEN} AND fault = ''"
 _PARTS = f"SELECT id, text FROM parts WHERE id {_GIVEN}"
+
+_FRAME = re.compile(r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?')  # of a message
 
 _Excerpt = Callable[[str], str]  # what is around the words of a search; "" where not all are there
 _Found = list[tuple[str, str]]  # kind of text, excerpt
@@ -68,7 +71,8 @@ def _texts(
             yield from ((number, kind, text, key) for kind, text in calls.get(key, ()))
         yield number, step["tool"], around(step["argument"]), ""
         for doc_id, characters in zip(step["doc_ids"], step.get("shown", ()), strict=False):
-            yield number, f"document {doc_id}", in_document(doc_id) if characters else "", ""
+            if characters and (text := in_document(doc_id)):
+                yield number, f"document {doc_id}", text, ""
     for note in outcome["trace"].get("notes", ()):
         yield None, "note", around(note), ""
     yield None, "answer", around(outcome.get("answer") or ""), ""
@@ -83,9 +87,10 @@ def _in_calls(
     decompress = zstandard.ZstdDecompressor().decompress
     calls = reader.execute(_CALLS, [json.dumps(keys)]).fetchall()
     sent = {key: disk.loads(request or "[]") for key, request, _, _ in calls}
-    unread = {part for ids in sent.values() for part in ids} - parts.keys()
-    for part, text in reader.execute(_PARTS, [json.dumps(list(unread))]):
-        parts[part] = around(decompress(text).decode("utf-8", "replace").replace("\\n", "\n"))
+    unread = [part for ids in sent.values() for part in ids if part not in parts]
+    for part, text in reader.execute(_PARTS, [json.dumps(unread)]):
+        written = decompress(text).decode("utf-8", "replace").replace("\\n", "\n").replace('\\"', '"')
+        parts[part] = around(written) and around(_FRAME.sub("", written))
     return {
         key: [("prompt", parts.get(part, "")) for part in sent[key]]
         + [("answer of the model", around(_text(outputs))), ("reasoning", around(reasoning or ""))]
