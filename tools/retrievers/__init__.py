@@ -188,9 +188,14 @@ class Kind:
     many: bool  # whether it is made of any number of retrievers
 
 
-@cache
 def kind_of(name: str, *, embedder: bool = False) -> Kind:
     """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the nearest names."""
+    known = embedder or name in RETRIEVERS  # a user's file may have been edited since
+    return _kind_of(name, embedder=embedder) if known else _kind_of.__wrapped__(name, embedder=False)
+
+
+@cache
+def _kind_of(name: str, *, embedder: bool) -> Kind:
     own = not embedder and name not in RETRIEVERS
     table, kind = (EMBEDDERS, "embedder") if embedder else (RETRIEVERS, "retriever")
     made = names.pick(kind, _FILES.get(name, name), table, names.RETRIEVERS if own else "")

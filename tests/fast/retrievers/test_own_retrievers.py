@@ -39,11 +39,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(retrievers, "_FILES", {})
-    retrievers.kind_of.cache_clear()
     (tmp_path / "of_mine.py").write_text(CODE)
     yield tmp_path
     sys.modules.pop("of_mine", None)
-    retrievers.kind_of.cache_clear()
 
 
 def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(run, command_of, folder):
