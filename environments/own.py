@@ -9,12 +9,12 @@ query is kept for dev. Imperfect data is counted in the notes of a run, and no r
 nothing is relevant scores 0, as trec_eval has it.
 """
 
-import dataclasses
 import json
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, cast
 
@@ -23,6 +23,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 
 from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Judgements, Qrels, Release, Request, Suite
 from environments.collections import Read, read_collection, say_oddities
+from environments.tables import check_grade, check_id, check_text
 from tools import disk, forms, names
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError, UnknownName, UsageError
@@ -116,7 +117,7 @@ def load(request: Request) -> Environment:
     whole = _open(request)
     if (headline := request.qrels or whole.headline) not in whole.judgements:
         raise UnknownName(f"judgements of {request.task}", headline, whole.judgements)
-    whole = dataclasses.replace(
+    whole = replace(
         whole,
         task=whole.task if re.fullmatch("own/.+", whole.task) else request.task,
         data=request.data,
@@ -124,16 +125,14 @@ def load(request: Request) -> Environment:
         columns=request.columns,
         headline=headline,
         max_p=whole.judgements[headline].unit_of is not None,
-        queries=tuple(
-            dataclasses.replace(query, objective=request.objective(query.objective)) for query in whole.queries
-        ),
+        queries=tuple(replace(query, objective=request.objective(query.objective)) for query in whole.queries),
     )
     dev, every = set(whole.splits.get("dev", ())), {query.query_id for query in whole.queries}
     chosen = {"all": every, "dev": dev, "test": set(whole.splits.get("test", every - dev))}[request.split]
     query_ids = [query.query_id for query in whole.queries if query.query_id in chosen]
     if not query_ids:
         raise EmptySplit(request.split, whole.task, len(whole.queries), REMEDY)
-    return dataclasses.replace(whole.asking(query_ids=query_ids), split=request.split)
+    return replace(whole.asking(query_ids=query_ids), split=request.split)
 
 
 def _open(request: Request) -> Environment:
@@ -185,17 +184,19 @@ def of(
     `settings` are keys of benchmark.toml. A file of yours with `TASK = environments.of(...)`, or with a function that
     returns one, is run as `--task FILE.py:TASK`.
     """
-    given = check_settings({"name": name, **settings}, "environments.of")
+    where = "environments.of"
+    given = check_settings({"name": name, **settings}, where)
     pairs = documents.items() if isinstance(documents, Mapping) else documents
-    corpus = Corpus(one if isinstance(one, Document) else Document(*one) for one in pairs)
-    asked = {query_id: text for query_id, text in queries.items() if qrels.get(query_id)}
+    made = (one if isinstance(one, Document) else Document(*one) for one in pairs)
+    corpus = Corpus(replace(one, text=check_text(one.text, where), doc_id=check_id(one.doc_id, where)) for one in made)
+    asked = {check_id(one, where): check_text(text, where) for one, text in queries.items() if qrels.get(one)}
     if not asked:
-        raise DataError("environments.of: no query has a judgement")
-    qrels = {query_id: qrels[query_id] for query_id in asked}
+        raise DataError(f"{where}: no query has a judgement")
+    qrels = {one: {doc_id: check_grade(grade, where) for doc_id, grade in qrels[one].items()} for one in asked}
     counts = Counter({"queries without a judgement, left out": len(queries) - len(asked)})
     said = say_oddities(asked, qrels, corpus, counts, given.get("max_p", ""))
-    made = _make(Read("Python data", corpus, asked, qrels, {}, ()), {"gold": qrels}, given, said)
-    return dataclasses.replace(made, task=f"own/{in_name(name)}")
+    task = _make(Read("Python data", corpus, asked, qrels, {}, ()), {"gold": qrels}, given, said)
+    return replace(task, task=f"own/{in_name(name)}")
 
 
 def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]) -> Environment:
