@@ -198,7 +198,11 @@ def kind_of(name: str, *, embedder: bool = False) -> Kind:
 def _kind_of(name: str, *, embedder: bool) -> Kind:
     own = not embedder and name not in RETRIEVERS
     table, kind = (EMBEDDERS, "embedder") if embedder else (RETRIEVERS, "retriever")
-    made = names.pick(kind, _FILES.get(name, name), table, names.RETRIEVERS if own else "")
+    return _read(name, names.pick(kind, _FILES.get(name, name), table, names.RETRIEVERS if own else ""), own)
+
+
+@cache
+def _read(name: str, made: Any, own: bool) -> Kind:
     if own and (not (isinstance(made, type) and hasattr(made, "_search_many")) or inspect.isabstract(made)):
         needs = "a subclass of tools.retriever.Retriever with a method _search_many(self, searches, k)"
         raise UsageError(f"{name} is no retriever; write {needs}, as in docs/guide/retriever.md")

@@ -58,6 +58,9 @@ def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(
     assert fused.json["metrics"] != alone.json["metrics"]
     config = json.loads(Path(fused.json["run"], "config.json").read_text())
     assert config["retriever"]["name"] == "rerank(fusion(bm25,of_mine.py:Overlap(prefix=5),weights=[1.0,2.0]),bm25)"
+    (folder / "a, b/of_mine.py").write_text(CODE.replace("above=0.0", "above=0.3"))
+    edited = run(*words, own)  # in the same process, as in a notebook
+    assert edited.json["run"] != alone.json["run"] and edited.json["metrics"] != alone.json["metrics"]
 
 
 @pytest.mark.parametrize(
