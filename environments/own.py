@@ -25,6 +25,7 @@ from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Judgem
 from environments.collections import Read, read_collection, say_oddities
 from environments.tables import check_grade, check_id, check_text
 from tools import disk, forms, names
+from tools.console import clean
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 from tools.records import Document, Query
@@ -55,7 +56,7 @@ class Settings(TypedDict, total=False):
     document: str  # what a document is, in a few words
     metrics: Annotated[list[Annotated[str, Field(pattern=METRIC)]], Field(min_length=1)]
     metric: Annotated[str, Field(pattern=METRIC)]  # the headline; the first of `metrics` without it
-    judgements: str | dict[str, str]  # a file of the folder, or several by name; the first leads
+    judgements: dict[str, str]  # files of the folder by their names in tables, where there are several; the first leads
     split: Share  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=forms.LARGEST)]  # documents in a ranking
     lens: str  # tools/models/prompting.py: what makes a document relevant
@@ -103,8 +104,7 @@ def read_settings(folder: Path) -> Settings:
 def check_settings(content: dict[str, Any], where: str) -> Settings:
     """Return `content` where every key is one of `Settings`, with a value of its type. DataError else."""
     if unknown := content.keys() - Settings.__annotations__.keys():
-        error = UnknownName("key", min(unknown), Settings.__annotations__)
-        raise DataError(f"{where}: {error}")
+        raise DataError(f"{where}: {UnknownName('key', min(unknown), Settings.__annotations__)}")
     try:
         forms.check(Settings, content)
     except ValueError as error:
@@ -156,19 +156,14 @@ def _open(request: Request) -> Environment:
         raise DataError(f"the folder {place} of {request.task} is not there; --data says where it is now")
     settings = read_settings(Path(place))
     columns = settings.get("columns", {}) | dict(request.columns)
-    listed: Any = settings.get("judgements", {"gold": ""})
-    listed = {"gold": listed} if isinstance(listed, str) else listed
-    files = {name: Path(place, file) if file else None for name, file in listed.items()}
-    for file in filter(None, files.values()):
-        if not file.is_file():
-            raise DataError(f"{Path(place, FILE)}: there is no file {file}, which judgements names")
-    end = settings.get("max_p", "")
-    reads = {name: read_collection(Path(place), request.home, columns, file, end) for name, file in files.items()}
+    reads = {}
+    for name, file in (settings.get("judgements") or {"gold": ""}).items():
+        path = Path(place, file) if file else None
+        reads[name] = read_collection(Path(place), request.home, columns, path, settings.get("max_p", ""))
     read = next(iter(reads.values()))
-    judged = {name: one.qrels for name, one in reads.items()}
     kept = "the dev queries are the data's" if read.splits else "no query is kept for dev"
     said = [] if settings else [f"There is no {FILE}: the objective is neutral, and {kept}."]
-    return _make(read, judged, settings, [*read.said, *said])
+    return _make(read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said])
 
 
 def of(
@@ -207,7 +202,6 @@ def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Seq
     dev: Sequence[str] = read.splits.get("dev", ())
     if ours := settings.get("split"):
         dev = DevSplit(ours.get("seed", SEED), ours["share"]).choose(list(read.queries), "dev", "the task")
-    splits: dict[str, Sequence[str]] = {**({} if ours else read.splits), "dev": dev}
     return Environment(
         task="own/",
         data="",
@@ -220,7 +214,7 @@ def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Seq
         metrics=tuple(dict.fromkeys([metric, *settings.get("metrics", METRICS)])),
         metric=metric,
         depth=settings.get("depth", 1000),
-        splits=splits,
+        splits={**({} if ours else read.splits), "dev": dev},
         notes=tuple(said),
         hints={name: str(settings[name]) for name in ("lens", "document") if name in settings},
     )
@@ -245,7 +239,7 @@ def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...
         '# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents',
         *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
     ]
-    return "\n".join([*(f"# {one}" for one in read.said), *lines]) + "\n", read.said
+    return "\n".join([*(f"# {clean(one)}" for one in read.said), *lines]) + "\n", read.said
 
 
 SUITE = Suite(release=Release("folder", "", "", "", ""), tasks={}, load=load, judgements=())

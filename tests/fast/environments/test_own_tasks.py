@@ -138,7 +138,7 @@ def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
         ("depth = 0", "depth should be greater than or equal to 1"),
         ("split = { share = 2.0 }", "share should be less than 1"),
         ("name = ", "cannot be read as TOML"),
-        ('judgements = "nowhere.tsv"', "there is no file"),
+        ('judgements = "gold.tsv"', "judgements should be a valid dictionary"),
     ],
 )
 def test_a_wrong_benchmark_toml_is_one_line_with_the_key(notes, text, says):
