@@ -1,4 +1,4 @@
-"""A function: search with the whole query, then with the rarest half of its words, and fuse the two lists by rank.
+"""A function: search with the whole query, then with the longest half of its words, and fuse the two lists by rank.
 
 Try it, without a key:
 

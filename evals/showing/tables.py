@@ -245,7 +245,7 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         at = f", at {one['at']}" if one["at"] and ", line " not in one["error"] else ""
         lines.append(f"failed: {queries(one['queries'])}, first {one['first']}, with {one['error']}{at}")
     used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
-    if scores["lm"] != "offline" and usage["calls"]:  # of nothing that was answered, nothing is known
+    if usage["calls"] and (scores["lm"] != "offline" or usage.get("unmetered")):
         used += _used(usage)
     for count, what in (
         (usage["repairs"], "answers asked for again"),
