@@ -7,17 +7,15 @@ messages and passages. Left out: an index; every search reads the run anew.
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import replace
-from functools import cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import zstandard
 
-from evals.folder import Outcome, Rows
+from evals.folder import Outcome
 from tools import disk
 from tools.models.kept import readable
 from tools.records import Document
@@ -25,95 +23,85 @@ from tools.records import Document
 MOST = 200  # places that a search returns
 AROUND = 90  # characters before and after a word
 
-_GIVEN = "IN (SELECT value FROM json_each(?))"
-_CALLS = f"SELECT key, request, outputs, reasoning FROM calls WHERE key {_GIVEN} AND fault = ''"
-_PARTS = f"SELECT id, text FROM parts WHERE id {_GIVEN}"
-
+_CALLS = "SELECT key, request, outputs, reasoning FROM calls WHERE fault = '' AND key IN "
+_PARTS = "SELECT id, text FROM parts WHERE id IN "
+_GIVEN = "(SELECT value FROM json_each(?))"
 _FRAME = re.compile(r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?')  # of a message
 
-_Excerpt = Callable[[str], str]  # what is around the words of a search; "" where not all are there
-_Found = list[tuple[str, str]]  # kind of text, excerpt
 
-
-def find_words(outcomes: Rows, words: str, documents: Mapping[str, Document], answers: Path) -> dict[str, Any]:
+def find_words(
+    outcomes: Mapping[str, Outcome], words: str, documents: Mapping[str, Document], answers: Path
+) -> dict[str, Any]:
     """Return the first places of a run whose text has all of the words, in whatever case."""
-    around = partial(excerpt, words=words.lower().split())
+    place = f"{answers.as_uri()}?mode=ro" if answers.is_file() else "file::memory:"
+    with readable(answers), closing(sqlite3.connect(place, uri=True)) as reader:
+        search = _Search(words.lower().split(), documents, reader if answers.is_file() else None)
+        found = list(islice(search.places(outcomes), MOST + 1)) if words.strip() else []
+    return {"hits": found[:MOST], "more": len(found) > MOST}
 
-    @cache
-    def in_document(doc_id: str) -> str:
-        document = documents.get(doc_id)
-        return around(f"{document.title}\n{document.text}") if document else ""
 
-    def places(in_calls: Callable[[Sequence[str]], dict[str, _Found]]) -> Iterator[dict[str, Any]]:
-        for query_id, outcome in replace(outcomes, read=disk.loads).items():
+class _Search:
+    """A search, and what it has found in documents and in parts of prompts, which come again and again."""
+
+    def __init__(
+        self, words: Sequence[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None
+    ) -> None:
+        self._words, self._documents, self._reader = words, documents, reader
+        self._in_documents, self._in_parts = dict[str, str](), dict[int, str]()
+
+    def places(self, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, Any]]:
+        for query_id, outcome in outcomes.items():
             seen = set[tuple[str, str]]()
-            for step, where, text, key in _texts(outcome, around, in_document, in_calls):
+            for step, where, text, key in self._texts(outcome):
                 if text and (where, text) not in seen:
                     seen.add((where, text))
                     yield {"query_id": query_id, "step": step, "where": where, "text": text, "call": key}
 
-    with readable(answers), _opened(answers) as reader:
-        found = list(islice(places(partial(_in_calls, reader, around, {})), MOST + 1)) if words.strip() else []
-    return {"hits": found[:MOST], "more": len(found) > MOST}
+    def _texts(self, outcome: Outcome) -> Iterator[tuple[int | None, str, str, str]]:
+        """Yield step, kind, excerpt and key of the call for each text of an outcome, in order."""
+        steps = outcome["trace"]["steps"]
+        calls = self._in_calls([key for step in steps for key in step.get("calls", ())])
+        for number, step in enumerate(steps):
+            for key in step.get("calls", ()):
+                yield from ((number, kind, text, key) for kind, text in calls.get(key, ()))
+            yield number, step["tool"], self._around(step["argument"]), ""
+            for doc_id, characters in zip(step["doc_ids"], step.get("shown", ()), strict=False):
+                if characters and (text := self._in_document(doc_id)):
+                    yield number, f"document {doc_id}", text, ""
+        for note in outcome["trace"].get("notes", ()):
+            yield None, "note", self._around(note), ""
+        yield None, "answer", self._around(outcome.get("answer") or ""), ""
 
+    def _in_document(self, doc_id: str) -> str:
+        if doc_id not in self._in_documents:
+            document = self._documents.get(doc_id)
+            self._in_documents[doc_id] = self._around(f"{document.title}\n{document.text}") if document else ""
+        return self._in_documents[doc_id]
 
-def _texts(
-    outcome: Outcome,
-    around: _Excerpt,
-    in_document: _Excerpt,
-    in_calls: Callable[[Sequence[str]], dict[str, _Found]],
-) -> Iterator[tuple[int | None, str, str, str]]:
-    """Yield step, kind, excerpt and key of the call for each text of an outcome, in order."""
-    steps = outcome["trace"]["steps"]
-    calls = in_calls([key for step in steps for key in step.get("calls", ())])
-    for number, step in enumerate(steps):
-        for key in step.get("calls", ()):
-            yield from ((number, kind, text, key) for kind, text in calls.get(key, ()))
-        yield number, step["tool"], around(step["argument"]), ""
-        for doc_id, characters in zip(step["doc_ids"], step.get("shown", ()), strict=False):
-            if characters and (text := in_document(doc_id)):
-                yield number, f"document {doc_id}", text, ""
-    for note in outcome["trace"].get("notes", ()):
-        yield None, "note", around(note), ""
-    yield None, "answer", around(outcome.get("answer") or ""), ""
+    def _in_calls(self, keys: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+        """Return kinds of text and excerpts by the keys of calls."""
+        if not keys or self._reader is None:
+            return {}
+        rows = self._reader.execute(_CALLS + _GIVEN, [json.dumps(keys)]).fetchall()
+        sent = {key: disk.loads(request or "[]") for key, request, _, _ in rows}
+        unread = [part for parts in sent.values() for part in parts if part not in self._in_parts]
+        decompress = zstandard.ZstdDecompressor().decompress
+        for part, packed in self._reader.execute(_PARTS + _GIVEN, [json.dumps(unread)]):
+            text = decompress(packed).decode("utf-8", "replace").replace("\\n", "\n").replace('\\"', '"')
+            self._in_parts[part] = self._around(text) and self._around(_FRAME.sub("", text))
+        found = {key: [("prompt", self._in_parts.get(part, "")) for part in parts] for key, parts in sent.items()}
+        for key, _, outputs, reasoning in rows:
+            for output in disk.loads(outputs or "[]"):
+                text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+                found[key].append(("answer of the model", self._around(text)))
+            found[key].append(("reasoning", self._around(reasoning or "")))
+        return found
 
-
-def _in_calls(
-    reader: sqlite3.Connection | None, around: _Excerpt, parts: dict[int, str], keys: Sequence[str]
-) -> dict[str, _Found]:
-    """Return what is found in calls, by key. `parts` has what was found in parts of prompts so far, by id."""
-    if reader is None or not keys:
-        return {}
-    decompress = zstandard.ZstdDecompressor().decompress
-    calls = reader.execute(_CALLS, [json.dumps(keys)]).fetchall()
-    sent = {key: disk.loads(request or "[]") for key, request, _, _ in calls}
-    unread = [part for ids in sent.values() for part in ids if part not in parts]
-    for part, text in reader.execute(_PARTS, [json.dumps(unread)]):
-        written = decompress(text).decode("utf-8", "replace").replace("\\n", "\n").replace('\\"', '"')
-        parts[part] = around(written) and around(_FRAME.sub("", written))
-    return {
-        key: [("prompt", parts.get(part, "")) for part in sent[key]]
-        + [("answer of the model", around(_text(outputs))), ("reasoning", around(reasoning or ""))]
-        for key, _, outputs, reasoning in calls
-    }
-
-
-def _text(outputs: str | None) -> str:
-    said = disk.loads(outputs or "[]")
-    return "\n".join(one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in said)
-
-
-def _opened(answers: Path) -> Any:
-    if not answers.is_file():
-        return nullcontext()
-    return closing(sqlite3.connect(f"{answers.as_uri()}?mode=ro", uri=True))
-
-
-def excerpt(text: str, words: Sequence[str]) -> str:
-    """Return what is around the word that appears last in `text`; nothing where one of them is missing."""
-    lowered = text.lower()
-    if not all(word in lowered for word in words):
-        return ""
-    place = max(map(lowered.index, words))
-    start, end = max(0, place - AROUND), place + AROUND
-    return f"{'…' * (start > 0)}{text[start:end]}{'…' * (end < len(text))}"
+    def _around(self, text: str) -> str:
+        """Return what is around the word that appears last in `text`; nothing where one of them is missing."""
+        lowered = text.lower()
+        if not all(word in lowered for word in self._words):
+            return ""
+        place = max(map(lowered.index, self._words))
+        start, end = max(0, place - AROUND), place + AROUND
+        return f"{'…' * (start > 0)}{text[start:end]}{'…' * (end < len(text))}"

@@ -9,9 +9,9 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
@@ -92,8 +92,7 @@ class _Opened:
         return _Judged(texts, fates, run_folder.Rows(path, starts), "" if known else why)
 
     @property
-    def answers(self) -> Path:
-        """Where its model calls are kept; there may be no such file."""
+    def answers(self) -> Path:  # where its model calls are, if they were kept
         return self.run.path.resolve().parent.parent / ANSWERS
 
     @property
@@ -218,9 +217,13 @@ class Answers:
         query_id = opened.named.get(name)
         if query_id is None:
             raise NoSuchAnswer(f"{run_id} has no query {name[:200]!r}")
-        with _damage_told(f"what {run_id} holds of query {name[:200]!r}"):
+        try:
             answer = _describe_query(opened, query_id)
             return plain_json(answer | self._texts.of(opened.run.config, answer))
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as problem:
+            what = f"what {run_id} holds of query {name[:200]!r} is damaged ({type(problem).__name__}: {problem})"
+            mend = "remove its line in outcomes.jsonl and give the run's command again"
+            raise DataError(f"{what}; {mend}") from None
 
     def _call(self, run_id: str, key: str) -> bytes:
         path = self._open(run_id).answers
@@ -233,8 +236,7 @@ class Answers:
         opened = self._open(run_id)
         data = self._texts.load(opened.run.config)
         documents, unread = ({}, [data]) if isinstance(data, str) else (data.documents, [])
-        with _damage_told(f"a line of {run_id}/outcomes.jsonl"):
-            return plain_json(find_words(opened.outcomes, words, documents, opened.answers) | {"unread": unread})
+        return plain_json(find_words(opened.outcomes, words, documents, opened.answers) | {"unread": unread})
 
     def _open(self, run_id: str) -> _Opened:
         with self._lock:
@@ -399,16 +401,6 @@ def _stamp(path: Path) -> dict[str, tuple[int, ...]]:
             status = (path / name).stat()
             states[name] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return states
-
-
-@contextmanager
-def _damage_told(what: str) -> Iterator[None]:
-    """Raise DataError, with how to mend `what`, for anything that reading it raises."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as problem:
-        mend = "remove its line in outcomes.jsonl and give the run's command again"
-        raise DataError(f"{what} is damaged ({type(problem).__name__}: {problem}); {mend}") from None
 
 
 def _well_formed(text: str) -> str:
