@@ -159,9 +159,9 @@ class Own(Program):
                 desk = Desk(self.toolbox.open(query), hops=0)
                 DESK.set(desk)
                 found, why = self._ask(query, desk)
-        if found is None and is_graph(self.inner):
-            return desk.session.submit(desk.rank_all()[: self.depth], why=why)
-        return self._hand_in(query, desk, found, why)
+            if found is None and is_graph(self.inner):
+                return desk.session.submit(desk.rank_all()[: self.depth], why=why)
+            return self._hand_in(query, desk, found, why)
 
     def _ask(self, query: Query, desk: Desk) -> tuple[Any, str]:
         """Return what the program returns, and why it ended."""
@@ -202,9 +202,8 @@ class Own(Program):
         known = [doc_id for doc_id in named if doc_id not in unknown]
         if unknown:
             desk.session.count_invented(unknown)
-            said = (
-                f"no search brought {len(unknown)} of the {len(named)} ids that it returned, e.g. {unknown[0][:60]!r}"
-            )
+            first = unknown[0][:60]
+            said = f"no search brought {len(unknown)} of the {len(named)} ids that it returned, e.g. {first!r}"
             if not known:
                 raise ValueError(f"{said}{place}")
             desk.session.note(f"{said}: left out")

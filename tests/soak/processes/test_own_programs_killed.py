@@ -74,7 +74,7 @@ def timeless(folder):
 def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_another_run(name, server, tmp_path):
     server.delay = 0.1
     server.answer = lambda prompt: {"search": "harbour ferry " + prompt[-300:].lower()}
-    file, spec = tmp_path / "elsewhere" / "mine.py", ("--lm", server.spec) if name == "Unknown" else ()
+    file, model = tmp_path / "elsewhere" / "mine.py", server.spec if name == "Unknown" else "offline"
     file.parent.mkdir()
     file.write_text(MINE)
     surroundings = {**os.environ, "OWN_SERVER": server.spec.partition("@")[2]}
@@ -83,8 +83,8 @@ def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_
         command = [sys.executable, "-m", module, *map(str, words)]
         return subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def sit(runs, program=f"{file}:{name}", ends=lambda: False):
-        words = ("--task", "congress", "--max-concurrent", 1, "--runs", tmp_path / runs, *spec, "--json")
+    def sit(runs, program=f"{file}:{name}", spec=model, ends=lambda: False):
+        words = ("--task", "congress", "--max-concurrent", 1, "--runs", tmp_path / runs, "--lm", spec, "--json")
         process = start("evals.run", "--program", program, *words)
         wait_for(lambda: process.poll() is not None or ends())
         process.kill()
@@ -101,7 +101,7 @@ def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_
     [folder], [undisturbed] = (list((tmp_path / runs).glob("*/mine*")) for runs in ("killed", "whole"))
     assert timeless(folder) == timeless(undisturbed) and len(timeless(folder)) == 24
     assert resumed["metrics"] == whole["metrics"]
-    assert resumed["failed"] == (8 if name == "raising" else 0)
+    assert resumed["failed"] == (9 if name == "raising" else 0)
     assert resumed["usage"].get("unmetered", 0) == (24 if name == "client" else 0)
     assert (resumed["usage"]["paid_usd"] is None) == (name in ("client", "Unknown"))
 
@@ -109,7 +109,7 @@ def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_
     sent = len(server.requests)
     sit("killed")
     assert len(server.requests) == sent and len(list((tmp_path / "killed").glob("*/mine*"))) == 1
-    sit("killed", program="multihop")
+    sit("killed", program="multihop", spec="offline")
     [ours] = (tmp_path / "killed").glob("*/multihop*")
     assert start("evals.compare", folder, ours).wait() == 0
     page = tmp_path / "page.html"
