@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import environments
 from evals.running import configuration
 from evals.running.configuration import resolve
 from evals.running.request import SYSTEMS, Request
@@ -124,7 +125,7 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
 
 def identity(program, retriever="bm25", **how):
     request = Request(program=program, task="congress", retriever=retriever, **{"lm": "offline"} | how)
-    return configuration.identity(resolve(request), "obliq/congress")
+    return configuration.identity(resolve(request), environments.load("congress", "mini"))
 
 
 def test_a_table_brings_the_program_that_is_named_and_no_other():
