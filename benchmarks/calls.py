@@ -83,6 +83,7 @@ def parser() -> Parser:
     made.add_argument("--in-flight", type=positive, default=64, metavar="N", help="calls at a time (default: 64)")
     made.add_argument("--latency", type=float, default=0.2, metavar="S", help="seconds that an answer takes")
     made.add_argument("--queries", type=positive, metavar="N", help=f"default: {ROUNDS} for each call in flight")
+    made.add_argument("--no-prompts", action="store_true", help="keep answers without what was sent for them")
     made.add_argument("--profile", action="store_true", help="say where the CPU goes, with one query at a time")
     return made
 
@@ -100,7 +101,7 @@ def command(arguments: argparse.Namespace) -> int:
             put_out(profile(system, queries, environment.documents, port))
         return 0
     with serving(arguments.latency) as port:
-        ours = run(system, queries, environment.documents, port, in_flight)
+        ours = run(system, queries, environment.documents, port, in_flight, prompts=not arguments.no_prompts)
         theirs = asyncio.run(bare(port, ours.calls, in_flight))
     put_out(table([ours, theirs], arguments.latency, in_flight))
     return 0
@@ -127,23 +128,25 @@ def serving(latency: float) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def begun(port: int, in_flight: int) -> Iterator[tuple[lm.Model, RunFolder]]:
+def begun(port: int, in_flight: int, *, prompts: bool = True) -> Iterator[tuple[lm.Model, RunFolder]]:
     """A model and a run folder, which is removed in the end."""
     with tempfile.TemporaryDirectory() as runs:
         place = Path(runs) / "task" / "run"
         folder = RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
         place.mkdir(parents=True)
-        model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", Terms(gate=Gate(in_flight)))
+        model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", Terms(gate=Gate(in_flight), prompts=prompts))
         model.begin(folder.path, Usage())
         yield model, folder
 
 
-def run(system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int, in_flight: int) -> Measured:
+def run(
+    system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int, in_flight: int, *, prompts: bool = True
+) -> Measured:
     """The run, with as many queries at a time as calls may be in flight."""
     with begun(port, 1) as (model, folder):
         for query in repeated(queries[:3], 3):  # what is loaded and compiled with the first ones does not count
             runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
-    with begun(port, in_flight) as (model, folder):
+    with begun(port, in_flight, prompts=prompts) as (model, folder):
         wall, cpu = time.perf_counter(), time.process_time()
         if fault := runner.run(system, queries, documents, folder, model, workers=in_flight):
             raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")

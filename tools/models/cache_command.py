@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tools.models.answers import Answers
 
 _KEPT = "fault = '' AND outputs IS NOT NULL"
-_BEGINS = 60  # characters of a prompt in a list
+_BEGINS = 60  # characters of an answer in a list
 
 
 def parser() -> Parser:
@@ -39,9 +39,7 @@ def parser() -> Parser:
         if kind == "export":
             add("file", type=Path, metavar="FILE")
         if kind == "list":
-            add(
-                "--calls", action="store_true", help="a line for each answer: its key, its query, how its prompt begins"
-            )
+            add("--calls", action="store_true", help="a line for each answer: its key, its query, how it begins")
         if kind != "show":
             add("--run", metavar="RUN", help="those that a run has used: TASK/FOLDER, or a run folder")
         if kind == "clear":
@@ -98,6 +96,7 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
         )
     for one in calls:
         tokens = f"{one['usage']['input_tokens']:,} tokens in, {one['usage']['output_tokens']:,} out"
+        tokens += "" if one["prompt"] else ", prompt not kept"
         lines.append(
             f"  {one['key']}  {one['at']}  {one['query_id'] or '-'}  {one['model']}  {tokens}  {one['begins']}"
         )
@@ -112,12 +111,11 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
 
 
 def _calls(answers: "Answers", where: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the calls that have answers, each with the first words of the last message that was sent."""
-    columns = ("key", "at", "run", "query_id", "model", "usage")
+    """Yield the calls that have answers, each with the first words of the answer, and whether its prompt is kept."""
+    columns = ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
     for found in answers.select(columns, f"WHERE {where} ORDER BY id", values):
-        sent = (answers.call(found["key"]) or {}).get("messages")
-        begins = " ".join(message_text(sent[-1]).split())[:_BEGINS] if sent else "(its prompt was not kept)"
-        yield found | {"at": _day(found["at"]), "begins": begins}
+        answer, kept = _answers(found.pop("outputs"))[0], found.pop("request") is not None
+        yield found | {"at": _day(found["at"]), "prompt": kept, "begins": " ".join(answer.split())[:_BEGINS]}
 
 
 def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
@@ -143,12 +141,13 @@ def _told(call: dict[str, Any]) -> Iterator[str]:
         yield from ("", "What was sent was not kept: by --no-prompts, by an earlier version, or cleared away since.")
     said = [(message["role"], message_text(message)) for message in call["messages"] or ()]
     said += [("reasoning", call["reasoning"])] if call["reasoning"] else []
-    said += [
-        ("answer", message_text(output if isinstance(output, dict) else {"content": output}))
-        for output in call["outputs"]
-    ]
+    said += [("answer", text) for text in _answers(call["outputs"])]
     for who, text in said:
         yield from ("", f"──── {who} ────", *text.expandtabs().split("\n"))
+
+
+def _answers(outputs: Sequence[Any]) -> list[str]:
+    return [message_text(output if isinstance(output, dict) else {"content": output}) for output in outputs]
 
 
 def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
