@@ -209,7 +209,8 @@ def _system(run: Run, *, with_model: bool) -> System:
 
 def _shorten(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:4]
-    return text if len(text) <= 60 else f"{text[:50]} ... ({digest})"
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:50]} ... ({digest})"
 
 
 # What tells runs of one name apart, from what a reader wants to know to what is only there to be exact.
