@@ -207,8 +207,8 @@ class Own(Program):
             if not known:
                 raise ValueError(f"{said}{place}")
             desk.session.note(f"{said}: left out")
-        if desk.best_rank and not desk.selected:
-            shown = [one for one in known[: self.depth] if one in desk.best_rank]
+        shown = [one for one in known[: self.depth] if one in desk.best_rank]
+        if not desk.selected and len(shown) < len(desk.best_rank):  # else it selects nothing, and ranks what it has
             desk.session.select(shown, among=desk.best_rank.keys())
         desk.session.rank(known[: self.depth])
         return desk.session.submit(known[: self.depth], why=why)

@@ -137,7 +137,7 @@ def test_each_form_searches_in_a_session_of_its_own_and_hands_in_what_it_found(m
     assert found["error"] is None, found.get("traceback")
     assert "d2" in found["ranking"][:2] and "d3" not in found["ranking"]
     assert steps(found)[0] == "search" and steps(found)[-1] == "stop" and len(found["ranking"]) <= 4
-    assert made in (build, Over) or "select" in steps(found)
+    assert made is build or {"select", "rank"} & {*steps(found)}
     assert found["trace"]["steps"][0]["hop"] == (made is not Over)
 
 
@@ -159,6 +159,8 @@ def test_compiling_takes_the_predictors_of_a_module_and_leaves_the_users_own_alo
 def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
     found = outcome(lambda query, search: ["d9", *search(query), "d8", "d2"], corpus)
     assert found["error"] is None and found["trace"]["invented_ids"] == 2 and "d9" not in found["ranking"]
+    assert "select" not in steps(found), "it ranks all that it has"
+    assert steps(outcome(lambda query, search: search(query)[1:], corpus)) == ["search", "select", "rank", "stop"]
     assert "no search brought 2 of the 6 ids" in found["trace"]["notes"][0]
     error = outcome(lambda query, search: ["d9"], corpus)["error"]
     assert "e.g. 'd9' (test_own.py, line " in error
