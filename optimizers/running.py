@@ -1,14 +1,12 @@
 """A teleprompter at work: the request with every name looked up, its models and programs, and why it stopped."""
 
-import contextvars
 import logging
 import math
 import re
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +25,7 @@ from optimizers.training.demonstrations import label_examples
 from optimizers.training.splits import Training
 from programs.compiled import Compiled, read
 from tools import retrievers
-from tools.console import check_interrupts, say
+from tools.console import check_interrupts, in_thread, say
 from tools.errors import Halt, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import lm
 from tools.models.adapter import Adapter
@@ -270,16 +268,9 @@ def _run_interruptible(work: Callable[[], None], halt: Callable[[], None]) -> No
     """Run `work` in a thread of its own: Ctrl-C breaks off no model call half-way.
 
     The first one calls `halt`. What is in flight is then waited for, GRACE seconds at most, so that it is not paid for
-    in vain. At the second one nothing is waited for: the thread is a daemon, and in no pool, which would wait for it.
+    in vain. At the second one nothing is waited for.
     """
-    done = Future[None]()
-
-    def begin() -> None:
-        try:
-            work()
-            done.set_result(None)
-        except BaseException as error:  # noqa: BLE001  # raised again by who waits
-            done.set_exception(error)
+    done = in_thread(work)
 
     def wait_for(seconds: float = math.inf) -> None:
         until = time.monotonic() + seconds
@@ -287,7 +278,6 @@ def _run_interruptible(work: Callable[[], None], halt: Callable[[], None]) -> No
             check_interrupts()
             wait([done], TICK)
 
-    threading.Thread(target=contextvars.copy_context().run, args=[begin], daemon=True).start()
     try:
         wait_for()
         done.result()
@@ -335,14 +325,12 @@ def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> 
     return found[-1].strip() if found else ""
 
 
+_UNTOLD = (
+    *("proposed_prefix_for_output_field", "discussion", "reasoning", "natural_language_rules"),
+    *("observations", "summary", "program_description", "module_description"),  # of MIPROv2, about data and program
+)
 _RULES: Rules = {
     **dict.fromkeys(("proposed_instruction", "new_instruction", "shortened_instruction"), _same_instruction),
-    "proposed_prefix_for_output_field": lambda inputs, statistics: "",
-    # what MIPROv2 asks about data and program
-    **dict.fromkeys(
-        ("observations", "summary", "program_description", "module_description"), lambda inputs, statistics: ""
-    ),
-    # SIMBA; InferRules
-    **dict.fromkeys(("discussion", "reasoning", "natural_language_rules"), lambda inputs, statistics: ""),
+    **dict.fromkeys(_UNTOLD, lambda inputs, statistics: ""),
     "module_advice": lambda inputs, statistics: {},
 }

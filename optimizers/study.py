@@ -11,10 +11,10 @@ are not made again, and model calls are answered from the ledger (tools/models/a
 
 import contextvars
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
 from programs.compiled import Compiled
+from tools.console import in_thread
 from tools.console import queries as counted
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
@@ -243,35 +244,23 @@ def _identity(lm: Any) -> tuple[Any, ...]:
 
 
 def run_at_once(function: Callable[[Any], Any], data: Sequence[Any], workers: int) -> list[Any]:
-    """Call `function` on every item, `workers` at a time, each once. The first exception ends it and is raised here.
-
-    The threads are daemons, and in no pool, which would hold up the end until the slowest model call returns.
-    """
+    """Call `function` on every item, `workers` at a time, each once. The first exception ends it and is raised here."""
     contexts = [contextvars.copy_context() for _ in data]
-    places = iter(range(len(data)))  # which the threads share
-    done = queue.SimpleQueue[tuple[int, Any, BaseException | None]]()
-    stopped = threading.Event()
+    places, stopped = iter(range(len(data))), threading.Event()  # which the threads share
+    results: list[Any] = [None] * len(data)
 
     def work() -> None:
         for place in places:
             if stopped.is_set():
                 return
-            try:
-                done.put((place, contexts[place].run(function, data[place]), None))
-            except BaseException as error:  # noqa: BLE001  # raised again by who waits
-                done.put((place, None, error))
+            results[place] = contexts[place].run(function, data[place])
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(workers, len(data)))]
-    for thread in threads:
-        thread.start()
-    results: list[Any] = [None] * len(data)
-    for _ in data:
-        place, results[place], error = done.get()
-        if error is not None:
-            stopped.set()
-            for thread in threads:  # what is on its way is paid for, and written down when it is there
-                thread.join()
-            raise error
+    threads = [in_thread(work) for _ in range(min(workers, len(data)))]
+    first = wait(threads, return_when=FIRST_EXCEPTION).done
+    stopped.set()
+    wait(threads)  # what is on its way is paid for, and written down when it is there
+    for thread in first:
+        thread.result()
     return results
 
 

@@ -16,7 +16,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, TextIO, TypeVar
 
@@ -24,6 +26,7 @@ from tools import disk
 from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
 
 Number = TypeVar("Number", int, float)
+T = TypeVar("T")
 
 UNHEARD = 1.0  # seconds until a command that does not check is left, and one that was interrupted a second time
 ENDING = 20.0  # seconds that a command has to end after an interrupt; a run waits 3 s for what is in flight
@@ -158,38 +161,45 @@ def note_signal(number: int, frame: object) -> None:
         _woken.put(None)
 
 
-def _run_in_thread(work: Callable[[], int]) -> int | None:
-    """Return the result of `work`, or None where it did not end in time after a signal."""
-    global _working
-    ended = list[int | BaseException]()
+def in_thread(work: Callable[[], T]) -> Future[T]:
+    """Start `work` in this context and a thread of its own: a daemon in no pool, which would hold up the end."""
+    done, context = Future[T](), copy_context()
 
     def begin() -> None:
         try:
-            ended.append(work())
-        except BaseException as error:  # noqa: BLE001  # raised again below
-            ended.append(error)
-        _woken.put(None)
+            done.set_result(context.run(work))
+        except BaseException as error:  # noqa: BLE001  # raised again by who waits
+            done.set_exception(error)
+
+    threading.Thread(target=begin, daemon=True).start()
+    return done
+
+
+def _run_in_thread(work: Callable[[], int]) -> int | None:
+    """Return the result of `work`, or None where it did not end in time after a signal."""
+
+    def begin() -> int:
+        global _working
+        _working = threading.current_thread()
+        return work()
 
     signal.signal(signal.SIGTERM, note_signal)
     for number, default in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) is default:  # under nohup, SIGHUP is ignored
             signal.signal(number, note_signal)
-    _working = threading.Thread(target=begin, daemon=True)
-    _working.start()
-    while not ended:
+    ended = in_thread(begin)
+    ended.add_done_callback(lambda _: _woken.put(None))
+    while not ended.done():
         try:
             _woken.get(timeout=(ENDING if len(_signals) == 1 else UNHEARD) if _signals else None)
         except Empty:
             return None
         leave = time.monotonic() + UNHEARD
-        while _raised < len(_signals) and not ended:
+        while _raised < len(_signals) and not ended.done():
             if time.monotonic() > leave:
                 return None
             time.sleep(0.02)
-    [result] = ended
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    return ended.result()
 
 
 def clean(text: str) -> str:

@@ -1,9 +1,9 @@
 """A search session: the only way a program or an agent touches a corpus.
 
 A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private side of one
-query. A session keeps to its limits, hides excluded documents and those outside the candidate pool,
-writes its trace (tools/trace.py) and notes which documents a model followed (tools/text.py). Neither holds
-judgements (docs/decisions/isolation.md).
+query. A session keeps to its limits, hides excluded documents and those outside the candidate pool, writes its trace
+(tools/trace.py) and notes which documents a model followed (tools/text.py). Neither holds judgements
+(docs/decisions/isolation.md).
 """
 
 import re
@@ -68,51 +68,6 @@ class Limits:
     calls: int | None = None  # of a model, including those whose answers were kept
     tokens: int | None = None  # of prompts and answers together; a call that begins below may end above
     depth: int = 1000  # documents in the ranking that is made where a limit ends a session
-
-
-class Meter:
-    """Counts what a session uses against its limits. Its session holds a lock around every call."""
-
-    def __init__(self, limits: Limits, snapshot: Mapping[str, Any]) -> None:
-        self._limits = limits
-        self.over = ""  # why no model may be called any more, once that is so
-        self._calls = snapshot["usage"]["calls"] if snapshot else 0  # that were allowed
-        self._used = Counter[str](snapshot.get("used", {}))  # searches and reads
-        self._requests = Counter[str](snapshot.get("asked", {}))
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the counts as plain data."""
-        return {"used": dict(self._used), "asked": dict(self._requests)}
-
-    def take(self, tool: Literal["search", "read"]) -> str:
-        """Count one use of `tool`; return why it is refused, or "" where it is granted."""
-        most = self._limits.searches if tool == "search" else self._limits.reads
-        if most is not None and self._used[tool] >= most:
-            return f"all {most} {tool} calls of this session are used; submit now"
-        self._used[tool] += 1
-        return ""
-
-    def take_call(self, spent: Usage) -> bool:
-        """Count one model call; False, with the reason in `over`, where none is left after `spent`.
-
-        UsageError when tokens are limited and a call did not report how many it used.
-        """
-        limits, tokens = self._limits, spent.input_tokens + spent.output_tokens
-        if limits.tokens is not None and spent.unmetered:
-            raise UsageError(
-                "-P max_tokens cannot be kept: the provider did not report what a call used; use -P max_calls"
-            )
-        if not self.over and limits.calls is not None and self._calls >= limits.calls:
-            self.over = f"all {limits.calls} model calls of this session are used"
-        if not self.over and limits.tokens is not None and tokens >= limits.tokens:
-            self.over = f"all {limits.tokens} tokens of this session are used ({tokens} so far)"
-        self._calls += not self.over
-        return not self.over
-
-    def count_request(self, request: str) -> int:
-        """Count a model request by its digest; return how often the same one was made before."""
-        self._requests[request] += 1
-        return self._requests[request] - 1
 
 
 @contextmanager
@@ -192,7 +147,10 @@ class Session(Recorder):
         self._query = query
         self._documents = documents
         self._retrievers = retrievers
-        self._meter = Meter(limits, snapshot)
+        self._over = ""  # why no model may be called any more, once that is so
+        self._calls = snapshot["usage"]["calls"] if snapshot else 0  # that were allowed
+        self._used = Counter[str](snapshot.get("used", {}))  # searches and reads
+        self._requests = Counter[str](snapshot.get("asked", {}))
         self._surfaced = set(query.candidates or ()) - query.excluded
         self._shown = set[str]()
         for step in self.trace.steps:  # of the snapshot
@@ -202,12 +160,13 @@ class Session(Recorder):
     def snapshot(self) -> dict[str, Any]:
         """Return all that `Toolbox.open` needs to go on from here in another process, as plain data."""
         with self._lock:
-            return super().snapshot() | self._meter.snapshot()
+            return super().snapshot() | {"used": dict(self._used), "asked": dict(self._requests)}
 
     def count_request(self, request: str) -> int:
         """Count a model request by its digest; returns how often this session made it before: repeats are samples."""
         with self._lock:
-            return self._meter.count_request(request)
+            self._requests[request] += 1
+            return self._requests[request] - 1
 
     def allow_call(self) -> None:
         """Take one call of a model, before its answer is looked up or it is sent. Several tries are one call.
@@ -215,10 +174,21 @@ class Session(Recorder):
         LimitReached when there is none left; only `submit` and `abandon` work then. UsageError when tokens are limited
         and a call did not report how many it used.
         """
+        limits = self.limits
         with self._lock:
-            if not self._meter.take_call(self.usage):
+            tokens = self.usage.input_tokens + self.usage.output_tokens
+            if limits.tokens is not None and self.usage.unmetered:
+                raise UsageError(
+                    "-P max_tokens cannot be kept: the provider did not report what a call used; use -P max_calls"
+                )
+            if not self._over and limits.calls is not None and self._calls >= limits.calls:
+                self._over = f"all {limits.calls} model calls of this session are used"
+            if not self._over and limits.tokens is not None and tokens >= limits.tokens:
+                self._over = f"all {limits.tokens} tokens of this session are used ({tokens} so far)"
+            if self._over:
                 self._unshow()
-                raise LimitReached(self._meter.over)
+                raise LimitReached(self._over)
+            self._calls += 1
 
     def search(
         self,
@@ -389,9 +359,12 @@ class Session(Recorder):
 
     def _take(self, tool: Literal["search", "read"], argument: str) -> None:
         """Count one use of a tool; LimitReached, which leaves a step, when there is none left."""
+        most = self.limits.searches if tool == "search" else self.limits.reads
         with self._lock:
-            refusal = self._meter.take(tool)
-        if refusal:
+            granted = most is None or self._used[tool] < most
+            self._used[tool] += granted
+        if not granted:
+            refusal = f"all {most} {tool} calls of this session are used; submit now"
             self._record(tool, argument, refused=refusal)
             raise LimitReached(refusal)
 
@@ -406,6 +379,6 @@ class Session(Recorder):
     def _record(self, tool: Tool, argument: str = "", doc_ids: tuple[str, ...] = (), **details: Any) -> None:
         """Leave a step in the trace; `details` are more of its fields."""
         with self._lock:
-            if self._meter.over and tool != "stop":  # another line of work, that does not know it yet
-                raise LimitReached(self._meter.over)
+            if self._over and tool != "stop":  # another line of work, that does not know it yet
+                raise LimitReached(self._over)
             self._add(Step(tool, argument, doc_ids, **details))

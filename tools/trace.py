@@ -38,8 +38,8 @@ class Recorder:
         self._opened = now - snapshot.get("seconds", 0.0)
         pending = usage_from_json(snapshot.get("pending", {}))
         self._root = _Line(self, 0, now, self.trace.steps, pending, self.trace.calls)
-        self._numbered: dict[int, list[Step]] = {}  # steps of numbered lines that are not in the trace yet
-        self._left: dict[int, list[str]] = {}  # the calls of such lines that no step has taken
+        # Steps of numbered lines that are not in the trace yet, and the calls that none of these has taken.
+        self._numbered: dict[int, tuple[list[Step], list[str]]] = {}
 
     @property
     def _line(self) -> _Line:
@@ -64,7 +64,8 @@ class Recorder:
         """
         parent = self._line
         with self._lock:
-            steps = parent.steps if line is None else self._numbered.setdefault(line, [])
+            own = (parent.steps, parent.calls)
+            steps, left = own if line is None else self._numbered.setdefault(line, ([], []))
         mine = _Line(self, parent.hop if hop is None else hop, self._clock(), steps)
         token = _LINE.set(mine)
         try:
@@ -73,16 +74,16 @@ class Recorder:
             _LINE.reset(token)
             with self._lock:
                 parent.pending += mine.pending
-                (parent.calls if line is None else self._left.setdefault(line, [])).extend(mine.calls)
+                left += mine.calls
                 parent.last = max(parent.last, mine.last)
 
     def join(self) -> None:
         """Put the steps of all numbered lines into the trace, line by line, once all of them have ended."""
         with self._lock:
             for number in sorted(self._numbered):
-                steps = self._numbered.pop(number)
+                steps, left = self._numbered.pop(number)
                 self.trace.steps += steps
-                self._line.calls += self._left.pop(number, [])
+                self._line.calls += left
                 self.trace.notes += [step.argument for step in steps if step.tool == "note"]
 
     def charge(self, usage: Usage, key: str = "") -> None:

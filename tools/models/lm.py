@@ -5,14 +5,12 @@ no usage; `python -m programs.lm cache` lists ours.
 """
 
 import asyncio
-import contextvars
 import logging
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ import orjson
 from dspy.utils.callback import BaseCallback
 
 from tools import session
-from tools.console import say
+from tools.console import in_thread, say
 from tools.errors import Halt, SextantError, UsageError
 from tools.models import faults, offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
@@ -194,15 +192,7 @@ class LanguageModel(dspy.LM):
 
 def _in_time(ask: Callable[[], Sent], deadline: float) -> Sent:
     """Return what `ask` returns, in a thread that is abandoned at the deadline."""
-    done, context = Future[Sent](), contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            done.set_result(context.run(ask))
-        except BaseException as error:  # noqa: BLE001  # raised again below
-            done.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
+    done = in_thread(ask)
     wait([done], timeout=max(0.0, deadline - time.monotonic()))
     if not done.done():
         raise dspy.LMTimeoutError("the answer did not come in time")
