@@ -229,7 +229,7 @@ class Answers:
         path = self._open(run_id).answers
         call = read_call(path, key) if self.prompts else None
         if call is None:
-            raise NoSuchAnswer(f"{path} has no call {key[:16]!r}: it was cleared away, or the run moved or replayed")
+            raise NoSuchAnswer(f"{path} has no call {key[:16]!r}; was it cleared, or the run moved, or replayed?")
         return plain_json(call)
 
     def _search(self, run_id: str, words: str) -> bytes:
