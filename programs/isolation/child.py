@@ -86,7 +86,7 @@ class _Session:
 
     def charge(self, usage: Usage) -> None:
         if usage != Usage(repairs=1):
-            raise UsageError("an isolated program books repairs only; calls are booked where they are made")
+            raise UsageError("an isolated program sends nothing by itself: the model that it is given is asked outside")
         self._ask("repaired")
 
     def search(self, text: str, k: int = 10, **how: Any) -> list[Snippet]:
