@@ -79,7 +79,7 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
     module = _enter(file_of(source)) if source.endswith(".py") else source
     try:
         made = importlib.import_module(module)
-        _remember(Path(str(made.__file__)).parent)
+        _remember(Path(getattr(made, "__file__", None) or "").parent)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         top = (getattr(error, "name", None) or "").partition(".")[0]
         ours = f"; {top!r} is a package of Sextant's, so a module of yours needs another name" * (top in PACKAGES)
