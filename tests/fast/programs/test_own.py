@@ -69,14 +69,15 @@ class Module(dspy.Module):
         return [hit.doc_id for hit in self.search(self.write(question=question, objective=objective).words).snippets]
 
 
-class OnlyAsync(Module):
-    forward = None
+class OnlyAsync(dspy.Module):
+    def __init__(self, tools):
+        super().__init__()
+        [self.search, _, _] = tools
 
     async def aforward(self, text):
         return dspy.Prediction(reasoning="none", found=[hit.doc_id for hit in self.search(text).snippets])
 
 
-del OnlyAsync.forward
 agent = dspy.ReAct("query -> answer", tools=[own.search, own.read], max_iters=3)
 
 
