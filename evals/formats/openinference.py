@@ -15,7 +15,7 @@ Ids are digests of run, query and place. A run records no time of day: a trace e
 written. Left out: texts of documents but in prompts, and retrievers' scores.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -152,40 +152,38 @@ def _of_model(usage: Usage, source: Source) -> dict[str, Any]:
 def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was sent and what came back; the span above counts the tokens."""
     answers = [output if isinstance(output, dict) else {"content": output} for output in call["outputs"]]
-    attributes = {
-        "llm.model_name": call["model"],
-        "llm.invocation_parameters": compact(call["settings"]),
-        "llm.finish_reason": call["finish"],
-        "output.value": "\n".join(map(message_text, answers)),
-        "metadata": compact({"key": call["key"]}),
-    }
-    for place, message in enumerate(call["messages"]):
-        attributes |= _message(f"llm.input_messages.{place}.message", message)
-    for place, tool in enumerate(call["tools"]):
-        attributes[f"llm.tools.{place}.tool.json_schema"] = compact(tool)
-    for place, answer in enumerate(answers):
-        attributes |= _message(f"llm.output_messages.{place}.message", {"role": "assistant", **answer})
+    replies = [_message({"role": "assistant", **answer}) for answer in answers]
     if call["reasoning"]:
-        thoughts = {"type": "reasoning", "text": call["reasoning"]}
-        attributes |= {f"llm.output_messages.0.message.contents.0.message_content.{k}": v for k, v in thoughts.items()}
-    return attributes
+        replies[0]["message"]["contents"] = [{"message_content": {"type": "reasoning", "text": call["reasoning"]}}]
+    told = {
+        "model_name": call["model"],
+        "invocation_parameters": compact(call["settings"]),
+        "finish_reason": call["finish"],
+        "input_messages": [_message(message) for message in call["messages"]],
+        "tools": [{"tool": {"json_schema": compact(tool)}} for tool in call["tools"]],
+        "output_messages": replies,
+    }
+    said = "\n".join(map(message_text, answers))
+    return {**dict(_flat("llm", told)), "output.value": said, "metadata": compact({"key": call["key"]})}
 
 
-def _message(prefix: str, message: Mapping[str, Any]) -> dict[str, Any]:
-    calls = message.get("tool_calls") or ()
-    text = message_text({**message, "tool_calls": ()})
-    attributes = {f"{prefix}.role": message["role"], **({f"{prefix}.content": text} if text else {})}
-    if message.get("tool_call_id"):
-        attributes[f"{prefix}.tool_call_id"] = message["tool_call_id"]
-    for place, call in enumerate(calls):
-        function = call.get("function") or call  # as it was sent, or as it came back
-        told = {
-            "id": call.get("id", ""),
-            "function.name": function["name"],
-            "function.arguments": function["arguments"],
-        }
-        attributes |= {f"{prefix}.tool_calls.{place}.tool_call.{name}": value for name, value in told.items()}
-    return attributes
+def _message(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    calls = [(call, call.get("function") or call) for call in message.get("tool_calls") or ()]
+    made = {"role": message["role"], "content": message_text({**message, "tool_calls": ()})}
+    made["tool_calls"] = [
+        {"tool_call": {"id": call.get("id"), "function": {key: function.get(key) for key in ("name", "arguments")}}}
+        for call, function in calls
+    ]
+    return {"message": made | {"tool_call_id": message.get("tool_call_id")}}
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes that are nested in a value, each under its whole name; without empty ones."""
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(f"{name}.{key}", one)
+    elif value:
+        yield name, value
 
 
 def _of_scores(one: Answered) -> dict[str, Any]:

@@ -97,13 +97,8 @@ class Source:
             yield Answered(query_id, outcome, judged.get(query_id, {}), values, used)
 
 
-def select(
-    path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: bool = True
-) -> tuple[Source, list[str]]:
-    """Return the chosen queries of a run, and notes for the user; with `prompts`, what was sent to models can be read.
-
-    UnknownName for a query that it does not have.
-    """
+def select(path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: bool) -> tuple[Source, list[str]]:
+    """Return the chosen queries of a run, and notes for the user. UnknownName for a query that it does not have."""
     run = read(path)
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
         raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)

@@ -28,7 +28,7 @@ from tools.console import AT_END
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from tools.models import kept
 from tools.models.forms import cells
-from tools.models.kept import Kept, readable
+from tools.models.kept import readable
 from tools.records import Usage, usage_from_json, usage_json
 
 _LOG = logging.getLogger("sextant")
@@ -56,6 +56,7 @@ CREATE INDEX IF NOT EXISTS calls_key ON calls (key) WHERE fault = '';
 CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
 """
 _UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
+_KNOWN_PARTS = 100_000  # parts of requests that a process remembers to have written: 10 MB
 _AT_ONCE = 1000  # rows of a statement; SQLite takes 32,766 values
 _LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
 _SHORT = 15.0  # seconds; a query with less time left may fail for that alone: no pause between two attempts is longer
@@ -150,7 +151,9 @@ class Answers:
         if wait and (error := done.exception()):
             raise RunIncomplete(f"{self.path}: {error}; an answer could not be written; make room") from None
         self._known.update(hash(row.key) for row in rows if not row.fault and row.outputs)
-        kept.remember(self.parts, parts)
+        if len(self.parts) > _KNOWN_PARTS:
+            self.parts.clear()
+        self.parts.update(parts)
 
     def settle(self) -> None:
         """Wait until all rows so far are on disk, those that nobody waited for included."""
@@ -408,10 +411,18 @@ class Ledger:
             self.answers.write([row._replace(outputs=None)], wait=False)
         return answer._replace(usage=usage)
 
-    def answered(self, query_id: str, key: str, model: str, answer: Answer, sent: Kept = kept.NOTHING) -> None:
-        """Book an answered request; the answer is on disk when this returns. RunIncomplete when it cannot be."""
-        row = self._row(query_id, key, model, answer, "")._replace(request=sent.request)
-        self.answers.write([row], sent.parts)
+    def answered(
+        self,
+        query_id: str,
+        key: str,
+        model: str,
+        answer: Answer,
+        sent: str | None = None,
+        parts: Mapping[int, bytes] = {},
+    ) -> None:
+        """Book an answered request, packed by kept.pack; it is on disk when this returns, or RunIncomplete."""
+        row = self._row(query_id, key, model, answer, "")._replace(request=sent)
+        self.answers.write([row], parts)
         self._book(sent=1, answered=1, usage=answer.usage)
 
     def book(

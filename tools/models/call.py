@@ -18,7 +18,7 @@ import dspy
 from tools.models import faults
 from tools.models.answers import Answer
 from tools.models.gate import LONGEST_WAIT
-from tools.models.kept import NOTHING, pack
+from tools.models.kept import pack
 from tools.models.spec import secrets
 from tools.models.terms import Expected, Terms
 from tools.records import Usage
@@ -65,17 +65,13 @@ class Caller:
         free: bool = False,
         output_tokens: float = 500.0,
         longest: float = float("inf"),
-        prompts: bool = False,
     ) -> None:
-        """Take the `cost` of tokens, None where it is not known; a `free` call costs 0 and is not in the ledger.
-
-        With `prompts`, requests are kept beside their answers, where the terms let them.
-        """
+        """Take the `cost` of tokens, None where it is not known; a `free` call costs 0 and is not in the ledger."""
         self.model, self.terms, self.cost, self.free = model, terms, cost, free
         self._answered = False
         self._output_tokens = output_tokens  # of an answer: a guess at first, then a running mean
         self._longest = min(longest, terms.patience.call)  # seconds of a call
-        self._keeps_prompts = prompts and terms.prompts
+        self.keeps_prompts = False  # whether requests are kept beside their answers
         self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secrets()]
         if not free:
             terms.join()
@@ -160,8 +156,8 @@ class Caller:
         terms.gate.answered(sent.headers)
         answer = Answer(sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning)
         if key and terms.ledger:
-            packed = pack(made, terms.ledger.answers.parts, self._secrets) if self._keeps_prompts else NOTHING
-            terms.ledger.answered(owner, key, self.model, answer, packed)
+            packed = pack(made, terms.ledger.answers.parts, self._secrets) if self.keeps_prompts else ()
+            terms.ledger.answered(owner, key, self.model, answer, *packed)
         elif not self.free:
             terms.book(self.model, usage, query_id=owner)
         return answer

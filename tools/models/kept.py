@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import zstandard
 
@@ -38,23 +38,12 @@ CLEAR_PARTS = (
 )
 _BEGINS = re.compile(rb'\{\\?"')  # an object, also in a text
 _SHORTEST = 300  # bytes of a part, but for the last: a row has a cost, too
-_MOST_KNOWN = 100_000  # hashes of parts that a process remembers to have written: 10 MB
 _AT_ONCE = 1000  # rows of a statement
 _COMPRESSION = threading.local()  # a compressor is for one thread
 
 
-class Kept(NamedTuple):
-    """A request, ready to be written beside its answer."""
-
-    request: str | None = None  # the list of its parts
-    parts: Mapping[int, bytes] = {}  # those that this process has not written yet
-
-
-NOTHING = Kept()
-
-
-def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) -> Kept:
-    """Cut a request into parts, without the `secrets`, and compress those that are not `known` to be on disk."""
+def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) -> tuple[str, dict[int, bytes]]:
+    """Cut a request into parts, without the `secrets`; return their list, and those not `known` to be on disk."""
     for secret in secrets:
         request = request.replace(secret, b"***")
     if not hasattr(_COMPRESSION, "compress"):
@@ -64,7 +53,7 @@ def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) 
         ids.append(number := int.from_bytes(blake2b(part, digest_size=8).digest(), "big", signed=True))
         if number not in known and number not in parts:
             parts[number] = _COMPRESSION.compress(part)
-    return Kept(json.dumps(ids), parts)
+    return json.dumps(ids), parts
 
 
 def _cut(request: bytes) -> Iterator[bytes]:
@@ -84,13 +73,6 @@ def write_parts(writer: sqlite3.Connection, parts: Mapping[int, bytes]) -> None:
         places = ", ".join(["(?, ?)"] * len(some))
         values = [value for row in some for value in row]
         writer.execute(f"INSERT OR IGNORE INTO parts (id, text) VALUES {places}", values)
-
-
-def remember(known: set[int], parts: Mapping[int, bytes]) -> None:
-    """Note that parts are on disk."""
-    if len(known) > _MOST_KNOWN:
-        known.clear()
-    known.update(parts)
 
 
 def read_call(path: Path, key: str) -> dict[str, Any] | None:
@@ -116,7 +98,8 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
             mend = f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
             raise DataError(f"{path}: {mend} ({error})") from None
     kept = {name: call[name] for name in ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage")}
-    reasoning = call.get("reasoning") or next(_reasoning_in(call["outputs"]), "")
+    thoughts = [output.get("reasoning_content") for output in call["outputs"] if isinstance(output, dict)]
+    reasoning = call.get("reasoning") or "".join(filter(None, thoughts))
     return kept | _parse(sent) | {"outputs": call["outputs"], "reasoning": reasoning}
 
 
@@ -128,12 +111,6 @@ def _join(reader: sqlite3.Connection, request: str) -> bytes:
     return b"" if None in texts else b"".join(map(zstandard.decompress, texts))
 
 
-def _reasoning_in(outputs: Sequence[Any]) -> Iterator[str]:
-    for output in outputs:
-        if isinstance(output, dict) and output.get("reasoning_content"):
-            yield str(output["reasoning_content"])
-
-
 def _parse(sent: bytes) -> dict[str, Any]:
     """Return the messages, tools and settings of a request, whichever the protocol, or DSPy's pair of both."""
     if not sent:
@@ -141,9 +118,8 @@ def _parse(sent: bytes) -> dict[str, Any]:
     try:
         made = json.loads(sent)
     except ValueError:  # lone surrogates on their way through DSPy
-        return {"messages": [{"role": "user", "content": sent.decode("utf-8", "replace")}], "tools": [], "settings": {}}
-    settings = dict(made[1] if isinstance(made, list) else made)
-    said = made[0] if isinstance(made, list) else settings.pop("messages", None) or settings.pop("input", None)
+        made = [sent.decode("utf-8", "replace"), {}]
+    said, settings = made if isinstance(made, list) else (made.pop("messages", None) or made.pop("input"), made)
     said = [{"role": "user", "content": said}] if isinstance(said, str) else said
     return {"messages": [_message(item) for item in said], "tools": settings.pop("tools", []), "settings": settings}
 

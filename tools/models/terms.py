@@ -182,17 +182,14 @@ class Terms:
         repeats: bool = False,
         prompts: bool = True,
     ) -> None:
-        """With `repeats`, an equal call in one session gets the same answer; `prices` is the user's own file.
-
-        With `prompts`, requests are kept beside their answers.
-        """
+        """With `repeats`, an equal call in one session gets the same answer; `prices` is the user's own file."""
         self.budget = budget or Budget()
         self.gate = gate or Gate(1024)
         self.patience = patience or PATIENCE or Patience()
         self.prices = prices
         self.query_seconds = query_seconds
         self.repeats = repeats
-        self.prompts = prompts
+        self.prompts = prompts  # whether requests are kept beside their answers
         self.ledger: Ledger | None = None
         self.answered_before = False  # whether a model of the run has answered in an earlier sitting
         self._cassette: tuple[Mapping[str, Answer], str] | None = None
