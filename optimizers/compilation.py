@@ -211,8 +211,7 @@ def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
 def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
     request, training = inputs.request, study.training
     own = ".py:" in str(request.retriever) and not inputs.plan.ranges  # whose folder no compiled file has
-    given = {"retriever": request.retriever} if own else {}
-    take_up = options.words(_on_test(request, compiled=file, **given), leave_out=BUDGETS)
+    taken_up = _on_test(request, compiled=file, retriever=request.retriever if own else None)
     return {
         "task": training.task,
         "data": training.environment.data,
@@ -230,7 +229,7 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
             "left_out": [asdict(one) for one in training.left_out],
         },
         "compiled": str(file),
-        "take_up": shlex.join(["python", "-m", "evals.run", *take_up]),
+        "take_up": shlex.join(["python", "-m", "evals.run", *options.words(taken_up, leave_out=BUDGETS)]),
     }
 
 
@@ -273,8 +272,8 @@ def _budgets_left(request: CompileRequest, spent: Usage, ends: float) -> dict[st
         ("budget_tokens", spent.input_tokens + spent.output_tokens),
         ("budget_calls", spent.calls),
     ):
-        budget = getattr(request, name)
-        if budget is not None and (used is None or used >= budget):
-            raise BudgetReached(f"--{name.replace('_', '-')} {budget:g} is used up by what was done before")
-        left[name] = None if budget is None else budget - (used or 0)
+        if (budget := getattr(request, name)) is not None:
+            if used is None or used >= budget:
+                raise BudgetReached(f"--{name.replace('_', '-')} {budget:g} is used up by what was done before")
+            left[name] = budget - used
     return left

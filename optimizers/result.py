@@ -43,11 +43,8 @@ def choose(study: Study) -> Candidate | None:
 
 def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
     """Return the paired difference of a candidate to the program before, on the validation queries."""
-    before, after = (
-        [evaluation.value for evaluation in study.of(digest, "validation")]
-        for digest in (study.before, candidate.digest)
-    )
-    found = paired(before, after)._asdict()
+    pair = (study.of(digest, "validation") for digest in (study.before, candidate.digest))
+    found = paired(*([evaluation.value for evaluation in one] for one in pair))._asdict()
     # The program before is compared with, not chosen. Others count that were given up after a part of the queries.
     chosen_from = sum(bool(study.of(digest, "validation")) for digest in study.candidates) - 1
     corrected = min(1.0, found["p"] * max(1, chosen_from))
@@ -88,14 +85,12 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
                 "failed": sum(evaluation.error is not None for evaluation in evaluations),
             }
         )
-
-    def best_first(row: Mapping[str, Any]) -> tuple[bool, float, float, str]:
-        # What was evaluated on all validation queries first: a mean over three queries is no rival of one over fifty.
-        # Of equal ones by the digest: the order in which they came may depend on which thread was first.
-        train, validation = (row[part]["mean"] or 0.0 for part in ("train", "validation"))
-        return not row["whole"], -validation, -train, row["candidate"]
-
-    return sorted(rows, key=best_first)
+    # What was evaluated on all validation queries first: a mean over three queries is no rival of one over fifty. Of
+    # equal ones by the digest: the order in which they came may depend on which thread was first.
+    rows.sort(key=lambda row: row["candidate"])
+    parts = ("validation", "train")
+    rows.sort(key=lambda row: [row["whole"], *(row[part]["mean"] or 0.0 for part in parts)], reverse=True)
+    return rows
 
 
 def _diff(before: Prompt, after: Prompt) -> str:
@@ -182,14 +177,8 @@ def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
     if as_json:
         put_out(json.dumps(found) + "\n", kept="in learnt.json")
         return
-    lines = [
-        *_notes(found),
-        _gain(found),
-        *_changes(found),
-        *_queries_moved(found),
-        *_leaks_found(found),
-        *_footings(found),
-    ]
+    parts = (_notes, _gain, _changes, _queries_moved, _leaks_found, _footings)
+    lines = [line for part in parts for line in part(found)]
     held_out = lay_out_comparison(found["held_out"]) if found.get("held_out") else []
     put_out(printed([*_headings(found), _candidates(found), *lines, *held_out]), kept="in learnt.json")
 
@@ -261,13 +250,13 @@ def _notes(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _gain(found: Mapping[str, Any]) -> str:
+def _gain(found: Mapping[str, Any]) -> list[str]:
     gain = found["gain"]
     if found["kept"] == "before":
         better = "no candidate is better on the validation queries"
         why = better if gain["candidates"] else "no other candidate came to validation"
         so_far = " so far" if found["stopped"] else ""
-        return f"no gain{so_far}: {why}, so the program is kept as it was; there is nothing to ask test about"
+        return [f"no gain{so_far}: {why}, so the program is kept as it was; there is nothing to ask test about"]
     interval = "" if gain["low"] is None else f" ({gain['low']:+.4f} to {gain['high']:+.4f})"
     verdict = "significant" if gain["significant"] else "not significant"
     of = f", times {gain['candidates']} candidates {gain['p_corrected']:.3g}" if gain["candidates"] > 1 else ""
@@ -275,10 +264,8 @@ def _gain(found: Mapping[str, Any]) -> str:
         verdict += f", so many queries show {gain['detectable']:.4f}"
     start = "nothing is better than the start, which is kept; " if found["kept"] == "start" else ""
     means = f"{found['before']['mean']:.4f} to {found['after']['mean']:.4f}"
-    return (
-        f"{start}validation {means}: {gain['difference']:+.4f}{interval}, "
-        f"p {gain['p']:.3g}{of}: {verdict}; {gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost"
-    )
+    change = f"{start}validation {means}: {gain['difference']:+.4f}{interval}, p {gain['p']:.3g}{of}: {verdict}"
+    return [f"{change}; {gain['wins']} won, {gain['ties']} tied, {gain['losses']} lost"]
 
 
 def _changes(found: Mapping[str, Any]) -> list[str]:

@@ -145,8 +145,6 @@ class Study(Books):
 
     def each(self, function: Callable[[Any], Any], data: Sequence[Any]) -> list[Any]:
         """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
-        if self._workers == 1 or len(data) < 2:
-            return [contextvars.copy_context().run(function, item) for item in data]
         return run_at_once(function, data, self._workers)
 
     def stop(self) -> None:

@@ -17,10 +17,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from evals.running.request import list_parameters, parse_parameters
+from evals.running.request import parse_parameters
 from optimizers.books import mean_value
 from optimizers.study import Found, Job
 from tools.errors import UnknownName, UsageError
+from tools.options import list_parameters
 
 RETRIEVER = "retriever"
 VALIDATED = 3  # combinations that the validation queries choose from, the best on the training queries
@@ -120,13 +121,10 @@ def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any
 
 def search(job: Job) -> Found:
     """Find the combination that is best on validation, of those that are best in training."""
-    study = job.study
-    scored = []
-    for chosen in combinations(job.ranges, job.options["trials"], job.seed):
-        scored.append((mean_value(study.evaluate(job.variant(chosen), "train")), chosen))
-    scored.sort(key=lambda pair: -pair[0])  # stable: of equal ones the one that was drawn first
-    best = max(
-        (chosen for _, chosen in scored[:VALIDATED]),
-        key=lambda chosen: mean_value(study.evaluate(job.variant(chosen), "validation")),
-    )
-    return Found(job.variant(best))
+
+    def mean(chosen: Mapping[str, Any], part: str) -> float:
+        return mean_value(job.study.evaluate(job.variant(chosen), part))
+
+    drawn = combinations(job.ranges, job.options["trials"], job.seed)
+    tried = sorted(drawn, key=lambda chosen: -mean(chosen, "train"))  # stable: of equal ones as they were drawn
+    return Found(job.variant(max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation"))))

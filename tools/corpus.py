@@ -75,8 +75,7 @@ class Corpus(Mapping[str, Document]):
         """Map each repeated document to the first one with the same title and text."""
         first, repeats = dict[bytes, str](), dict[str, str]()
         for document in self.stream():
-            _, title, text, _ = encode_document(document)
-            digest = hashlib.blake2b(title + b"\0" + text, digest_size=16).digest()
+            digest = digest_text(f"{document.title}\0{document.text}")
             if (original := first.setdefault(digest, document.doc_id)) != document.doc_id:
                 repeats[document.doc_id] = original
         return repeats

@@ -68,9 +68,6 @@ class Fate(Enum):
     WELL = "among the first {}", set[Part]()
 
 
-_FATES = list(Fate)
-
-
 def feedback(
     query: Query,
     trace: Trace,
@@ -129,7 +126,8 @@ class _Account:
         histories = read_histories(enumerate(trace.steps), self.grades, self.unit_of)
         places = {unit: place for place, unit in enumerate(self.order, start=1)}
         made = [self._one(unit, histories.get(unit, History("")), places.get(unit, 0)) for unit in self.grades]
-        self.relevant = sorted(made, key=lambda one: (_FATES.index(one.fate), -self.grades[one.unit], one.unit))
+        worst_first = list(Fate)
+        self.relevant = sorted(made, key=lambda one: (worst_first.index(one.fate), -self.grades[one.unit], one.unit))
 
     def _one(self, unit: str, history: History, place: int) -> _Relevant:
         if 0 < place <= self.cutoff:
@@ -192,12 +190,10 @@ class _Account:
             # The same words for another retriever are another search.
             same = {(step.retriever, *sorted(set(words(step.argument)))) for step in steps}
             repeated = "the same words as an earlier search, " if same <= made else ""
-            brought = (
-                f"{len(found)} documents, {len(new) or 'none'} of them new, {len(hits) or 'none'} of those relevant"
-            )
+            told = f"{len(found)} documents, {len(new) or 'none'} of them new, {len(hits) or 'none'} of those relevant"
             if all(step.refused for step in steps):
-                brought = f"refused: {_quoted(steps[0].refused, _SAID)}"
-            lines.append(f"- {_hop(steps[0].hop)}{_quoted(steps[0].argument, _SAID)}: {repeated}{brought}")
+                told = f"refused: {_quoted(steps[0].refused, _SAID)}"
+            lines.append(f"- {_hop(steps[0].hop)}{_quoted(steps[0].argument, _SAID)}: {repeated}{told}")
             known.update(found)
             made |= same
         if len(lines) > SEARCHES:

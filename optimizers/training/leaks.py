@@ -10,7 +10,7 @@ train query has that query's text in it, which is no fault. Paraphrased text and
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from environments import load
 from environments.base import Environment
@@ -101,11 +101,9 @@ def collect_passages(training: Training) -> Iterator[Passage]:
     yield from _passages("validation", training.validation, training.environment)
 
 
-def collect_task_passages(
-    task: str, data: str | None, *, qrels: str = "", columns: Mapping[str, str] | None = None
-) -> Iterator[Passage]:
-    """Collect the passages of the test split: for the command alone, once a program has been compiled."""
-    environment = load(task, data, "test", qrels=qrels, columns=columns)
+def collect_task_passages(task: str, data: str | None, **how: Any) -> Iterator[Passage]:
+    """Collect the passages of the test split, loaded as `how` says: once a program has been compiled."""
+    environment = load(task, data, "test", **how)
     yield from _passages("test", environment.queries, environment)
 
 

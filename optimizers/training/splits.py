@@ -19,9 +19,8 @@ sure that nobody does it by mistake.
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,31 +68,26 @@ class Training:
 
 
 def divide(
-    task: str,
-    data: str | None,
-    *,
-    qrels: str = "",
-    instruction: str = "task",
-    columns: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    share: float = 0.5,
+    task: str, data: str | None, *, limit: int | None = None, seed: int = 0, share: float = 0.5, **how: Any
 ) -> Training:
-    """Divide the dev split of `task`; `limit` takes the first so many by the hash. UsageError below two."""
+    """Divide the dev split of `task`, loaded as `how` says; `limit` takes the first so many by the hash.
+
+    UsageError below two.
+    """
     if limit is not None:
         at_least(2, "compiling", limit=limit)
     if not 0 < share < 1:
         raise UsageError(f"--train-share {share!r} is not between 0 and 1; 0.5 trains on half of the dev queries")
-    split = partial(load, task, data, qrels=qrels, instruction=instruction, columns=columns)
     try:
-        dev = split(split="dev")
+        dev = load(task, data, "dev", **how)
     except EmptySplit as error:
         remedy = error.remedy or _REMEDY
         raise UsageError(f"{error.source} has no dev queries (of {error.queries} in all); {remedy}") from None
     if len(dev.queries) < 2:
         raise _too_few(dev, 0)
     # Of the test split only the texts outlive this line.
-    alike = similarities([query.text for query in dev.queries], [query.text for query in split(split="test").queries])
+    test = [query.text for query in load(task, data, "test", **how).queries]
+    alike = similarities([query.text for query in dev.queries], test)
     near = {query.query_id: one for query, one in zip(dev.queries, alike, strict=True) if one >= NEAR}
     kept = sorted(
         (query for query in dev.queries if query.query_id not in near),
