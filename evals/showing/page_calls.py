@@ -59,16 +59,18 @@ class _Search:
 
     def _texts(self, outcome: Outcome) -> Iterator[tuple[int | None, str, str, str]]:
         """Yield step, kind, excerpt and key of the call for each text of an outcome, in order."""
-        steps = outcome["trace"]["steps"]
-        calls = self._in_calls([key for step in steps for key in step.get("calls", ())])
-        for number, step in enumerate(steps):
-            for key in step.get("calls", ()):
-                yield from ((number, kind, text, key) for kind, text in calls.get(key, ()))
+        trace = outcome["trace"]
+        places = [*enumerate(trace["steps"]), (None, trace)]  # a trace has the calls after its last step
+        keys = [(number, key) for number, place in places for key in place.get("calls", ())]
+        calls = self._in_calls([key for _, key in keys])
+        for number, key in keys:
+            yield from ((number, kind, text, key) for kind, text in calls.get(key, ()))
+        for number, step in enumerate(trace["steps"]):
             yield number, step["tool"], self._around(step["argument"]), ""
             for doc_id, characters in zip(step["doc_ids"], step.get("shown", ()), strict=False):
                 if characters and (text := self._in_document(doc_id)):
                     yield number, f"document {doc_id}", text, ""
-        for note in outcome["trace"].get("notes", ()):
+        for note in trace.get("notes", ()):
             yield None, "note", self._around(note), ""
         yield None, "answer", self._around(outcome.get("answer") or ""), ""
 

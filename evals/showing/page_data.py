@@ -331,6 +331,7 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
         "scores": (outcome.get("scores") or [])[:RANKED],
         "notes": trace.get("notes", []),
         "steps": trace["steps"],
+        "calls": trace.get("calls", []),  # after the last step
         "invented_ids": trace.get("invented_ids", 0),
         **{key: trace.get(key, {}) for key in ("unusable", "followed")},
     }

@@ -168,8 +168,10 @@ def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
             quoted = quote(name, safe="!'()*")  # as encodeURIComponent does
             answer = answers(path := f"run/{run_id}/query/{quoted}.json")
             yield path, answer
-            keys |= {key: None for step in disk.loads(answer)["steps"] for key in step.get("calls", ())}
-        for path in (f"run/{run_id}/call/{key}.json" for key in keys if answers.prompts):
+            if answers.prompts:
+                made = disk.loads(answer)
+                keys |= {key: None for place in [*made["steps"], made] for key in place.get("calls", ())}
+        for path in (f"run/{run_id}/call/{key}.json" for key in keys):
             with suppress(NoSuchAnswer):  # the page says that it is not there
                 yield path, answers(path)
 

@@ -130,7 +130,7 @@ def _steps(random: Random, steps: int) -> Iterator[Step]:
         if number % 4 in (0, 1):
             seen = _some(random, random.randint(10, 20))
             text = f"orchard county committee testimony {number} " * 3
-            yield Step("search", text, tuple(seen), hop, 1.5 * number, 1.5, usage, "bm25(k1=0.9,b=0.4)", 20)
+            yield Step("search", text, tuple(seen), hop, 1.5 * number, 1.5, usage, retriever="bm25(k1=0.9,b=0.4)", k=20)
         elif number % 4 == 2:
             shown, lengths = (300,) * len(seen), (1500,) * len(seen)
             yield Step("judge", "", tuple(seen), hop, 1.5 * number, 1.5, usage, shown=shown, lengths=lengths)

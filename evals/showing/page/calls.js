@@ -22,13 +22,10 @@ function disclosure(words, make, given = {}) {
   return [button, box];
 }
 
-/** The calls that were made for a step; `whose` says of which run, where several stand side by side. */
-function modelCalls(gold, number, whose = "") {
-  const keys = gold.steps[number].calls ?? [];
+/** The model calls of a step: `where` says which, and `whose` of which run, where several stand side by side. */
+function modelCalls(run, keys = [], where = "", whose = "") {
   const one = (key, words) =>
-    disclosure([words, spoken(` of step ${number}`), whose], async () => callView(await loadCall(gold.run, key)), {
-      "data-call": key,
-    });
+    disclosure([words, spoken(where), whose], async () => callView(await loadCall(run, key)), { "data-call": key });
   if (keys.length < 2) return keys.map((key) => el("div", null, one(key, "Model call")));
   const all = () =>
     el(
@@ -37,7 +34,7 @@ function modelCalls(gold, number, whose = "") {
       keys.map((key, n) => el("li", null, one(key, `Call ${n + 1}`))),
     );
   const given = { "data-calls": keys.join(" ") };
-  return el("div", null, disclosure([`${count(keys.length)} model calls`, spoken(` of step ${number}`), whose], all, given));
+  return el("div", null, disclosure([`${count(keys.length)} model calls`, spoken(where), whose], all, given));
 }
 
 /** Open the call with that key in a step, and go to it. */

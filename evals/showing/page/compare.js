@@ -478,7 +478,7 @@ function besideEachOther(sides) {
         { class: "steps" },
         first.gold.steps.slice(0, same).map((step, n) =>
           add(stepCard(step, n, first.gold, { href: first.hrefOf(n), whose: " of A" }), [
-            sides.slice(1).map((side) => modelCalls(side.gold, n, ` of ${side.letter}`)),
+            sides.slice(1).map((side) => modelCalls(side.id, side.gold.steps[n].calls, ` of step ${n}`, ` of ${side.letter}`)),
           ]),
         ),
       ),

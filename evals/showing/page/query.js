@@ -39,6 +39,7 @@ async function queryView({ ids: [id], query: queryId }) {
       answer.no_documents && notice(answer.no_documents),
       withoutCalls(gold.steps, run),
       gold.steps.length ? [line, steps] : notice("No steps were recorded."),
+      answer.calls?.length > 0 && el("div", { class: "about" }, "After the last step", modelCalls(id, answer.calls)),
       looseNotes(answer),
     ),
     section(

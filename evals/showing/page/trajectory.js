@@ -211,7 +211,7 @@ function stepCard(step, number, gold, { href, level = "h4", otherWords = null, w
         el("summary", null, "Instruction of this search"),
         longText(step.instruction),
       ),
-    modelCalls(gold, number, whose),
+    modelCalls(gold.run, step.calls, ` of step ${number}`, whose),
   );
 }
 
