@@ -412,17 +412,11 @@ class Ledger:
         return answer._replace(usage=usage)
 
     def answered(
-        self,
-        query_id: str,
-        key: str,
-        model: str,
-        answer: Answer,
-        sent: str | None = None,
-        parts: Mapping[int, bytes] = {},
+        self, query_id: str, key: str, model: str, answer: Answer, sent: tuple[str, Mapping[int, bytes]] | None = None
     ) -> None:
         """Book an answered request, packed by kept.pack; it is on disk when this returns, or RunIncomplete."""
-        row = self._row(query_id, key, model, answer, "")._replace(request=sent)
-        self.answers.write([row], parts)
+        request, parts = sent or (None, {})
+        self.answers.write([self._row(query_id, key, model, answer, "")._replace(request=request)], parts)
         self._book(sent=1, answered=1, usage=answer.usage)
 
     def book(

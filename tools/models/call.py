@@ -156,8 +156,8 @@ class Caller:
         terms.gate.answered(sent.headers)
         answer = Answer(sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning)
         if key and terms.ledger:
-            packed = pack(made, terms.ledger.answers.parts, self._secrets) if self.keeps_prompts else ()
-            terms.ledger.answered(owner, key, self.model, answer, *packed)
+            packed = pack(made, terms.ledger.answers.parts, self._secrets) if self.keeps_prompts else None
+            terms.ledger.answered(owner, key, self.model, answer, packed)
         elif not self.free:
             terms.book(self.model, usage, query_id=owner)
         return answer

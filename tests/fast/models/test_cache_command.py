@@ -90,7 +90,7 @@ def test_a_run_that_keeps_no_prompts_is_the_same_run_and_keeps_none(cache, run, 
 def test_what_a_conversation_holds_cannot_reach_the_terminal_as_anything_but_text(cache, place):
     sent = json.dumps([[{"role": "user\x1b[31m", "content": "a\tb\x1b]0;title\x07\nnext"}], {}]).encode()
     answer = Answer([{"content": "", "tool_calls": [{"name": "search", "arguments": "{}\x1b[2J"}]}], Usage())
-    open_ledger(place).answered("q", "ab" * 8, "tiny", answer, *pack(sent, ()))
+    open_ledger(place).answered("q", "ab" * 8, "tiny", answer, pack(sent, ()))
     told = cache("show", "ab").out
     assert "\x1b" not in told and "\x07" not in told and "\nnext\n" in told and "search({}" in told
     assert "\x1b" not in cache("list", "--calls").out

@@ -74,7 +74,7 @@ def test_what_was_sent_and_what_came_back_can_be_read_whichever_the_protocol(api
 def test_what_goes_through_dspy_can_be_read_too(place, path):
     sent = lm._dumps([conversation("Why?"), {"temperature": 0.5, "tools": [TOOL]}])
     answer = Answer([{"text": "so", "reasoning_content": "Hm."}], Usage())
-    open_ledger(place).answered("q", "ab" * 8, "anthropic/x", answer, *pack(sent, ()))
+    open_ledger(place).answered("q", "ab" * 8, "anthropic/x", answer, pack(sent, ()))
     (call,) = calls_in(path)
     assert (call["messages"], call["tools"]) == (conversation("Why?"), [TOOL])
     assert call["settings"] == {"temperature": 0.5} and call["reasoning"] == "Hm."
