@@ -93,14 +93,14 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
         columns = [column[0] for column in found.description]
         try:
             call = cells(columns, row)
-            sent = _join(reader, call["request"]) if call.get("request") else b""
-        except (ValueError, TypeError, zstandard.ZstdError) as error:
+            sent = _parse(_join(reader, call["request"]) if call.get("request") else b"")
+        except (ValueError, TypeError, AttributeError, LookupError, zstandard.ZstdError) as error:
             mend = f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
             raise DataError(f"{path}: {mend} ({error})") from None
     kept = {name: call[name] for name in ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage")}
     thoughts = [output.get("reasoning_content") for output in call["outputs"] if isinstance(output, dict)]
     reasoning = call.get("reasoning") or "".join(filter(None, thoughts))
-    return kept | _parse(sent) | {"outputs": call["outputs"], "reasoning": reasoning}
+    return kept | sent | {"outputs": call["outputs"], "reasoning": reasoning}
 
 
 def _join(reader: sqlite3.Connection, request: str) -> bytes:
@@ -132,7 +132,7 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
         return {"role": "assistant", "content": "", "tool_calls": [call]}
     if item.get("type") == "function_call_output":
         return {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
-    return item
+    return {"role": "user", **item}
 
 
 @contextmanager

@@ -5,7 +5,9 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+import zstandard
 
+from tools.errors import DataError
 from tools.models import lm
 from tools.models.answers import NAME, Answer, open_answers, open_ledger
 from tools.models.kept import pack, read_call
@@ -123,3 +125,15 @@ def test_answers_of_an_earlier_version_have_no_prompt_and_those_that_follow_in_t
     old, new = calls_in(path)
     assert old["messages"] is None and old["outputs"] == ["old"] and new["messages"][0]["content"] == "new"
     assert read_call(path, "00" * 8) is None and read_call(path.with_name("none"), "ab" * 8) is None
+
+
+@pytest.mark.parametrize(
+    "damage", [b"no zstd", zstandard.compress(b"5"), zstandard.compress(b'{"messages": [1]}'), "text"]
+)
+def test_a_damaged_part_is_said_to_be_and_which_answer_to_clear(damage, place, path):
+    open_ledger(place).answered("q", "ab" * 8, "tiny", Answer(["so"], Usage()), pack(b"[[], {}]", ()))
+    assert read_call(path, "ab" * 8)["messages"] == []
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE parts SET text = ?", (damage,))
+    with pytest.raises(DataError, match="cache clear --key abab"):
+        read_call(path, "ab" * 8)
