@@ -159,19 +159,13 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         raise UsageError(f"the run folder {path} cannot be written: {error.strerror}; choose --runs") from None
     with lock:
         if (path / "config.json").exists():
-            _check_same(path, config)
+            old, new = read_config(path, named=False), json.loads(json.dumps(config))
+            if changed := sorted(key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)):
+                mend = "choose another --runs, or remove that folder"
+                raise RunConflict(f"{path} holds a run with another {', '.join(changed)}; {mend}")
         # Written again on resuming: the data may have moved, and so the provenance may have changed.
         write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
-        config_digest = digest(config)
-        yield RunFolder(path, config_digest, _outcomes(path, config_digest, repair=True))
-
-
-def _check_same(path: Path, config: Config) -> None:
-    old, new = read_config(path, named=False), json.loads(json.dumps(config))
-    if changed := sorted(key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)):
-        raise RunConflict(
-            f"{path} holds a run with another {', '.join(changed)}; choose another --runs, or remove that folder"
-        )
+        yield RunFolder(path, digest(config), read_outcomes(path, repair=True))
 
 
 def _forms() -> Any:
@@ -197,12 +191,9 @@ def read_config(path: Path, *, named: bool = True) -> Config:
     return config
 
 
-def read_outcomes(path: Path, *, skim: bool = False) -> Rows:
+def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Rows:
     """Read the outcomes so far of the run in `path`. DataError for a damaged line; `skim` checks it on access only."""
-    return _outcomes(path, digest(read_config(path, named=False)), skim=skim)
-
-
-def _outcomes(path: Path, config_digest: str, *, skim: bool = False, repair: bool = False) -> Rows:
+    config_digest = digest(read_config(path, named=False))
     read = partial(check_outcome, config_digest=config_digest)
 
     def query_of(line: bytes) -> str:

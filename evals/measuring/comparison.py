@@ -11,9 +11,9 @@ a fate's share of recall (traces.py) has no test, because a fate that is looked 
 import dataclasses
 import json
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from evals.running.configuration import load_environment
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
-Loaded = dict[str, Environment | SextantError]
 MOVED = 5  # queries shown that moved most, up and down each
 LEAST = 6  # differences with which p can be below .05 at all: 2 of 2^6 assignments of signs
 SEEDS = ("lm", "parameters")  # where a configuration has a seed: of the model's sampling, and of a program's shuffles
@@ -115,10 +114,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     return {
         "baseline": baseline.name,
         "runs": [system.name for system in others],
-        "task": first.config["task"],
-        "data": first.scores["data"],
-        "split": first.config["split"],
-        "judgements": first.scores["judgements"],
+        **{key: (first.config | first.scores)[key] for key in ("task", "data", "split", "judgements")},
         "metric": headline,
         "forced": forced,
         "notes": [
@@ -139,7 +135,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
 
 def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
     """Return the runs, with a column for each metric that they lacked and can have, and an error for each other."""
-    loaded: Loaded = {}
+    loaded = dict[str, Environment]()
     names, problems, filled_runs = list(names), list[SextantError](), list[Run]()
     for run in runs:
         columns, metrics = dict(run.columns), dict(run.scores["metrics"])
@@ -157,8 +153,8 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
     return filled_runs, problems
 
 
-def _compute_column(run: Run, name: str, loaded: Loaded) -> tuple[Column, dict[str, int]]:
-    """Return the value of each query and its weight in the mean; `loaded` is the data of runs, or why it is gone."""
+def _compute_column(run: Run, name: str, loaded: dict[str, Environment]) -> tuple[Column, dict[str, int]]:
+    """Return the value of each query and its weight in the mean; `loaded` is the data of runs so far."""
     if not is_pairwise(name) and not name.startswith("Judged"):
         outcomes, judged = run.outcomes, run.judged
         return {one: ranking_value(name, outcomes[one]["ranking"], judged[one]) for one in run.query_ids}, {}
@@ -169,11 +165,8 @@ def _compute_column(run: Run, name: str, loaded: Loaded) -> tuple[Column, dict[s
         try:
             loaded[key] = load_environment(run.config, run.scores["judgements"])
         except SextantError as problem:
-            loaded[key] = DataError(f"its data is not here any more ({problem})")
-    data = loaded[key]
-    if isinstance(data, SextantError):
-        raise data
-    environment = add_metrics(data, [name])
+            raise DataError(f"its data is not here any more ({problem})") from None
+    environment = add_metrics(loaded[key], [name])
     rankings = {query_id: ranking_of(run.outcomes[query_id]) for query_id in run.query_ids}
     column = {query_id: compute(name, query_id, rankings, environment) for query_id in run.query_ids}
     return column, weigh_queries(name, environment)
@@ -343,17 +336,8 @@ def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result
 
 def _read_fates(run: Run, k: int) -> Fates:
     """Return the fates alone of each line, because there may be a million documents."""
-    made: Fates = {}
-    try:
-        for query_id in run.query_ids:
-            if relevant := run.judged[query_id]["relevant"]:
-                made[query_id] = {one["unit"]: fate_at(one, k) for one in relevant}
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{run.path / 'attribution.jsonl'} is damaged or of another version ({error}); "
-            f"python -m evals.score {run.path} scores it again"
-        ) from None
-    return made
+    rows = ((query_id, run.judged[query_id]["relevant"]) for query_id in run.query_ids)
+    return {query_id: {one["unit"]: fate_at(one, k) for one in relevant} for query_id, relevant in rows if relevant}
 
 
 def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
@@ -377,27 +361,22 @@ def _change_shares(before: np.ndarray, after: np.ndarray) -> list[Result]:
 
 
 def _count_flows(before: list[Fates], after: list[Fates], query_ids: list[str]) -> Result:
-    counted: Counter[tuple[Fate, Fate]] = Counter()
-    where: dict[tuple[Fate, Fate], dict[str, None]] = {}
-    for query_id in query_ids:
-        for one in before:
-            for other in after:
-                for unit in one[query_id].keys() & other[query_id].keys():  # all, unless other judgements were forced
-                    moved = one[query_id][unit], other[query_id][unit]
-                    counted[moved] += 1
-                    where.setdefault(moved, {})[query_id] = None
+    moved: dict[tuple[Fate, Fate], list[str]] = {}  # the query of each document
+    for query_id, one, other in product(query_ids, before, after):
+        for unit in one[query_id].keys() & other[query_id].keys():  # all, unless other judgements were forced
+            moved.setdefault((one[query_id][unit], other[query_id][unit]), []).append(query_id)
     pairs = len(before) * len(after)
 
     def mean(count: int) -> float:  # a whole number of documents where there is one pair
         return count if pairs == 1 else count / pairs
 
-    order = sorted(counted, key=lambda flow: (-counted[flow], _ORDER[flow[0]], _ORDER[flow[1]]))
+    order = sorted(moved.items(), key=lambda flow: (-len(flow[1]), *map(_ORDER.__getitem__, flow[0])))
     return {
-        "same": mean(sum(count for (start, end), count in counted.items() if start is end)),
+        "same": mean(sum(len(found) for (start, end), found in order if start is end)),
         "flows": [
-            {"from": flow[0].value, "to": flow[1].value, "documents": mean(counted[flow])}
-            | {"queries": len(where[flow]), "examples": list(where[flow])[:EXAMPLES]}
-            for flow in order
-            if flow[0] is not flow[1]
+            {"from": start.value, "to": end.value, "documents": mean(len(found)), "queries": len(set(found))}
+            | {"examples": list(dict.fromkeys(found))[:EXAMPLES]}
+            for (start, end), found in order
+            if start is not end
         ],
     }

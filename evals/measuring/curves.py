@@ -66,14 +66,10 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
                 refused[axis][run.name] = f"{bare} of {len(run.query_ids)} queries have a ranking and no trajectory"
             elif courses:
                 drawn[axis].append(_Curve(run.name, label, courses))
-    shown = {axis: made for axis, found in drawn.items() if (made := _describe_axis(axis, found))}
-    if not shown:
+    if not (shown := {axis: made for axis, found in drawn.items() if (made := _describe_axis(axis, found))}):
         raise UsageError(_why_nothing(metric, refused, drawn))
     return {
-        "task": runs[0].config["task"],
-        "data": runs[0].scores["data"],
-        "split": runs[0].config["split"],
-        "judgements": runs[0].scores["judgements"],
+        **{key: (runs[0].config | runs[0].scores)[key] for key in ("task", "data", "split", "judgements")},
         "metric": metric,
         "queries": len(runs[0].query_ids),
         "runs": [
@@ -242,16 +238,15 @@ class _RankedValue:
         self._relevant = frozenset(one["unit"] for one in row["relevant"])
         self._sofar = Anytime(row.get("units", {}), self._relevant.union(self._grades))
         self.add = self._sofar.add
-        self._last: tuple[dict[str, int], float | None] = {}, self._measure({})
+        self._places: dict[str, int] | None = None
+        self._value: float | None = None
 
     def value(self) -> float | None:
         places = self._sofar.places(self._depth)
-        if places != self._last[0]:
-            self._last = places, self._measure(places)
-        return self._last[1]
-
-    def _measure(self, places: Mapping[str, int]) -> float | None:
-        return ranking_metric(self._metric, judge_places(places, self._grades, self._ideal, self._relevant))
+        if places != self._places:
+            judged = judge_places(places, self._grades, self._ideal, self._relevant)
+            self._places, self._value = places, ranking_metric(self._metric, judged)
+        return self._value
 
 
 class _SeenShare:

@@ -84,37 +84,32 @@ class Run:
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric; None where the run has none."""
-        measured = self.scores["metrics"].get(metric)
-        mean = measured.get("mean") if isinstance(measured, dict) else None
-        return float(mean) if isinstance(mean, int | float) else None
+        mean = self.scores["metrics"].get(metric, {}).get("mean")
+        return None if mean is None else float(mean)
 
     @cached_property
     def outcomes(self) -> run_folder.Rows:
         """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error. DataError where one is missing."""
-        rows = run_folder.read_outcomes(self.path)
-        if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
-            many = f"{len(missing)} of its {len(self.query_ids)} queries, e.g. {missing[0]!r}"
-            mend = "give its command again to have them answered"
-            raise DataError(f"{self.path} has scores, but no outcome of {many}; {mend}")
-        self._check_file("outcomes.jsonl")
-        return rows
+        mend = "give its command again to have them answered"
+        return self._check(run_folder.read_outcomes(self.path), "has scores, but no outcome", mend)
 
     @cached_property
     def judged(self) -> run_folder.Rows:
         """query_id -> its line of attribution.jsonl. DataError where one is missing, as in an old run."""
         file = self.path / "attribution.jsonl"
         rows = run_folder.read_rows(file, lambda line: str(forms.read(JudgedForm, line)["query_id"]))
-        if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
-            what = f"{self.path} does not say what became of the documents of {len(missing)} queries"
-            raise DataError(f"{what}; python -m evals.score {self.path} scores it again")
-        self._check_file("attribution.jsonl")
-        return rows
+        return self._check(rows, "does not say what became of the documents")
 
-    def _check_file(self, name: str) -> None:
+    def _check(self, rows: run_folder.Rows, lacks: str, mend: str = "") -> run_folder.Rows:
+        again = f"python -m evals.score {self.path} scores it again"
+        if missing := [query_id for query_id in self.query_ids if query_id not in rows]:
+            many = f"{len(missing)} of its {len(self.query_ids)} queries, e.g. {missing[0]!r}"
+            raise DataError(f"{self.path} {lacks} of {many}; {mend or again}")
         try:
-            run_folder.check_file(self.path / name, self.scores)
+            run_folder.check_file(rows.path, self.scores)
         except ValueError as error:
-            raise DataError(f"{self.path}: {error}; python -m evals.score {self.path} scores it again") from None
+            raise DataError(f"{self.path}: {error}; {again}") from None
+        return rows
 
 
 def pair(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:
@@ -188,9 +183,8 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
     if pending or not outcomes:
         many = f"{len(pending)} of {len(query_ids)}" if pending else "all"
         return RunIncomplete(f"{many} queries of {path} are unanswered; give its command again to resume it")
-    if not query_ids:
-        return DataError(f"{path} has no scores; python -m evals.score {path} makes them, or says what is unanswered")
-    return DataError(f"{path} is not scored; python -m evals.score {path} does that")
+    unsure = "" if query_ids else ", or says what is unanswered"
+    return DataError(f"{path} is not scored; python -m evals.score {path} does that{unsure}")
 
 
 def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:

@@ -316,12 +316,11 @@ def _identity(look: dict[str, Any]) -> tuple[Any, ...]:  # a run folder's name h
 
 
 def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
-    lines, looks = list[bytes](), dict[tuple[Any, ...], dict[str, Any]]()
+    looks = dict[tuple[Any, ...], dict[str, Any]]()
     with suppress(OSError, SextantError):
-        lines = disk.read_lines(home() / "looks.jsonl")
-    for line in lines:
-        with suppress(ValueError, RecursionError):
-            look = json.loads(line)
-            if isinstance(look, dict) and all(isinstance(value, str) for value in _identity(look)):
-                looks[_identity(look)] = look
+        for line in disk.lines(home() / "looks.jsonl"):
+            with suppress(ValueError, RecursionError):
+                look = json.loads(line)
+                if isinstance(look, dict) and all(isinstance(value, str) for value in _identity(look)):
+                    looks[_identity(look)] = look
     return looks

@@ -1,4 +1,4 @@
-"""Uncertainty of a mean over queries, and of the difference of two. Pure functions; every seed is an argument.
+"""Uncertainty of a mean over queries, and of the difference of two. The same values always give the same figures.
 
 The test of a difference is the paired randomisation test of Smucker, Allan and Carterette (2007). Repeated runs are
 averaged within queries before (comparison.py). Left out: clusters of queries, tests of several systems at once.
@@ -26,7 +26,7 @@ class Interval(NamedTuple):
 
 
 def bootstrap_mean(
-    values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None, seed: int = 0
+    values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None
 ) -> Interval:
     """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13)."""
     if not values:
@@ -37,50 +37,48 @@ def bootstrap_mean(
     if len(array) < 2:
         return Interval(mean, None, None)
     means = []
-    for draws in _draw_queries(len(array), resamples, seed):
+    for draws in _draw_queries(len(array), resamples):
         totals = len(array) if weights is None else weight[draws].sum(axis=1)
         means.append((array * weight)[draws].sum(axis=1) / totals)
     low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Interval(mean, float(low), float(high))
 
 
-def _draw_queries(many: int, resamples: int | None, seed: int) -> Iterator[np.ndarray]:
+def _draw_queries(many: int, resamples: int | None = None) -> Iterator[np.ndarray]:
     """Yield resamples of `many` queries, shape (some, many): 20 million draws in all, but 2,000 to 10,000 resamples."""
-    resamples, generator = resamples or max(2_000, min(10_000, 20_000_000 // many)), np.random.default_rng(seed)
+    resamples, generator = resamples or max(2_000, min(10_000, 20_000_000 // many)), np.random.default_rng(0)
     step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
     for start in range(0, resamples, step):
         yield generator.integers(0, many, size=(min(step, resamples - start), many))
 
 
-def bootstrap_means(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> list[Interval]:
+def bootstrap_means(rows: np.ndarray) -> list[Interval]:
     """Return `bootstrap_mean` of each column of queries, with the same resamples, so that sums of columns hold."""
     means = rows.mean(axis=0)
     if len(rows) < 2:
         return [Interval(float(mean), None, None) for mean in means]
-    low, high = np.quantile(means_of_resamples(rows, resamples=resamples, seed=seed), [0.025, 0.975], axis=0)
+    low, high = np.quantile(_means_of_resamples(rows), [0.025, 0.975], axis=0)
     return [Interval(*map(float, bounds)) for bounds in zip(means, low, high, strict=True)]
 
 
-def means_of_resamples(rows: np.ndarray, *, resamples: int | None = None, seed: int = 0) -> np.ndarray:
+def _means_of_resamples(rows: np.ndarray) -> np.ndarray:
     """Return the mean of each column in each resample, shape (resamples, columns). At least one row."""
     many, means = len(rows), []
-    for draws in _draw_queries(many, resamples, seed):
+    for draws in _draw_queries(many):
         places = draws + np.arange(len(draws))[:, None] * many
         times = np.bincount(places.ravel(), minlength=draws.size).reshape(draws.shape)  # each query was drawn
         means.append(times.astype(np.float64) @ rows / many)
     return np.concatenate(means)
 
 
-def share_closed(
-    floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float], *, resamples: int | None = None
-) -> Interval | None:
+def share_closed(floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float]) -> Interval | None:
     """Return (program - floor) / (ceiling - floor) of the means; None where the ceiling is not above the floor."""
     rows = np.asarray([floor, program, ceiling], dtype=np.float64).T
     means = rows.mean(axis=0) if rows.size else np.zeros(3)
     if not means[2] - means[0] > TIE:
         return None
     share = float((means[1] - means[0]) / (means[2] - means[0]))
-    of_floor, of_program, of_ceiling = means_of_resamples(rows, resamples=resamples).T
+    of_floor, of_program, of_ceiling = _means_of_resamples(rows).T
     gap = of_ceiling - of_floor
     if len(rows) < 2 or np.quantile(gap, 0.025) <= TIE:  # the ratio has no bounded interval (Fieller 1954)
         return Interval(share, None, None)
@@ -111,21 +109,15 @@ class Paired(NamedTuple):
 
 
 def paired(
-    before: Sequence[float],
-    after: Sequence[float],
-    *,
-    seed: int = 0,
-    permutations: int = 19_999,
-    resamples: int | None = None,
+    before: Sequence[float], after: Sequence[float], *, permutations: int = 19_999, resamples: int | None = None
 ) -> Paired:
     """Compare two systems by their values for the same queries in the same order: `bootstrap_mean` and `sign_flip`."""
     differences = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
     differences[np.abs(differences) < TIE] = 0.0
-    interval = bootstrap_mean(differences.tolist(), resamples=resamples, seed=seed)
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     return Paired(
-        *interval,
-        p=sign_flip(differences.tolist(), permutations=permutations, seed=seed),
+        *bootstrap_mean(differences.tolist(), resamples=resamples),
+        p=sign_flip(differences.tolist(), permutations=permutations),
         wins=wins,
         ties=len(differences) - wins - losses,
         losses=losses,
