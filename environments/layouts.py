@@ -68,8 +68,9 @@ def open_corpus(
     counts = Counter() if counts is None else counts
     # A folder holds the corpus of the files' newest state alone. Each version of this program has its own folder, so
     # that two of them don't undo each other's work.
-    code = _hash_code(read) + how
-    folder = home / "corpora" / _digest([code, *(str(path.resolve()) for path in files)])
+    sources = sorted({__file__, str(tables.__file__), inspect.getfile(read)})
+    code = [how, *(disk.sha256(Path(source)) for source in sources)]
+    folder = home / "corpora" / _digest([*code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():
         documents, size = list[Document](), 0
         for document in _check_documents(read, files, counts):
@@ -122,11 +123,6 @@ def _digest(key: object) -> str:
     return hashlib.blake2b(json.dumps(key).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _hash_code(read: Reader) -> str:
-    paths = sorted({__file__, str(tables.__file__), inspect.getfile(read)})
-    return hashlib.blake2b(b"\0".join(Path(path).read_bytes() for path in paths), digest_size=8).hexdigest()
-
-
 def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) -> Iterator[Document]:
     seen, has_words, left = set[str](), False, tables.most_unpacked(*files)
     repeats = dict[str, list[tuple[str, int]]]()  # id -> where it came again, and the hash of what came
@@ -176,15 +172,13 @@ def read_obliq(folder: Path, home: Path) -> Collection:
         queries[query_id] = tables.check_text(row["text"], where)
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
-    gold = _read_qrels(_tsv(qrels_file))
-    _check_judged(queries, gold, qrels_file)
+    gold = _read_qrels(qrels_file, queries)
     if unjudged := queries.keys() - gold.keys():
         raise DataError(f"{queries_file}: query {min(unjudged)!r} has no judgement in {qrels_file}")
     pooled, excluded = None, dict[str, frozenset[str]]()
     if pool_file := tables.seek_file(inside, "qrels_pool.tsv"):
         # `environments.check` sees the headline judgements alone, so their documents are checked here.
-        pooled = _read_qrels(_tsv(pool_file), documents)
-        _check_judged(queries, pooled, pool_file)
+        pooled = _read_qrels(pool_file, queries, documents)
     if masks := tables.seek_file(inside, "per_query_excluded_ids.json"):
         excluded = _read_excluded(masks, queries)
     return Collection(documents, queries, gold, pooled, excluded)
@@ -211,38 +205,31 @@ QUERY, DOCUMENT = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "d
 SCORE = ("score", "relevance", "label")
 
 
-def _read_qrels(rows: Iterator[tuple[str, dict[str, Any]]], documents: Container[str] = ()) -> Grades:
-    """Read judgements of a query, a document and a grade. DataError for one that is not of `documents`, if given."""
+def _read_qrels(path: Path, queries: Container[str], documents: Container[str] = ()) -> Grades:
+    """Read judgements. DataError for one that is not of `queries`, or of `documents`, if these are given."""
     qrels: Grades = {}
-    for where, row in rows:
+    rows = tables.read_cells(path)
+    _, header = next(rows, ("", []))
+    for where, cells in rows:
+        row = dict(zip(header, cells, strict=True))
         query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (QUERY, DOCUMENT, SCORE))
         grades = qrels.setdefault(tables.check_id(query_id, where), {})
         if tables.check_id(doc_id, where) in grades:
             raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
         grades[doc_id] = tables.check_grade(score, where)
+        if query_id not in queries:
+            raise DataError(f"{where}: the query {query_id!r} is not in queries.jsonl")
         if documents and doc_id not in documents:
             raise DataError(f"{where}: the document {doc_id!r} is not in the corpus")
-    return qrels
-
-
-def _tsv(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    rows = tables.read_cells(path)
-    _, header = next(rows, ("", []))
-    for where, row in rows:
-        yield where, dict(zip(header, row, strict=True))
-
-
-def _check_judged(queries: Mapping[str, str], qrels: Qrels, judged_in: Path) -> None:
     if not qrels:
-        raise DataError(f"{judged_in} has no judgements in it")
-    if strangers := qrels.keys() - queries.keys():
-        raise DataError(f"{judged_in} judges the query {min(strangers)!r}, which queries.jsonl has not")
+        raise DataError(f"{path} has no judgements in it")
+    return qrels
 
 
 # --- TREC's tags -----------------------------------------------------------------------------------------------------
 
 _START = re.compile(r"(?=<top>|<topic\b)", re.I)
-_TOPIC = re.compile(r"<(top)>(.*?)</top>(.*)|<topic\b([^<>]*)>(.*?)</topic>(.*)", re.DOTALL | re.I)
+_TOPIC = re.compile(r"<(top(?:ic)?)\b([^<>]*)>(.*?)</\1>(.*)", re.DOTALL | re.I)
 _NUMBER = re.compile(r"\bnumber\s*=\s*[\"']?([^\"'>\s]+)", re.I)
 # A field ends where the next tag begins; "p < 0.05" is no tag.
 _TAG = re.compile(r"(</?[a-z][\w-]*(?:\s[^<>]*)?>)", re.I)
@@ -280,27 +267,22 @@ def _parse_document(text: str, where: str) -> dict[str, str]:
 def read_topics(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, row) of each <top> or <topic> of a file: "query_id" and "query"."""
     before, *pieces = _START.split("\n".join(line for _, line in tables.read_lines(path)))
-    topics = dict[str, dict[str, Any]]()
     between = [before]
     for count, piece in enumerate(pieces, start=1):
         where = f"{path}, topic {count}"
         match = _TOPIC.fullmatch(piece)
         if not match:
             raise DataError(f"{where} has no end; was the file broken off?")
-        top, inside, after, attributes, content, behind = match.groups()
-        between.append(after if top else behind)
-        number, text = _parse_topic(attributes or "", inside if top else content, where, of_xml=not top)
-        if number in topics:
-            raise DataError(f"{path}: topic {number!r} is there twice")
-        topics[number] = {"query_id": number, "query": text}
-    if not topics:
+        tag, attributes, inside, behind = match.groups()
+        between.append(behind)
+        yield where, _parse_topic(attributes, inside, where, of_xml=tag.lower() == "topic")
+    if not pieces:
         raise DataError(f"{path} has no <top> or <topic> in it")
     if rest := _BETWEEN.sub("", "".join(between)):
         raise DataError(f"{path}: {tables.brief(rest)} stands outside of any topic")
-    yield from ((f"{path}, topic {number}", row) for number, row in topics.items())
 
 
-def _parse_topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> tuple[str, str]:
+def _parse_topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> dict[str, str]:
     outside, *rest = _TAG.split(inside)
     fields = list[tuple[str, str]]()
     if of_xml and not rest:  # the query stands in the element itself
@@ -318,4 +300,4 @@ def _parse_topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> t
     parts = [value for name, value in fields if name in _FIELDS]
     if not (text := tables.check_text(" ".join(" ".join(parts).split()), where)):
         raise DataError(f"{where} has neither a title nor a description")
-    return tables.check_id(numbers[0].strip(), where), text
+    return {"query_id": numbers[0].strip(), "query": text}

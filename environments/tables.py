@@ -45,18 +45,15 @@ def seek_file(folder: Path, name: str) -> Path | None:
 def find_tables(folder: Path, *stems: str) -> list[Path]:
     """Return the files of the first of `stems` that exists: `stem.jsonl`, `.gz`, `.parquet`, or parts in `stem/`.
 
-    Of parts only those named as the test split, if any are. DataError when none exists, and when a part is missing.
+    DataError when none exists, and when a part is missing.
     """
     for stem in stems:
-        for ending in (".jsonl", ".gz", ".parquet"):
-            if (path := folder / f"{stem}{ending}").is_file():
-                return [path]
-        for ending in (".parquet", ".jsonl", ".gz"):
-            if parts := sorted((folder / stem).glob(f"*{ending}")):
-                return check_parts([path for path in parts if re.match(r"test\b", path.name)] or parts)
-    raise DataError(
-        f"{folder} holds no {' or '.join(f'{stem}.jsonl' for stem in stems)} (nor the same as .gz or .parquet)"
-    )
+        for pattern in (f"{stem}{{}}", f"{stem}/*{{}}"):
+            for ending in (".jsonl", ".gz", ".parquet"):
+                if found := sorted(folder.glob(pattern.format(ending))):
+                    return check_parts(found)
+    wanted = " or ".join(f"{stem}.jsonl" for stem in stems)
+    raise DataError(f"{folder} holds no {wanted} (nor the same as .gz or .parquet)")
 
 
 def check_parts(parts: list[Path]) -> list[Path]:
@@ -162,21 +159,17 @@ def _parse(text: str, where: str) -> Any:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, " if error.lineno > 1 else ""
         raise DataError(f"{where}: not whole JSON ({place}column {error.colno}: {error.msg})") from None
-    except _KeyTwice as error:
+    except DataError as error:
         raise DataError(f"{where}: {error}") from None
     except (RecursionError, ValueError):
         raise DataError(f"{where}: the JSON is nested too deeply, or has too long a number") from None
 
 
-class _KeyTwice(ValueError):
-    """An object has a key twice, of which Python's reader keeps the last without a word."""
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
-    if len(content) < len(pairs):
+    if len(content) < len(pairs):  # of which Python's reader keeps the last without a word
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise _KeyTwice(f"the key {twice[:60]!r} is there twice")
+        raise DataError(f"the key {twice[:60]!r} is there twice")
     return content
 
 
@@ -266,9 +259,8 @@ def check_text(value: Any, where: str, name: str = "text", *, optional: bool = F
 
 def check_grade(value: Any, where: str) -> float:
     """Return `value`, a number or one in a cell of a table, as a grade."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST_GRADE:
-        return float(value)
-    if isinstance(value, str) and _NUMBER.fullmatch(value) and abs(number := float(value)) <= LARGEST_GRADE:
-        return number
+    number = float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+    if isinstance(number, (int, float)) and not isinstance(number, bool) and abs(number) <= LARGEST_GRADE:
+        return float(number)
     shown = repr(value[:20]) if isinstance(value, str) else brief(value)
     raise DataError(f"{where}: the score {shown} is not a number up to {LARGEST_GRADE}")

@@ -603,7 +603,7 @@ SAID = {
     "a topic without an end": ("TREC SGML", "topics.txt", b"Anything helps.\n</top>", b"", r"topic 1 has no end"),
     "a topic without a title": ("TREC SGML", "topics.txt", b"<title>Closed", b"<titel>", r"topic 2 has neither"),
     "a topic without a number": ("TREC XML", "topics.xml", b'number="301"', b'nr="301"', r"topic 1 has 0 numbers"),
-    "a topic twice": ("TREC XML", "topics.xml", b"'302'", b"'301'", r"topic '301' is there twice"),
+    "a topic twice": ("TREC XML", "topics.xml", b"'302'", b"'301'", r"topic 2: .*'301' has another text in .*topic 1"),
     "words between topics": ("TREC XML", "topics.xml", b"<topics", b"lost <topics", r"'lost' stands outside of any"),
 }
 
