@@ -12,7 +12,7 @@ metrics) is not read here.
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -44,15 +44,6 @@ _COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
         "doc_id": (*layouts.DOCUMENT, "docno", "pid"),
         "grade": (*layouts.SCORE, "grade", "rel"),
     },
-}
-_BARE = {  # the columns of lines under no header
-    "documents": ("id", "text"),
-    "queries": ("query_id", "query"),
-    "judgements": ("query_id", "iteration", "doc_id", "grade"),
-}
-_TAGGED: dict[str, Callable[[Path], Iterator[tuple[str, dict[str, Any]]]]] = {
-    "documents": layouts.read_trec_documents,
-    "queries": layouts.read_topics,
 }
 _ENDINGS = (".parquet", ".arrow", ".jsonl", ".tsv", ".csv", "")  # of several, the first is read; "" is any
 _ASIDE = re.compile(r"^\.|^cache-|readme|^(state|dataset_\w+)\.json$|\.(md|toml|py)$", re.I)  # beside the tables
@@ -88,7 +79,7 @@ def read_collection(
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
     documents, queries, judgements = found = _open_tables(folder, columns or {}, judged_in)
-    form = _FORMS.get(_ending(documents.files[0]), "BEIR") if "iteration" not in judgements.there else "TREC"
+    form = "TREC" if "iteration" in judgements.there else _FORMS.get(_ending(documents.files[0]), "BEIR")
     form = form if folder == place else "ir_datasets"
     counts = Counter[str]()
     corpus, asked = documents.open(home, counts), _read_queries(queries, counts)
@@ -96,9 +87,8 @@ def read_collection(
     said = [f"{place} is read as {form}: {', '.join(map(str, found))}."]
     if not qrels:
         raise DataError(f"{place}: no query has a judgement; do both have the same ids? {said[0]}")
-    judged = {query_id: text for query_id, text in asked.items() if query_id in qrels}
+    judged = {query_id: asked[query_id] for query_id in qrels}
     counts["queries without a judgement, left out"] = len(asked) - len(judged)
-    qrels = {query_id: qrels[query_id] for query_id in judged}
     said += say_oddities(judged, qrels, corpus, counts, separator)
     return Read(form, corpus, judged, qrels, splits, tuple(said))
 
@@ -132,7 +122,8 @@ def _read_judgements(
         chosen[split].add(query_id)
     test = tuple(one for one in queries if one in chosen["test"])
     dev = tuple(one for one in queries if one in chosen["dev"] and one not in chosen["test"])
-    return qrels, {"dev": dev, "test": test} if dev and test else {}
+    in_order = {query_id: qrels[query_id] for query_id in queries if query_id in qrels}
+    return in_order, {"dev": dev, "test": test} if dev and test else {}
 
 
 def say_oddities(
@@ -140,9 +131,8 @@ def say_oddities(
 ) -> list[str]:
     """Return a sentence for the sizes of a collection, and for each of `counts` and what else is odd in it."""
     known = {one.rpartition(separator)[0] or one for one in documents} if separator else documents
-    missing = {doc_id for doc_id in set[str]().union(*qrels.values()) if doc_id not in known}
     every = [(doc_id, grade) for judged in qrels.values() for doc_id, grade in judged.items()]
-    grades = [grade for _, grade in every]
+    missing, grades = {doc_id for doc_id, _ in every if doc_id not in known}, [grade for _, grade in every]
     vain = sum(max(judged.values(), default=0) <= 0 for judged in qrels.values())
     counts["judged documents that are not in the corpus"] = len(missing)
     counts["judgements above 0 of those"] = sum(grade > 0 and doc_id in missing for doc_id, grade in every)
@@ -168,10 +158,8 @@ class _Table:
         """Look at the first row. DataError when there is none, or a column that is needed is not in it."""
         self._folder, self.name, self.files = folder, name, files
         if not files:
-            words = " or ".join(_WORDS[name])
-            raise DataError(
-                f"{folder} has no {name}: no file or folder is called {words} (.jsonl, .csv, .parquet, ...)"
-            )
+            words = f"{' or '.join(_WORDS[name])} (.jsonl, .csv, .parquet, ...)"
+            raise DataError(f"{folder} has no {name}: no file or folder is called {words}")
         ours = _COLUMNS[name].items()
         self._names = {our: (*filter(None, [columns.get(our)]), *names, our) for our, names in ours}
         where, first = next(self._rows(self.files[0]), (str(self.files[0]), {}))
@@ -214,29 +202,28 @@ class _Table:
 
     def _rows(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (place, row) of each row of a file, in whatever form it is."""
-        packed, known = path.suffix in _ENDINGS[:2], {one for names in self._names.values() for one in names}
-        first = "{" if packed else next(tables.read_lines(path), (0, ""))[1].strip()
+        first = "{" if path.suffix in _ENDINGS[:2] else next(tables.read_lines(path), (0, ""))[1].strip()
         if first.startswith(("{", "[")):
-            yield from tables.read_rows([path])
-        elif first.startswith("<") and self.name in _TAGGED:
-            yield from _TAGGED[self.name](path)
-        else:
-            yield from self._cells(path, first, known)
+            return tables.read_rows([path])
+        if first.startswith("<") and self.name != "judgements":
+            return layouts.read_topics(path) if self.name == "queries" else layouts.read_trec_documents(path)
+        return self._cells(path, first)
 
-    def _cells(self, path: Path, first: str, known: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _cells(self, path: Path, first: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (place, row) of each line of cells; the first line names the columns, or is a row of the usual ones."""
+        known = {one for names in self._names.values() for one in names}
         separator = "\t" if "\t" in first or self.name != "judgements" else None
         if is_csv := _ending(path) == ".csv":
             separator = ";" if first.count(";") > first.count(",") else ","
         if is_csv or sum(cell.strip().lower() in known for cell in first.split("\t")) > 1:
             rows = tables.read_cells(path, separator=separator)
             where, header = next(rows, (str(path), []))
-            lower = {cell: cell.strip().lower() for cell in header}
-            header = [lower[cell] if cell not in known and lower[cell] in known else cell for cell in header]
+            header = [low if (low := cell.strip().lower()) in known and cell not in known else cell for cell in header]
             if twice := next((cell for cell in header if cell in known and header.count(cell) > 1), None):
                 raise DataError(f"{where}: the column {twice!r} is there twice")
         else:
-            header = list(_BARE[self.name])
+            header = [our for our in self._names if our != "title"]
+            header[1:1] = ["iteration"] * (self.name == "judgements")
             form = f" ({', '.join(header)}), or a first line that names the columns"
             rows = tables.read_cells(path, len(header), separator, form)
         yield from ((where, dict(zip(header, cells, strict=True))) for where, cells in rows)
@@ -321,4 +308,4 @@ def read_port(folder: Path, home: Path) -> Collection:
     qrels, _ = _read_judgements(judgements, asked, counts)
     if not qrels or (strange := counts["judgements of unknown queries, left out"]):
         raise DataError(f"{folder}: {strange if qrels else 'all'} of the {judgements} are not of the {queries}")
-    return Collection(corpus, {one: text for one, text in asked.items() if one in qrels}, qrels)
+    return Collection(corpus, {query_id: asked[query_id] for query_id in qrels}, qrels)
