@@ -39,7 +39,6 @@ RELEASE = Release(
 METRICS = ("nDCG@10", "R@5", "R@20")
 TRIPLETS = "Triplets"  # the metric of dev triplets; their comparisons have this label
 POOL, CORPUS = "pool", "corpus"
-DEV = "the release's: other queries over other documents"
 
 Labels = Mapping[str, float]
 Pairs = Iterator[tuple[str, str]]
@@ -192,17 +191,15 @@ def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, Collectio
 def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
     if len(parts) == 1:
         return next(iter(parts.values())).documents
-    if shared := parts["dev"].queries.keys() & parts["test"].queries.keys():
-        raise UsageError(
-            f"the dev and the test queries of birco/{request.name} share the id {min(shared)!r}; "
-            "use --split test or --split dev"
-        )
     test, dev = parts["test"].documents, parts["dev"].documents
-    if different := [doc_id for doc_id in dev if doc_id in test and dev[doc_id] != test[doc_id]]:
-        raise UsageError(
-            f"the dev and the test documents of birco/{request.name} share the id {different[0]!r}; "
-            "they are separate collections, so use --split test or --split dev"
-        )
+    queries = parts["dev"].queries.keys() & parts["test"].queries.keys()
+    different = [doc_id for doc_id in dev if doc_id in test and dev[doc_id] != test[doc_id]]
+    for what, shared in (("queries", queries), ("documents", different)):
+        if shared:
+            raise UsageError(
+                f"the dev and the test {what} of birco/{request.name} share the id {min(shared)!r}; "
+                "they are separate collections, so use --split test or --split dev"
+            )
     return Corpus([*test.values(), *(document for doc_id, document in dev.items() if doc_id not in test)])
 
 
@@ -275,7 +272,7 @@ def _facts(task: Task) -> Facts:
             "Each query's pool is ranked; gain is the label, linear; labels from 1 on count for recall, and queries "
             "without any are left out of it. The paper's figures are means over 1,000 bootstrap resamples."
         ),
-        dev_split=f"{DEV}; triplets of appendix D are counted on it",
+        dev_split="the release's: other queries over other documents; triplets of appendix D are counted on it",
         documents={},
         queries=task.queries,
         files=tuple(f"datasets/{task.folder}/{split}_set.pickle" for split in ("test", "dev")),

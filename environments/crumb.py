@@ -32,13 +32,10 @@ RELEASE = Release(
     paper="Benchmarking Information Retrieval Models on Complex Retrieval Tasks",
 )
 METRICS = ("nDCG@10", "R@100", "R@1000", "nDCG@5", "P@10", "R@10", "RR@10")
-PASSAGE, DOCUMENT = "passage", "document"
-# What judges: passages, or whole documents (which is MaxP when passages are searched).
-BY_PASSAGE, BY_DOCUMENT = "passage", "document"
+PASSAGE, DOCUMENT = "passage", "document"  # what is searched, and what is judged (MaxP where only the latter is whole)
 Grades = dict[str, float]
 _QRELS = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
 MAX_P_DEPTH = 2000  # passages a query, section 4 of the paper
-DEV = "the release's: validation queries, 10 % of all or 100, whichever is fewer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +148,10 @@ def load(request: Request) -> Environment:
     headline = request.qrels or next(iter(judgements))
     if headline not in judgements:
         raise UsageError(f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out --qrels")
+    notes = ["this task was never cut into passages: :document searches the same text"]
+    notes *= request.variant == DOCUMENT and task.whole
+    if request.variant == PASSAGE and (bare := [row.query_id for row in rows if not row.passage]):
+        notes.append(f"{len(bare)} queries have no passage judgements and count 0 by these, e.g. {bare[0]!r}")
     max_p = judgements[headline].unit_of is not None
     return request.make(
         RELEASE,
@@ -165,20 +166,20 @@ def load(request: Request) -> Environment:
         depth=MAX_P_DEPTH if max_p else 1000,
         max_p=max_p,
         hints={"document": task.document},
-        notes=_notes(request, task, rows),
+        notes=tuple(notes),
     )
 
 
 def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documents: Corpus) -> dict[str, Judgements]:
     by_document = {row.query_id: row.full_document for row in rows}
     if request.variant == DOCUMENT and not task.whole:
-        return {BY_DOCUMENT: Judgements(by_document)}
+        return {DOCUMENT: Judgements(by_document)}
     binary = {row.query_id: row.passage_binary for row in rows} if task.binary else None
     if unlabelled := [row.query_id for row in rows if task.binary and not row.passage_binary]:
         raise DataError(
             f"{request.folder}: query {unlabelled[0]!r} has no passage_binary_qrels, which {request.task} is scored by"
         )
-    by_passage = {BY_PASSAGE: Judgements({row.query_id: row.passage for row in rows}, binary)}
+    by_passage = {PASSAGE: Judgements({row.query_id: row.passage for row in rows}, binary)}
     if not task.max_p:
         return by_passage
 
@@ -195,16 +196,7 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
                 f"{request.folder}: the documents judged for query {row.query_id!r} are not those that its passages "
                 f"were cut from, e.g. {parent(judged[0])!r}; are all files from the same release?"
             )
-    return {BY_DOCUMENT: Judgements(by_document, unit_of=parent), **by_passage}
-
-
-def _notes(request: Request, task: Task, rows: list[LabelledQuery]) -> tuple[str, ...]:
-    notes = []
-    if request.variant == DOCUMENT and task.whole:
-        notes.append("this task was never cut into passages: :document searches the same text")
-    if request.variant == PASSAGE and (bare := [row.query_id for row in rows if not row.passage]):
-        notes.append(f"{len(bare)} queries have no passage judgements and count 0 by these, e.g. {bare[0]!r}")
-    return tuple(notes)
+    return {DOCUMENT: Judgements(by_document, unit_of=parent), **by_passage}
 
 
 def _read_corpus(request: Request, task: Task) -> Corpus:
@@ -273,12 +265,12 @@ def _facts(task: Task) -> Facts:
         protocol += " Not cut into passages."
     if task.binary:
         protocol += " Recall and the rest take the binary labels that are released beside the graded ones."
-    corpora = ["passage_corpus.jsonl"] if task.whole else ["passage_corpus.jsonl", "full_document_corpus.jsonl"]
+    corpora = ["passage_corpus.jsonl", *["full_document_corpus.jsonl"] * (not task.whole)]
     return Facts(
         asked=task.instruction,
         metric="nDCG@10",
         protocol=protocol,
-        dev_split=DEV,
+        dev_split="the release's: validation queries, 10 % of all or 100, whichever is fewer",
         documents={PASSAGE: task.passages, DOCUMENT: task.documents or task.passages},
         queries=task.queries,
         files=tuple(f"{folder}/{name}" for name in [*corpora, "eval/query_labels.jsonl", "val/query_labels.jsonl"]),
@@ -290,5 +282,5 @@ SUITE = Suite(
     tasks={name: _facts(task) for name, task in TASKS.items()},
     load=load,
     variants=(PASSAGE, DOCUMENT),
-    judgements=(BY_DOCUMENT, BY_PASSAGE),
+    judgements=(DOCUMENT, PASSAGE),
 )

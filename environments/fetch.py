@@ -39,7 +39,6 @@ LISTING_BYTES = 64 << 20  # of a listing, at most; 100,000 files, GitHub's most,
 TIMEOUT = httpx.Timeout(30.0, connect=10.0)  # seconds without a byte, not for a whole file
 
 _T = TypeVar("_T")
-_Row = tuple[str, Any, Any, Any]  # path, size, address and URL of a listed file, unchecked
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,11 @@ class Listed:
     size: int  # in bytes
     address: str  # "sha256:<hex>" or "git:<hex>" (a blob id)
     url: str
+
+    def __post_init__(self) -> None:
+        known = re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", self.address)
+        if not known or not isinstance(self.size, int) or self.size < 0:
+            raise ValueError(self.path)
 
     def part(self, folder: Path) -> Path:
         """Return the path of the partial file; another revision's has another name."""
@@ -66,7 +70,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     task, suite = f"{suite_name}/{name}", environments.suite(suite_name)
     release, paths = suite.release, suite.tasks[name].files
     marker = environments.marker_of(task)
-    folder = marker.parent
+    folder, listed = marker.parent, list[Listed]()
 
     def busy() -> None:
         raise RunConflict(f"another process is fetching {task} into {folder}; wait for it")
@@ -96,8 +100,11 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             _mark(marker, task, release, listed)
     except OSError as error:
         if error.errno in disk.FULL:
-            why = f"{folder}: {error.strerror}. Make room, and the same command goes on from there"
-            raise DataError(why) from None
+            here = sum(max(_size_of(folder / file.path), _size_of(file.part(folder))) for file in listed)
+            why = (
+                f"{folder}: {error.strerror}; {decimal(here)} of {decimal(sum(file.size for file in listed))} are here"
+            )
+            raise DataError(f"{why}. Make room, and the same command goes on from there") from None
         why = f"{error.filename or folder} cannot be written: {error.strerror or error}; set SEXTANT_HOME"
         raise UsageError(why) from None
     say(f"{task}: whole and checked, in {folder}")
@@ -105,11 +112,10 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
 
 
 def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
-    if not environments.fetched_from(marker, release):
-        return False
     try:
         marked = json.loads(marker.read_bytes())["files"]
-        return all(disk.sha256(marker.parent / path) == marked[path]["sha256"] for path in paths)
+        same = all(disk.sha256(marker.parent / path) == marked[path]["sha256"] for path in paths)
+        return same and environments.fetched_from(marker, release)
     except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError):
         return False
 
@@ -126,27 +132,19 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
     """Download one file. DataError when it is not the listed one (the part goes) or cannot be had (it stays)."""
     part, what = file.part(folder), f"{file.path} of {release}"
     part.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        _try_again(lambda: _receive(client, file, part, progress), what, file.url, lambda: _size_of(part))
-        size, address = _size_of(part), _address(part, file)
-        if (size, address) != (file.size, file.address):
-            part.unlink()
-            raise DataError(
-                f"{what} is not what is listed: expected {file.address}, {file.size} bytes, got {address}, {size} "
-                "bytes; fetch again; if it stays so, the release has changed"
-            )
-        disk.sync(part)  # content, and below the name: the marker must not outlive them
-        part.replace(folder / file.path)
-        for left in part.parent.glob(f"{part.name.rsplit('.', 2)[0]}.*.part"):  # of other revisions
-            left.unlink()
-        disk.sync(part.parent)
-    except OSError as error:
-        if error.errno not in disk.FULL:
-            raise
+    _try_again(lambda: _receive(client, file, part, progress), what, file.url, lambda: _size_of(part))
+    size, address = _size_of(part), _address(part, file)
+    if (size, address) != (file.size, file.address):
+        part.unlink()
         raise DataError(
-            f"{part}: {error.strerror}; {decimal(_size_of(part))} of {decimal(file.size)} are here. "
-            "Make room, and the same command goes on from there"
-        ) from None
+            f"{what} is not what is listed: expected {file.address}, {file.size} bytes, got {address}, {size} "
+            "bytes; fetch again; if it stays so, the release has changed"
+        )
+    disk.sync(part)  # content, and below the name: the marker must not outlive them
+    part.replace(folder / file.path)
+    for left in part.parent.glob(f"{part.name.rsplit('.', 2)[0]}.*.part"):  # of other revisions
+        left.unlink()
+    disk.sync(part.parent)
 
 
 def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress) -> None:
@@ -227,19 +225,18 @@ def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) 
         base, read = _server("SEXTANT_GITHUB_API", "https://api.github.com"), _list_github
     what = str(release)
     try:
-        rows = {row[0]: row for row in _try_again(lambda: read(client, release, base), what, base)}
+        rows = {file.path: file for file in _try_again(lambda: read(client, release, base), what, base)}
         for path in rows:  # of all files, also of those that are not needed
             inside = PurePosixPath(path)
             if inside.is_absolute() or ".." in inside.parts or "\0" in path:
                 raise DataError(f"the listing of {what} is refused: {path!r:.200} leads out of its folder")
-        listed = [_check_row(*rows[path]) for path in paths if path in rows]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise DataError(
             f"{base} answers for {what} with what is no listing of files; is it the right address?"
         ) from None
     if missing := [path for path in paths if path not in rows]:
         raise DataError(f"{what} has no file {missing[0]!r}")
-    return listed
+    return [rows[path] for path in paths]
 
 
 def _server(variable: str, usual: str) -> str:
@@ -249,7 +246,7 @@ def _server(variable: str, usual: str) -> str:
     return address
 
 
-def _list_hub(client: httpx.Client, release: Release, base: str) -> list[_Row]:
+def _list_hub(client: httpx.Client, release: Release, base: str) -> list[Listed]:
     info = _get_json(client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}?blobs=true")
     if info["sha"] != release.revision:
         raise DataError(f"{base} answers for {release} with revision {info['sha']!r:.50}")
@@ -258,16 +255,16 @@ def _list_hub(client: httpx.Client, release: Release, base: str) -> list[_Row]:
     for file in info["siblings"]:
         name, lfs = file["rfilename"], file.get("lfs")
         address = f"sha256:{lfs['sha256']}" if lfs else f"git:{file['blobId']}"
-        rows.append((name, file["size"], address, f"{files}/{quote(name)}"))
+        rows.append(Listed(name, file["size"], address, f"{files}/{quote(name)}"))
     return rows
 
 
-def _list_github(client: httpx.Client, release: Release, base: str) -> list[_Row]:
+def _list_github(client: httpx.Client, release: Release, base: str) -> list[Listed]:
     raw = _server("SEXTANT_GITHUB_RAW", "https://raw.githubusercontent.com")
     files = f"{raw}/{release.repository}/{release.revision}"
     tree = _get_json(client, f"{base}/repos/{release.repository}/git/trees/{release.revision}?recursive=1")["tree"]
     blobs = [entry for entry in tree if entry["type"] == "blob"]
-    return [(blob["path"], blob["size"], f"git:{blob['sha']}", f"{files}/{quote(blob['path'])}") for blob in blobs]
+    return [Listed(one["path"], one["size"], f"git:{one['sha']}", f"{files}/{quote(one['path'])}") for one in blobs]
 
 
 def _get_json(client: httpx.Client, url: str) -> Any:
@@ -281,13 +278,6 @@ def _get_json(client: httpx.Client, url: str) -> Any:
             if monotonic() > ends:
                 raise httpx.ReadTimeout(f"its listing takes longer than {LISTING_SECONDS:g} s")
     return json.loads(content)
-
-
-def _check_row(path: str, size: Any, address: Any, url: Any) -> Listed:
-    known = re.fullmatch(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}", address)
-    if not known or not isinstance(size, int) or size < 0 or not isinstance(url, str):
-        raise ValueError(path)
-    return Listed(path, size, address, url)
 
 
 def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[], int] = int) -> _T:

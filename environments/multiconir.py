@@ -42,10 +42,8 @@ HARD = tuple(f"HN{n}" for n in TENS)
 COLUMNS = {
     "Task1": (*(f"Query{n}" for n in TENS), "Positive", *HARD, *(f"HN_{n}" for n in TENS)),
     "Task2_&_3": ("Query10", "Natural_Query10", "Positive", *HARD),
-    "512": ("Query10", "Positive", *HARD),
-    "1024": ("Query10", "Positive", *HARD),
+    **dict.fromkeys(LENGTHS.values(), ("Query10", "Positive", *HARD)),
 }
-WINS = tuple(f"Win({k})" for k in TENS)
 LADDER = ("Positive", *HARD)  # from all ten conditions met to none
 
 
@@ -76,13 +74,13 @@ class _Draft:
     """The parts of an environment, gathered record by record."""
 
     objective: str
+    prefix: str  # of the ids of padded documents
     documents: dict[str, str] = field(default_factory=dict)  # doc_id -> text
     ids: dict[str, str] = field(default_factory=dict)  # text -> doc_id of the first document with it
     queries: list[Query] = field(default_factory=list)
     grades: dict[str, dict[str, float]] = field(default_factory=dict)
     comparisons: dict[str, tuple[Comparison, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
     def document(self, text: str, doc_id: str, beside: Collection[str] = ()) -> str:
         """Return the id of the document with this text: `doc_id`, or that of an earlier one unless it is in `beside`.
@@ -108,25 +106,19 @@ class _Draft:
 def load(request: Request) -> Environment:
     """Load one domain in one variant, from the release or a folder with its datasets."""
     task = TASKS[request.name]
-    variant = request.variant
     if not any((request.folder / part).is_dir() for part in ("datasets", "Task1", "Task2_&_3", "Task4")):
         return _ported(request, task)
-    draft = _Draft(request.objective(task.objective))
-    if variant in LENGTHS:
-        rows = read_csv(request.folder, task.name, LENGTHS[variant])
-        ladders = [_ladder(draft, row, record, LENGTHS[variant]) for record, row in enumerate(rows, start=1)]
-        for record in _chosen(rows, request):
-            draft.ask_ladder(f"{record}-q10", rows[record - 1]["Query10"], ladders[record - 1])
-    else:
-        single = read_csv(request.folder, task.name, "Task1")
-        rows = read_csv(request.folder, task.name, "Task2_&_3")
-        if not {row["Positive"] for row in single} & {row["Positive"] for row in rows}:
-            draft.notes.append(f"Task1 and Task2_&_3 of {task.name} have no positive document in common")
-        _all_documents(draft, single, rows)
-        ask = {SEARCH: _search, COMPLEXITY: _complexity, MONOTONICITY: _monotonicity, FORMAT: _format}[variant]
-        records = single if variant == COMPLEXITY else rows
-        for record in _chosen(records, request):
-            ask(draft, records[record - 1], record)
+    padded = LENGTHS.get(request.variant, "")
+    draft = _Draft(request.objective(task.objective), padded and f"{padded}-")
+    single = [] if padded else read_csv(request.folder, task.name, "Task1")
+    rows = read_csv(request.folder, task.name, padded or "Task2_&_3")
+    _add_documents(draft, single, rows)
+    ask = {SEARCH: _search, COMPLEXITY: _complexity, FORMAT: _format}.get(request.variant, _monotonicity)
+    records = single if request.variant == COMPLEXITY else rows
+    dev, numbers = DEV_MINI if request.data == "mini" else DEV, [str(n) for n in range(1, len(records) + 1)]
+    for record in map(int, dev.choose(numbers, request.split, request.source(RELEASE))):
+        ask(draft, records[record - 1], record)
+    apart = not padded and not {row["Positive"] for row in single} & {row["Positive"] for row in rows}
     return _make(
         request,
         documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
@@ -134,19 +126,13 @@ def load(request: Request) -> Environment:
         judgements={"gold": Judgements(draft.grades)},
         comparisons=draft.comparisons,
         twins=draft.twins,
-        notes=tuple(draft.notes),
+        notes=(f"Task1 and Task2_&_3 of {task.name} have no positive document in common",) * apart,
         split_note="" if request.split == "all" else OURS,
     )
 
 
-def _chosen(rows: Sequence[Row], request: Request) -> list[int]:
-    """Return the numbers, from 1, of the records of the split; all queries of a record are in the same split."""
-    dev, records = DEV_MINI if request.data == "mini" else DEV, [str(n) for n in range(1, len(rows) + 1)]
-    return [int(record) for record in dev.choose(records, request.split, request.source(RELEASE))]
-
-
-def _all_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) -> None:
-    """Add every document of the domain, unpadded, so that all variants but the padded ones share a corpus."""
+def _add_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) -> None:
+    """Add every document of the domain, so that all variants but the padded ones share a corpus."""
     for record, row in enumerate(rows, start=1):
         _ladder(draft, row, record)
     for record, row in enumerate(single, start=1):
@@ -156,12 +142,11 @@ def _all_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) ->
             draft.document(row[f"HN_{n}"], f"{record}-T1-HN_{n}")
 
 
-def _ladder(draft: _Draft, row: Row, record: int, prefix: str = "") -> list[str]:
+def _ladder(draft: _Draft, row: Row, record: int) -> list[str]:
     """Return the ids of a record's positive and its ten negatives, best first."""
-    start = f"{record}-{prefix}-" if prefix else f"{record}-"
     ladder: list[str] = []
     for name in LADDER:
-        ladder.append(draft.document(row[name], f"{start}{name}", beside=ladder))
+        ladder.append(draft.document(row[name], f"{record}-{draft.prefix}{name}", beside=ladder))
     return ladder
 
 
@@ -192,12 +177,9 @@ def _format(draft: _Draft, row: Row, record: int) -> None:
 
 def _make(request: Request, **fields: Any) -> Environment:
     """Make the environment with the metrics of its variant, the headline first."""
-    wins = ("Win", *WINS)
-    metrics = {
-        SEARCH: ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10"),
-        FORMAT: ("Flip", *wins),
-        COMPLEXITY: wins,
-    }.get(request.variant, (*wins, "nDCG@10"))
+    wins = ("Win", *(f"Win({k})" for k in TENS))
+    searched = ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10")
+    metrics = {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(request.variant, (*wins, "nDCG@10"))
     return request.make(RELEASE, metrics=metrics, metric=metrics[0], **fields)
 
 
@@ -220,7 +202,7 @@ def _ported(request: Request, task: Task) -> Environment:
 
 def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
     """Read the rows of `file` (a key of COLUMNS) of `domain` ("Legal Document"). DataError names row and column."""
-    inside = "Task4" if file in ("512", "1024") else file
+    inside = "Task4" if file in LENGTHS.values() else file
     name = f"{inside}/{domain}_{file}.csv"
     path = next((path for path in (folder / "datasets" / name, folder / name) if path.is_file()), None)
     if path is None:
@@ -228,7 +210,11 @@ def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
     rows: list[Row] = []
     cells = tables.read_cells(path, separator=",")
     _, header = next(cells, ("", []))
-    _check_header(header, COLUMNS[file], path)
+    if missing := [column for column in COLUMNS[file] if column not in header]:
+        has = ", ".join(map(tables.brief, header)) or "nothing"
+        raise DataError(f"{path} has no column {missing[0]!r}; it has {has:.300}")
+    if twice := [column for column in COLUMNS[file] if header.count(column) > 1]:
+        raise DataError(f"{path} has the column {twice[0]!r} twice")
     for where, values in cells:
         row = dict(zip(header, values, strict=True))
         if empty := [column for column in COLUMNS[file] if not row[column].strip()]:
@@ -237,14 +223,6 @@ def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
     if not rows:
         raise DataError(f"{path} has no rows in it")
     return rows
-
-
-def _check_header(there: Sequence[str], columns: Sequence[str], path: Path) -> None:
-    has = ", ".join(map(tables.brief, there)) or "nothing"
-    if missing := [name for name in columns if name not in there]:
-        raise DataError(f"{path} has no column {missing[0]!r}; it has {has:.300}")
-    if twice := [name for name in columns if there.count(name) > 1]:
-        raise DataError(f"{path} has the column {twice[0]!r} twice")
 
 
 def _facts(task: Task) -> Facts:
