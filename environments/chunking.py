@@ -48,7 +48,7 @@ def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:
     """Yield (headings above, those of them that have had no block yet, text) of each block; a bare heading is one."""
     path: list[str] = []
     fresh: list[str] = []
-    for text in [*_parts(markdown), ""]:
+    for text in [*filter(None, _parts(markdown)), ""]:
         match = _HEADING.match(text)
         level = len(match[1]) if match else 0
         if match or not text:
@@ -67,24 +67,20 @@ def _level(heading: str) -> int:
 
 
 def _parts(markdown: str) -> Iterator[str]:
-    """Yield headings, and the runs of lines between headings and blank lines, with fenced code whole."""
+    """Yield headings, and the runs of lines between headings and blank lines, with fenced code whole; some are ""."""
     lines: list[str] = []
     fence = ""  # what opened the code block at hand
     for line in markdown.splitlines():
         heading = not fence and _HEADING.match(line)
         if heading or (not fence and not line.strip()):
-            if lines:
-                yield "\n".join(lines)
-                lines = []
-            if heading:
-                yield line.strip()
+            yield from ("\n".join(lines), line.strip())
+            lines = []
             continue
         if marker := _FENCE.match(line):
             # Only what opened a block closes it.
             fence = marker[1] if not fence else "" if marker[1] == fence else fence
         lines.append(line.rstrip())
-    if lines:
-        yield "\n".join(lines)
+    yield "\n".join(lines)
 
 
 @cache

@@ -34,7 +34,6 @@ from tools.errors import DataError
 from tools.records import Document
 
 LARGE = 8_000_000  # characters of documents from which on a corpus is stored: about a quarter of a second of reading
-REPEATED, EMPTY = "documents that are there again, counted once", "documents without a text"
 _SETTLED = 2_000_000_000  # nanoseconds after which another change of a file has another time, on every file system
 _DIGESTS = ".digests.json"  # beside the stored corpora
 
@@ -131,13 +130,13 @@ def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) 
         check_interrupts()
         if document.doc_id in seen:
             repeats.setdefault(document.doc_id, []).append((where, hash(document)))
-            counts[REPEATED] += 1
+            counts["documents that are there again, counted once"] += 1
             continue
         seen.add(document.doc_id)
         if (left := left - len(document.title) - len(document.text)) < 0:
             raise tables.unpacks_too_far(where)
         has_words = has_words or any(map(str.isalnum, document.title + document.text))
-        counts[EMPTY] += not (document.title.strip() or document.text.strip())
+        counts["documents without a text"] += not (document.title.strip() or document.text.strip())
         yield document
     if not has_words:
         raise DataError(f"{files[0]} has no words in it; nothing can be searched")
@@ -173,15 +172,10 @@ def read_obliq(folder: Path, home: Path) -> Collection:
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
     gold = _read_qrels(qrels_file, queries)
-    if unjudged := queries.keys() - gold.keys():
-        raise DataError(f"{queries_file}: query {min(unjudged)!r} has no judgement in {qrels_file}")
-    pooled, excluded = None, dict[str, frozenset[str]]()
-    if pool_file := tables.seek_file(inside, "qrels_pool.tsv"):
-        # `environments.check` sees the headline judgements alone, so their documents are checked here.
-        pooled = _read_qrels(pool_file, queries, documents)
-    if masks := tables.seek_file(inside, "per_query_excluded_ids.json"):
-        excluded = _read_excluded(masks, queries)
-    return Collection(documents, queries, gold, pooled, excluded)
+    pool, masks = (tables.seek_file(inside, name) for name in ("qrels_pool.tsv", "per_query_excluded_ids.json"))
+    # `environments.check` sees the headline judgements alone, so the documents of pooled ones are checked here.
+    pooled = _read_qrels(pool, queries, documents) if pool else None
+    return Collection(documents, queries, gold, pooled, _read_excluded(masks, queries) if masks else {})
 
 
 def _read_excluded(path: Path, queries: Mapping[str, str]) -> dict[str, frozenset[str]]:

@@ -103,7 +103,7 @@ APPENDED = {
     "a number of 5,000 digits": (CORPUS, b'{"_id": "D9", "text": ' + b"9" * 5000 + b"}\n", r"line 8: .*too long a"),
     "a grade beyond counting": (QRELS, b"Q1\tD2\t1099511627776\n", r"line 6: the score '1099511627776' is not a"),
     "a query without judgement": (QUERIES, b'{"_id": "Q9", "text": "x"}\n', r"query 'Q9' has no judgement"),
-    "a judgement for no query": (QRELS, b"Q9\tD1\t1\n", r"judges the query 'Q9'"),
+    "a judgement for no query": (QRELS, b"Q9\tD1\t1\n", r"line 6: the query 'Q9' is not in queries"),
     "a judgement for no document": (QRELS, b"Q1\tD99\t1\n", r"not in the corpus, e\.g\. 'D99'"),
     "two judgements": (QRELS, b"Q1\tD1\t1\n", r"line 6: 'Q1' and 'D1' are judged twice"),
     "a short row": (QRELS, b"Q1\tD1\n", r"line 6: 2 columns where 3 are expected"),
