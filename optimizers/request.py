@@ -44,10 +44,7 @@ class CompileRequest(Common):
     split_seed: Annotated[int, Option("which queries train and which validate", "N", int)] = 0
     seed: Annotated[int, Option("random seed of the optimizer", "N", int)] = 0
     start: Annotated[
-        Path | None,
-        Option(
-            "prompts to start from, which are a rival to the end: TOML as for --prompts, or a compiled.json", "FILE"
-        ),
+        Path | None, Option("prompts to start from, and to beat: TOML as for --prompts, or a compiled.json", "FILE")
     ] = None
     of: Annotated[tuple[Path, ...], Option("a compiled program, for ensemble; repeatable", "FILE")] = ()
     ranges: Annotated[

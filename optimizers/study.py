@@ -100,14 +100,13 @@ class Study(Books):
     def metric(
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
     ) -> Any:
-        """DSPy's metric: the objective's value; with words beside it for a named predictor, as GEPA asks for them."""
+        """DSPy's metric: the objective's value; with words beside it for a named predictor, as GEPA asks for them.
+
+        For "" they are about the whole trajectory.
+        """
         if pred_name is None:
             return pred.evaluation.value
         return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred, pred_name))
-
-    def metric_in_words(self, gold: Any, pred: Any, trace: Any = None) -> dspy.Prediction:
-        """DSPy's metric with words about the whole trajectory, as SIMBA passes them on."""
-        return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred, ""))
 
     def _feedback(self, rollout: Rollout, predictor: str) -> str:
         outcome = rollout.outcome

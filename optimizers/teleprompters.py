@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import dspy
@@ -169,13 +169,8 @@ def mipro(job: Job) -> Made:
     )
     sets = _both(job)
     queries = len(sets["valset"])
-    # In minibatches of 35 from 51 validation queries on, as in DSPy.
-    return made, {
-        **sets,
-        "num_trials": job.options["trials"],
-        "minibatch": queries > 50,
-        "minibatch_size": min(35, queries),
-    }
+    minibatches = {"minibatch": queries > 50, "minibatch_size": min(35, queries)}  # as in DSPy
+    return made, {**sets, "num_trials": job.options["trials"], **minibatches}
 
 
 @_row({"breadth": (4, 7, 10), "depth": (2, 3, 3)}, proposes=True)
@@ -199,7 +194,7 @@ def copro(job: Job) -> Made:
 def simba(job: Job) -> Made:
     """Rules and demonstrations from where sampled trajectories differ (SIMBA)."""
     made = dspy.SIMBA(
-        metric=job.study.metric_in_words,
+        metric=partial(job.study.metric, pred_name=""),  # with words about whole trajectories
         bsize=min(job.options["batch"], len(job.study.parts["train"])),
         num_candidates=job.options["candidates"],
         max_steps=job.options["steps"],

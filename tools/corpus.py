@@ -85,7 +85,7 @@ class Corpus(Mapping[str, Document]):
         """Sixteen hex digits over every id, title, text and parent, in order."""
         digest = hashlib.blake2b(digest_size=8)
         for document in self.stream():
-            digest.update(_with_lengths(encode_document(document)))
+            digest.update(_with_lengths(_encode(document)))
         return digest.hexdigest()
 
 
@@ -94,11 +94,10 @@ def indexed_text(document: Document) -> str:
     return f"{document.title} {document.text}" if document.title else document.text
 
 
-def encode_document(document: Document) -> tuple[bytes, bytes, bytes, bytes]:
+def _encode(document: Document) -> tuple[bytes, ...]:
     """Return the fields of a document as bytes, in the order in which they are stored and hashed."""
     fields = (document.doc_id, document.title, document.text, document.parent)
-    doc_id, title, text, parent = (field.encode("utf-8", "surrogatepass") for field in fields)
-    return doc_id, title, text, parent
+    return tuple(field.encode("utf-8", "surrogatepass") for field in fields)
 
 
 def digest_text(text: str) -> bytes:
@@ -193,7 +192,7 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     digest = hashlib.blake2b(digest_size=8)
     with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
         for row, document in enumerate(documents):
-            parts = encode_document(document)
+            parts = _encode(document)
             if rows.setdefault(parts[0], row) != row:
                 raise DataError(f"two documents have the id {document.doc_id!r}")
             digest.update(_with_lengths(parts))

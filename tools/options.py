@@ -8,10 +8,10 @@ import argparse
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from tools.errors import UnknownName, UsageError
 
@@ -29,6 +29,17 @@ class Option:
     flag: str = ""  # --name-of-the-field where it is not given
     missing: str = ""  # where a user finds values of a field that has no default
     once: bool = False  # whether a name may be given only once, where the field is a mapping
+    # What follows is the field's own.
+    name: str = ""
+    kind: Any = None  # its type, without the option
+    default: Any = None  # MISSING where it has to be given
+    fixed: bool = True  # whether the default is the same in all surroundings
+
+    @property
+    def collects(self) -> Any:
+        """`tuple` or `Mapping`, where the option may be given several times."""
+        origin = get_origin(self.kind)
+        return origin if origin in (tuple, Mapping) else None
 
     def check(self, value: Any, by_type: Callable[[Any], Any]) -> Any:
         """Check a value by its type, and by `read`, which is given texts and numbers alike."""
@@ -45,47 +56,30 @@ class Option:
         return checked
 
 
-class _Field(NamedTuple):
-    name: str
-    option: Option
-    kind: Any  # the type, without the option
-    default: Any  # MISSING where it has to be given
-    fixed: bool  # whether the default is the same in all surroundings
-
-    @property
-    def flag(self) -> str:
-        return self.option.flag or f"--{self.name.replace('_', '-')}"
-
-    @property
-    def collects(self) -> Any:  # tuple or Mapping, where the option may be given several times
-        origin = get_origin(self.kind)
-        return origin if origin in (tuple, Mapping) else None
-
-
-def _fields(kind: Any) -> dict[str, _Field]:
+def _fields(kind: Any) -> dict[str, Option]:
     known, hints = {}, get_type_hints(kind, include_extras=True)
     for one in fields(kind):
         own, option = get_args(hints[one.name])
-        made = one.default_factory is not MISSING
-        default = cast(Any, one.default_factory)() if made else one.default
-        known[one.name] = _Field(one.name, option, own, default, fixed=not made)
+        fixed = one.default_factory is MISSING
+        default = one.default if fixed else cast(Any, one.default_factory)()
+        flag = option.flag or f"--{one.name.replace('_', '-')}"
+        known[one.name] = replace(option, flag=flag, name=one.name, kind=own, default=default, fixed=fixed)
     return known
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     """Add an option for every field of a request to a command line."""
-    for field in _fields(kind).values():
-        option = field.option
-        more: dict[str, Any] = {"dest": field.name, "help": option.about}
-        if field.kind is bool:
+    for option in _fields(kind).values():
+        more: dict[str, Any] = {"dest": option.name, "help": option.about}
+        if option.kind is bool:
             more["action"] = "store_true"
         else:
-            path = Path if Path in (field.kind, *get_args(field.kind)) else None
+            path = Path if Path in (option.kind, *get_args(option.kind)) else None
             more |= {"metavar": option.metavar, "type": option.read or path, "choices": option.choices or None}
-            more |= {"action": "append", "default": []} if field.collects else {}
-            if not field.collects and field.default is not MISSING:
-                more["default"] = field.default
-        parser.add_argument(field.flag, **more)
+            more |= {"action": "append", "default": []} if option.collects else {}
+            if not option.collects and option.default is not MISSING:
+                more["default"] = option.default
+        parser.add_argument(option.flag, **more)
 
 
 def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
@@ -107,24 +101,23 @@ def make(kind: type[T], given: Mapping[str, Any]) -> T:
     for name in values:
         if name not in known:
             raise UnknownName("field of a request", name, known)
-    for field in known.values():
-        if field.name not in values and field.default is MISSING:
-            where = f"; {field.option.missing}" if field.option.missing else ""
-            raise UsageError(f"{field.flag} is missing{where}")
+    for option in known.values():
+        if option.name not in values and option.default is MISSING:
+            raise UsageError(f"{option.flag} is missing" + (f"; {option.missing}" if option.missing else ""))
     return kind(**values)
 
 
 def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
     """Return the request that a parsed command line makes; other options of the command are ignored."""
     given = {}
-    for field in _fields(kind).values():
-        given[field.name] = value = arguments[field.name]
-        if field.collects is Mapping:
+    for option in _fields(kind).values():
+        given[option.name] = value = arguments[option.name]
+        if option.collects is Mapping:
             names = [name for name, _ in value]
-            if field.option.once and len(names) > len(set(names)):
+            if option.once and len(names) > len(set(names)):
                 twice = max(names, key=names.count)
-                raise UsageError(f"{field.flag} {twice} is there twice; write all of its values in one")
-            given[field.name] = dict(value)
+                raise UsageError(f"{option.flag} {twice} is there twice; write all of its values in one")
+            given[option.name] = dict(value)
     return make(kind, given)
 
 
@@ -146,26 +139,24 @@ def check(request: object) -> None:
 def _model(kind: Any) -> Any:
     from pydantic import WrapValidator, create_model  # takes longer to import than --help may
 
-    def typed(field: _Field) -> Any:
-        return Annotated[field.kind, WrapValidator(field.option.check)], ...
-
-    return create_model(kind.__name__, **{name: typed(field) for name, field in _fields(kind).items()})
+    types: Any = {one.name: (Annotated[one.kind, WrapValidator(one.check)], ...) for one in _fields(kind).values()}
+    return create_model(kind.__name__, **types)
 
 
 def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
     """Return the command line that makes a request, without defaults and the fields `leave_out`."""
     found = list[str]()
-    for name, field in _fields(type(request)).items():
+    for name, option in _fields(type(request)).items():
         value = getattr(request, name)
-        implied = value == field.default and (field.fixed or not os.environ.get("SEXTANT_LM"))
+        implied = value == option.default and (option.fixed or not os.environ.get("SEXTANT_LM"))
         if name in leave_out or implied:
             continue
-        if field.kind is bool:
-            found.append(field.flag)
-        elif field.collects is Mapping:
-            found += [word for one, text in value.items() for word in (field.flag, f"{one}={text}")]
+        if option.kind is bool:
+            found.append(option.flag)
+        elif option.collects is Mapping:
+            found += [word for one, text in value.items() for word in (option.flag, f"{one}={text}")]
         else:
-            found += [word for one in (value if field.collects else (value,)) for word in (field.flag, str(one))]
+            found += [word for one in (value if option.collects else (value,)) for word in (option.flag, str(one))]
     return found
 
 

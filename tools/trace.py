@@ -64,8 +64,7 @@ class Recorder:
         """
         parent = self._line
         with self._lock:
-            own = (parent.steps, parent.calls)
-            steps, left = own if line is None else self._numbered.setdefault(line, ([], []))
+            steps, left = (parent.steps, parent.calls) if line is None else self._numbered.setdefault(line, ([], []))
         mine = _Line(self, parent.hop if hop is None else hop, self._clock(), steps)
         token = _LINE.set(mine)
         try:

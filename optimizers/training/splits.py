@@ -27,6 +27,7 @@ import numpy as np
 
 from environments import load
 from environments.base import EmptySplit, Environment
+from tools.console import plural
 from tools.errors import UsageError, at_least
 from tools.records import Query
 from tools.text import TermStatistics, words
@@ -111,8 +112,7 @@ def divide(
 
 
 def _too_few(dev: Environment, repeats: int) -> UsageError:
-    count = len(dev.queries)
-    have = f"{dev.task} ({dev.data}) has {count} dev quer{'y' if count == 1 else 'ies'}"
+    have = f"{dev.task} ({dev.data}) has {plural(len(dev.queries), 'dev query', 'dev queries')}"
     if repeats:
         have += f", of which {repeats} nearly repeat{'s' if repeats == 1 else ''} a test query"
     needs = "compiling needs at least 2, one to train on and one to choose by"

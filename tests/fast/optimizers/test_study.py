@@ -98,7 +98,7 @@ def test_feedback_is_of_training_queries_alone(study, program):
             with dspy.context(lm=model, trace=[]):  # somebody watches, as a bootstrap does
                 rollout = instrumented(query_id=query.query_id)
             assert rollout.outcome is not None
-            asked = study.metric(None, rollout, pred_name="search"), study.metric_in_words(None, rollout)
+            asked = study.metric(None, rollout, pred_name="search"), study.metric(None, rollout, pred_name="")
             assert {one.score for one in asked} == {study.metric(None, rollout)}
             said.setdefault(part, []).extend(one.feedback for one in asked)
     assert set(said["validation"]) == {""}
