@@ -142,10 +142,10 @@ def load(request: Request) -> Environment:
         for part in parts.values()
         for query_id, text in part.queries.items()
     ]
-    qrels = {query_id: labels for part in parts.values() for query_id, labels in part.gold.items()}
+    qrels = {query_id: labels for part in parts.values() for query_id, labels in part.qrels.items()}
     triplets = {
         query_id: tuple(Comparison(TRIPLETS, better, worse) for better, worse in task.pairs(labels))
-        for query_id, labels in (parts["dev"].gold if "dev" in parts else {}).items()
+        for query_id, labels in (parts["dev"].qrels if "dev" in parts else {}).items()
     }
     return request.make(
         RELEASE,
@@ -178,14 +178,14 @@ def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, Collectio
     if splits != ("test",):
         raise UsageError(f"{request.folder} is a port without dev queries; use --split test")
     port = read_port(request.folder, request.home)
-    grades = [grade for labels in port.gold.values() for grade in labels.values()]
+    grades = [grade for labels in port.qrels.values() for grade in labels.values()]
     if request.name == "doris_mae" and all(map(float.is_integer, grades)):
         raise DataError(
             f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other figures of them; "
             "use the release's test_set.pickle"
         )
     texts = zip(port.documents, port.documents.texts(), strict=True)  # titles are part of the texts
-    return {"test": Collection(Corpus(Document(doc_id, text) for doc_id, text in texts), port.queries, port.gold)}
+    return {"test": Collection(Corpus(Document(doc_id, text) for doc_id, text in texts), port.queries, port.qrels)}
 
 
 def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
@@ -206,7 +206,7 @@ def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
 def _scope(variant: str, query_id: str, part: Collection) -> tuple[frozenset[str], frozenset[str] | None]:
     """Return (the documents that a query excludes, its pool)."""
     own = frozenset({query_id} & part.documents.keys())
-    pool = frozenset(part.gold[query_id])
+    pool = frozenset(part.qrels[query_id])
     return (own - pool, None) if variant == CORPUS else (frozenset(), pool)
 
 

@@ -13,7 +13,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -51,25 +50,13 @@ _FORMS = {".parquet": "a Hugging Face folder", ".arrow": "a Hugging Face folder"
 _DEV = {"train", "training", "dev", "development", "validation", "valid", "val"}
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A collection as it was read."""
-
-    form: str  # "BEIR", "TREC", "CSV", "a Hugging Face folder" or "ir_datasets"
-    documents: Corpus
-    queries: Mapping[str, str]  # query_id -> text, of those with judgements, in the files' order
-    qrels: Qrels  # of those queries
-    splits: Mapping[str, tuple[str, ...]]  # query ids of "dev" and of "test", where there are judgements for both
-    said: tuple[str, ...]  # what was recognised, counted and dropped, a sentence each
-
-
 def read_collection(
     place: Path,
     home: Path,
     columns: Mapping[str, str] | None = None,
     judged_in: Path | None = None,
     separator: str = "",
-) -> Read:
+) -> Collection:
     """Read the collection in the folder `place`, or the one that ir_datasets has by that id.
 
     `columns` are the names that the files have for id, text, title, query_id, query, doc_id and grade, where they are
@@ -90,7 +77,7 @@ def read_collection(
     judged = {query_id: asked[query_id] for query_id in qrels}
     counts["queries without a judgement, left out"] = len(asked) - len(judged)
     said += say_oddities(judged, qrels, corpus, counts, separator)
-    return Read(form, corpus, judged, qrels, splits, tuple(said))
+    return Collection(corpus, judged, qrels, form=form, splits=splits, said=tuple(said))
 
 
 def _read_queries(table: "_Table", counts: Counter[str]) -> dict[str, str]:

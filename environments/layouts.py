@@ -47,10 +47,13 @@ class Collection:
     """One collection, read whole."""
 
     documents: Corpus
-    queries: Mapping[str, str]  # query_id -> text
-    gold: Qrels
+    queries: Mapping[str, str]  # query_id -> text, of those with judgements, in the files' order
+    qrels: Qrels
     pooled: Qrels | None = None
     excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)  # query_id -> doc_ids not to be shown
+    form: str = ""  # of a user's own: "BEIR", "TREC", "CSV", "a Hugging Face folder" or "ir_datasets"
+    splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "dev" and "test", where both are judged
+    said: tuple[str, ...] = ()  # what was recognised, counted and dropped, a sentence each
 
 
 # --- Corpora ---------------------------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ def _ported(request: Request, task: Task) -> Environment:
         split="all",
         documents=port.documents,
         queries=tuple(Query(query_id, text, objective) for query_id, text in port.queries.items()),
-        judgements={"gold": Judgements(port.gold)},
+        judgements={"gold": Judgements(port.qrels)},
     ).narrow(DEV, request.split)
 
 

@@ -124,13 +124,13 @@ def load(request: Request) -> Environment:
             f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} is not to be searched "
             "without it: results would show documents that the benchmark masks"
         )
-    judgements = {GOLD: Judgements(files.gold)}
+    judgements = {GOLD: Judgements(files.qrels)}
     if files.pooled is not None:
         judgements[POOLED] = Judgements(files.pooled)
     if task.duplicates:
         repeats = cache(files.documents.repeats)  # goes through the corpus once, when it is first needed
         judgements[MERGED] = Judgements(
-            files.gold, unit_of=lambda doc_id: repeats().get(doc_id, doc_id), judged_by_unit=False
+            files.qrels, unit_of=lambda doc_id: repeats().get(doc_id, doc_id), judged_by_unit=False
         )
     if request.qrels and request.qrels not in judgements:
         raise UsageError(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")

@@ -22,7 +22,8 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Judgements, Qrels, Release, Request, Suite
-from environments.collections import Read, read_collection, say_oddities
+from environments.collections import read_collection, say_oddities
+from environments.layouts import Collection
 from environments.tables import check_grade, check_id, check_text
 from tools import disk, forms, names
 from tools.console import clean
@@ -190,11 +191,11 @@ def of(
     qrels = {one: {doc_id: check_grade(grade, where) for doc_id, grade in qrels[one].items()} for one in asked}
     counts = Counter({"queries without a judgement, left out": len(queries) - len(asked)})
     said = say_oddities(asked, qrels, corpus, counts, given.get("max_p", ""))
-    task = _make(Read("Python data", corpus, asked, qrels, {}, ()), {"gold": qrels}, given, said)
+    task = _make(Collection(corpus, asked, qrels, form="Python data"), {"gold": qrels}, given, said)
     return replace(task, task=f"own/{in_name(name)}")
 
 
-def _make(read: Read, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]) -> Environment:
+def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]) -> Environment:
     metric, separator = settings.get("metric") or settings.get("metrics", METRICS)[0], settings.get("max_p")
     told = settings.get("instruction") or settings.get("objective") or GENERIC
     parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
