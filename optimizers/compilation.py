@@ -76,7 +76,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
                     "choose another --metric, or another --split-seed"
                 )
         _announce(inputs, study)
-        found, problem = _conclude(inputs, study, *compile_with(inputs, study))
+        found, problem = _conclude(inputs, study, compile_with(inputs, study))
         # Not in the file, which is the same however often the command is given.
         found["looks"] = count_looks(config)
         return found, problem
@@ -118,9 +118,7 @@ def _announce(inputs: Inputs, study: Study) -> None:
         inputs.tell(f"going on: {len(study.candidates)} candidates are known from before")
 
 
-def _conclude(
-    inputs: Inputs, study: Study, problem: SextantError | None, forms: Mapping[str, Any]
-) -> tuple[Found, SextantError | None]:
+def _conclude(inputs: Inputs, study: Study, problem: SextantError | None) -> tuple[Found, SextantError | None]:
     best = result.choose(study)
     if best is None:
         problem = problem or RunIncomplete("compiling broke off")
@@ -129,7 +127,7 @@ def _conclude(
             f"{len(study.parts['validation'])} validation queries, so there is nothing to choose from yet; "
             f"{_again(problem)} goes on"
         )
-    compiled = _compiled(inputs, study, best, forms.get(best.digest, {}))
+    compiled = _compiled(inputs, study, best)
     file = study.folder / "compiled.json"
     found = _about(inputs, study, file)
     found |= result.summarise(study, best, _leaks(inputs, compiled), inputs.usage(study), str(problem or ""))
@@ -156,8 +154,8 @@ def _keep(study: Study, found: Mapping[str, Any]) -> None:
     run_folder.write(study.folder / "learnt.json", json.dumps(found, indent=2) + "\n")
 
 
-def _compiled(inputs: Inputs, study: Study, best: Candidate, form: Mapping[str, Any]) -> Compiled:
-    """Return a candidate as a compiled program; a `form` that keeps its prompts in itself has the program's own."""
+def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
+    """Return a candidate as a compiled program; a form that keeps its prompts in itself has the program's own."""
     request, plan, training = inputs.request, inputs.plan, study.training
     chosen = best.parameters if plan.ranges else {}
     # What a prompt is compiled for is the signature that it has in the code, with the same parameters.
@@ -193,7 +191,7 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate, form: Mapping[str, 
             for name, prompt in prompts.items()
         },
         origin=origin,
-        **form,
+        **(study.form if best.digest == study.returned else {}),
     )
 
 

@@ -191,24 +191,18 @@ class Inputs:
         return start.assemble(self.program()) if start else self.program()
 
 
-def compile_with(inputs: Inputs, study: Study) -> tuple[SextantError | None, dict[str, Any]]:
-    """Evaluate the program before, and what the teleprompter finds. KeyboardInterrupt once all in flight is booked.
+def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
+    """Evaluate the program before, and what the teleprompter finds; return why it ended before its time.
 
-    Returns why it ended before its time, and by candidate what of it is more than prompts.
+    KeyboardInterrupt once all in flight is booked.
     """
-    problem: SextantError | None = None
-    forms: dict[str, Any] = {}
     context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.workers)
-
-    def halt() -> None:
-        study.stop()
-        inputs.terms.gate.halt()
-
     try:
         with context, study.working(inputs.student.lm), _quiet(study):
-            _run_interruptible(lambda: _work(inputs, study, forms), halt)
+            _work_interruptibly(inputs, study)
+        return None
     except Halt as halted:
-        problem = _why(halted.reason, inputs.request)
+        return _why(halted.reason, inputs.request)
     except KeyboardInterrupt:
         say(f"what was answered and evaluated is safe in {study.folder}; the same command goes on")
         raise
@@ -216,11 +210,10 @@ def compile_with(inputs: Inputs, study: Study) -> tuple[SextantError | None, dic
         raise
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
         first = hide_keys(" ".join(f"{type(error).__name__}: {error}".split()))
-        problem = RunIncomplete(f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more")
-    return problem, forms
+        return RunIncomplete(f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more")
 
 
-def _work(inputs: Inputs, study: Study, forms: dict[str, Any]) -> None:
+def _work(inputs: Inputs, study: Study) -> None:
     """Do all that sends anything. What it books is on disk when it ends, however it does."""
     plan = inputs.plan
     try:
@@ -249,7 +242,7 @@ def _work(inputs: Inputs, study: Study, forms: dict[str, Any]) -> None:
             study.evaluate(job.student, "validation")
         found = plan.optimizer.run(job)
         study.returned = study.evaluate(found.program, "validation")[0].candidate
-        forms[study.returned] = found.form
+        study.form = found.form
     finally:
         inputs.terms.settle()
 
@@ -264,13 +257,13 @@ def _why(reason: Exception, request: CompileRequest) -> SextantError:
     return RunIncomplete(f"the model's provider failed: {first}")
 
 
-def _run_interruptible(work: Callable[[], None], halt: Callable[[], None]) -> None:
-    """Run `work` in a thread of its own: Ctrl-C breaks off no model call half-way.
+def _work_interruptibly(inputs: Inputs, study: Study) -> None:
+    """Work in another thread: Ctrl-C breaks off no model call half-way.
 
-    The first one calls `halt`. What is in flight is then waited for, GRACE seconds at most, so that it is not paid for
-    in vain. At the second one nothing is waited for.
+    After the first one nothing begins, and what is in flight is waited for, GRACE seconds at most, so that it is not
+    paid for in vain. At the second one nothing is waited for.
     """
-    done = in_thread(work)
+    done = in_thread(lambda: _work(inputs, study))
 
     def wait_for(seconds: float = math.inf) -> None:
         until = time.monotonic() + seconds
@@ -282,7 +275,8 @@ def _run_interruptible(work: Callable[[], None], halt: Callable[[], None]) -> No
         wait_for()
         done.result()
     except KeyboardInterrupt:
-        halt()
+        study.stop()
+        inputs.terms.gate.halt()
         wait_for(GRACE)
         raise
 

@@ -76,6 +76,7 @@ class Study(Books):
         self._stopped = threading.Event()
         self._say, self._said = say, time.monotonic()
         self._student: tuple[Any, ...] = ()
+        self.form: Mapping[str, Any] = {}  # what of the candidate that was returned is more than prompts
 
     # -- what an optimizer gets
 

@@ -15,6 +15,7 @@ from typing import Any
 import dspy
 from dspy.teleprompt.gepa import InstructionProposer
 
+from evals.running.request import read_value
 from optimizers import tune as tuning
 from optimizers.books import mean_value
 from optimizers.request import EFFORT
@@ -338,12 +339,7 @@ def _option(option: str, text: str, now: Any) -> Any:
         if text not in EFFORT:
             raise UnknownName("effort", text, EFFORT)
         return text
-    kind, least = type(now), _LEAST.get(option, 1)
-    try:
-        value = kind(text)
-    except ValueError:
-        kind_of_value = "a whole number" if kind is int else "a number"
-        raise UsageError(f"-O '{option}={text}': the value has to be {kind_of_value}") from None
+    value, least = read_value(option, text, type(now), "-O"), _LEAST.get(option, 1)
     if not (math.isfinite(value) and value >= least):
         raise UsageError(f"-O '{option}={text}': the value has to be at least {least}")
     return value

@@ -138,14 +138,10 @@ def step_json(step: Step) -> dict[str, Any]:
     }
     if step.usage != Usage():
         row["usage"] = usage_json(step.usage)
-    if step.calls:
-        row["calls"] = list(step.calls)
     if step.tool == "search":
         row |= {"retriever": step.retriever, "k": step.k}
     row |= {name: value for name in ("instruction", "cut", "among", "refused") if (value := getattr(step, name))}
-    if step.shown:
-        row |= {"shown": list(step.shown), "lengths": list(step.lengths)}
-    return row
+    return row | {name: list(value) for name in ("calls", "shown", "lengths") if (value := getattr(step, name))}
 
 
 def step_from_json(row: dict[str, Any]) -> Step:

@@ -194,7 +194,7 @@ def parse_parameters(
         if name not in known:
             near = LIMITS if known else difflib.get_close_matches(name, LIMITS)
             raise UnknownName(f"parameter of {program}", name, [*known, *near])
-        values[name] = _value(name, str(text), known[name].annotation)
+        values[name] = read_value(name, str(text), known[name].annotation)
         if name == "parallel" and limited and values[name] > 1:
             raise UsageError(f"-P {name}={text} does not go with -P {next(iter(limited))}: leave it out")
     if limited and "parallel" in values:
@@ -204,7 +204,7 @@ def parse_parameters(
 
 def query_limits(given: Mapping[str, Any]) -> dict[str, int]:
     """Return those of `LIMITS` that are `given`, in their order. UsageError for one that is no number from 1."""
-    found = {name: _value(name, str(given[name]), int) for name in LIMITS if name in given}
+    found = {name: read_value(name, str(given[name]), int) for name in LIMITS if name in given}
     for name, most in found.items():
         if most < 1:
             raise UsageError(f"-P '{name}={most}': a limit is at least 1")
@@ -248,12 +248,13 @@ def _json_types(kind: Any) -> type | tuple[type, ...]:
     return (int, float) if kind is float else str if issubclass(kind, str) else kind
 
 
-def _value(name: str, text: str, kind: type) -> Any:
+def read_value(name: str, text: str, kind: type, option: str = "-P") -> Any:
+    """Return the value of NAME=VALUE. UsageError, with the option, for one that is not of its kind."""
     try:
         return _BOOLEANS[text.lower()] if kind is bool else _checked(kind(text), kind)
     except (ValueError, KeyError):
         words = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
-        raise UsageError(f"-P '{name}={text}': the value has to be {words}") from None
+        raise UsageError(f"{option} '{name}={text}': the value has to be {words}") from None
 
 
 def _checked(value: Any, kind: type) -> Any:
