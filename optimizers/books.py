@@ -94,10 +94,6 @@ class Books:
                 self.candidates[digest] = candidate
             return self.candidates[digest]
 
-    def known(self, candidate: Candidate, query_id: str, sample: str) -> Evaluation | None:
-        """Return the evaluation of a candidate on a query, if there is one."""
-        return self._evaluations.get((candidate.digest, query_id, sample))
-
     def add(self, evaluation: Evaluation) -> Evaluation:
         """Write an evaluation down, and return it; where another thread was first, return that one's."""
         with self._lock:

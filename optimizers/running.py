@@ -192,10 +192,7 @@ class Inputs:
 
 
 def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
-    """Evaluate the program before, and what the teleprompter finds; return why it ended before its time.
-
-    KeyboardInterrupt once all in flight is booked.
-    """
+    """Evaluate the program before, and what the teleprompter finds; return why it ended before its time."""
     context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.workers)
     try:
         with context, study.working(inputs.student.lm), _quiet(study):

@@ -101,10 +101,7 @@ class Study(Books):
     def metric(
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
     ) -> Any:
-        """DSPy's metric: the objective's value; with words beside it for a named predictor, as GEPA asks for them.
-
-        For "" they are about the whole trajectory.
-        """
+        """DSPy's metric: the objective's value; with words for a predictor, as GEPA asks, or "" for all of them."""
         if pred_name is None:
             return pred.evaluation.value
         return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred, pred_name))
@@ -145,7 +142,23 @@ class Study(Books):
 
     def each(self, function: Callable[[Any], Any], data: Sequence[Any]) -> list[Any]:
         """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
-        return run_at_once(function, data, self._workers)
+        contexts = [contextvars.copy_context() for _ in data]
+        places, stopped = iter(range(len(data))), threading.Event()  # which the threads share
+        results: list[Any] = [None] * len(data)
+
+        def work() -> None:
+            for place in places:
+                if stopped.is_set():
+                    return
+                results[place] = contexts[place].run(function, data[place])
+
+        threads = [in_thread(work) for _ in range(min(self._workers, len(data)))]
+        first = wait(threads, return_when=FIRST_EXCEPTION).done
+        stopped.set()
+        wait(threads)  # what is on its way is paid for, and written down when it is there
+        for thread in first:
+            thread.result()
+        return results
 
     def stop(self) -> None:
         """Begin no evaluation any more: who asks for one meets Halt."""
@@ -158,7 +171,7 @@ class Study(Books):
         query = self._queries[query_id]
         candidate, sample = self.candidate(program, parameters), self._sample(program)
         listener = dspy.settings.trace  # a list where somebody wants the predictors' calls
-        evaluation, outcome = self.known(candidate, query_id, sample), None
+        evaluation, outcome = self._evaluations.get((candidate.digest, query_id, sample)), None
         if listener is not None or evaluation is None:
             outcome, trace = self._answer(program, query, traced=listener is not None)
             if listener is not None:
@@ -170,13 +183,9 @@ class Study(Books):
         return made
 
     def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
-        """Return the outcome, and DSPy's trace of the predictors' calls.
-
-        Where the provider failed, or the query's time was too short, it is asked again with the same time: what was
-        answered until then is in the ledger.
-        """
+        """Return the outcome and DSPy's trace; asked again where the provider failed, or the time was too short."""
         problem = Exception()
-        for _ in range(OUTAGE):
+        for _ in range(OUTAGE):  # what was answered until then is in the ledger
             trace: list[Any] = []
 
             def search(trace: list[Any] = trace) -> Outcome | Exception:
@@ -239,27 +248,6 @@ def _identity(lm: Any) -> tuple[Any, ...]:
     """Return what tells apart the models that a program may be called with."""
     settings = lm.kwargs
     return lm.model, lm.wire.url if lm.wire else "", settings.get("temperature"), settings.get("rollout_id")
-
-
-def run_at_once(function: Callable[[Any], Any], data: Sequence[Any], workers: int) -> list[Any]:
-    """Call `function` on every item, `workers` at a time, each once. The first exception ends it and is raised here."""
-    contexts = [contextvars.copy_context() for _ in data]
-    places, stopped = iter(range(len(data))), threading.Event()  # which the threads share
-    results: list[Any] = [None] * len(data)
-
-    def work() -> None:
-        for place in places:
-            if stopped.is_set():
-                return
-            results[place] = contexts[place].run(function, data[place])
-
-    threads = [in_thread(work) for _ in range(min(workers, len(data)))]
-    first = wait(threads, return_when=FIRST_EXCEPTION).done
-    stopped.set()
-    wait(threads)  # what is on its way is paid for, and written down when it is there
-    for thread in first:
-        thread.result()
-    return results
 
 
 @dataclass(slots=True)

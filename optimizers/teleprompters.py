@@ -79,10 +79,7 @@ def _both(job: Job) -> dict[str, Any]:
 
 
 def _threshold(job: Job) -> float:
-    """Return the value from which a trajectory is worth showing: the option's, or the mean of where it starts.
-
-    DSPy's own default takes any value but 0, which with a tie-breaker is nearly all of them.
-    """
+    """Return the value from which a trajectory is worth showing; DSPy's own default takes any but 0."""
     if job.options["threshold"]:
         return float(job.options["threshold"])
     start = mean_value(job.study.of(job.study.start, "validation"))

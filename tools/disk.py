@@ -110,10 +110,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterator[Path]:
-    """Make a new file, or folder, beside `path`. It is removed after the block, unless its writer moved it there.
-
-    Drafts that killed writers left beside it are removed.
-    """
+    """Make a file, or folder, beside `path`: removed after the block if it is still there, as are killed writers'."""
     for old in path.parent.glob(f".*{_DRAFT}"):
         with suppress(OSError), _opened(old, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
             if lock(descriptor):  # else somebody is writing it

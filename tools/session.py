@@ -271,22 +271,19 @@ class Session(Recorder):
         return shown
 
     def select(self, doc_ids: Iterable[str], among: Collection[str]) -> list[str]:
-        """Keep those `doc_ids` that were shown `among` others, each once; record the rest of `among` as dropped.
-
-        What a model named without having been shown it is counted as invented.
-        """
+        """Keep those `doc_ids` that were shown `among` others, each once; drop the others, and count the invented."""
         named = list(dict.fromkeys(doc_ids))
         kept = [doc_id for doc_id in named if doc_id in among and doc_id in self._shown]
         self.count_invented(named)
         self._record("select", "", tuple(kept))
-        self._note_followed(kept, "selected")
+        self._note_followed("selected", kept)
         self._record("drop", "", tuple(doc_id for doc_id in among if doc_id in self._shown and doc_id not in kept))
         return kept
 
     def rank(self, doc_ids: Sequence[str]) -> None:
         """Record an order that a model gave."""
         self._record("rank", "", tuple(doc_ids))
-        self._note_followed(self._shown.intersection(doc_ids[:1]), "ranked first")
+        self._note_followed("ranked first", self._shown.intersection(doc_ids[:1]))
 
     def note(self, text: str) -> None:
         """Write `text` into the trace."""
@@ -311,16 +308,19 @@ class Session(Recorder):
         if words := words.strip():
             whole = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
             # Most texts lack the words, and a pattern takes a hundred times as long to find that out.
-            shown = self._list_shown()
-            self._note_followed(shown, what, lambda text: words in text and whole.search(text) and appeal(text))
+            self._note_followed(what, asks=lambda text: words in text and whole.search(text) and appeal(text))
 
     def note_leak(self) -> None:
         """Note the shown documents that ask for the prompt: a model has answered with it."""
-        self._note_followed(self._list_shown(), "printed the prompt", lambda text: appeal(text) == "prompt")
+        self._note_followed("printed the prompt", asks=lambda text: appeal(text) == "prompt")
 
-    def _note_followed(self, doc_ids: Iterable[str], what: str, asks: Callable[[str], object] = appeal) -> None:
-        """Note that a model did `what`, for those of the documents whose text `asks` for it."""
-        for doc_id in doc_ids:
+    def _note_followed(
+        self, what: str, doc_ids: Iterable[str] | None = None, asks: Callable[[str], object] = appeal
+    ) -> None:
+        """Note that a model did `what`, for those of the documents, or of all shown, whose text `asks` for it."""
+        with self._lock:  # other lines of work go on showing
+            chosen = sorted(self._shown) if doc_ids is None else doc_ids
+        for doc_id in chosen:
             if asks(self._documents[doc_id].text):
                 self.trace.followed.setdefault(doc_id, what)  # one step of the interpreter: no lock is needed
 
@@ -352,10 +352,6 @@ class Session(Recorder):
         """End the session without a ranking, e.g. after an error; the trace stays."""
         self.join()
         self._record("stop", why)
-
-    def _list_shown(self) -> list[str]:
-        with self._lock:  # other lines of work go on showing
-            return sorted(self._shown)
 
     def _take(self, tool: Literal["search", "read"], argument: str) -> None:
         """Count one use of a tool; LimitReached, which leaves a step, when there is none left."""

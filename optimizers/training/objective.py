@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from environments.base import Environment
 from evals.measuring.metrics import Ranking, collapse, is_pairwise, judge, ranking_metric, share, won
@@ -69,12 +68,8 @@ class Objective:
             return f"{same}; there is nothing left to gain"
         return f"{same}; it guides only once a candidate changes that: take a metric that looks deeper, or more queries"
 
-    @cached_property
-    def _ids(self) -> frozenset[str]:
-        return frozenset(query.query_id for query in self.environment.queries)
-
     def _metrics(self, query: Query, ranking: Ranking) -> dict[str, float | None]:
-        if query.query_id not in self._ids:
+        if all(query.query_id != known.query_id for known in self.environment.queries):
             raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
         judged = judge(ranking.doc_ids, self.environment.judgements[self.environment.headline], query.query_id)
         comparisons = self.environment.comparisons.get(query.query_id, ())

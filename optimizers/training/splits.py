@@ -71,10 +71,7 @@ class Training:
 def divide(
     task: str, data: str | None, *, limit: int | None = None, seed: int = 0, share: float = 0.5, **how: Any
 ) -> Training:
-    """Divide the dev split of `task`, loaded as `how` says; `limit` takes the first so many by the hash.
-
-    UsageError below two.
-    """
+    """Divide the dev split of `task`, loaded as `how` says; `limit` takes the first two or more by the hash."""
     if limit is not None:
         at_least(2, "compiling", limit=limit)
     if not 0 < share < 1:
@@ -96,7 +93,11 @@ def divide(
     )
     if len(kept) < 2:
         raise _too_few(dev, len(near))
-    groups = _groups(kept[:limit], dev)
+    judgements = dev.judgements[dev.headline]
+    wanting: dict[object, list[Query]] = {}  # the same documents, as the ten of a MultiConIR record do, or twins
+    for query in kept[:limit]:
+        wanting.setdefault(frozenset(judgements.relevant(query.query_id)), []).append(query)
+    groups = list(wanting.values())
     train, validation = _cut(groups, share)
     parts = [[query.query_id for query in part] for part in (train, validation)]
     content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, parts])
@@ -117,15 +118,6 @@ def _too_few(dev: Environment, repeats: int) -> UsageError:
         have += f", of which {repeats} nearly repeat{'s' if repeats == 1 else ''} a test query"
     needs = "compiling needs at least 2, one to train on and one to choose by"
     return UsageError(f"{have}; {needs}; {_REMEDY}")
-
-
-def _groups(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
-    """Group the queries that want the same documents, as the ten of a MultiConIR record do, or twins."""
-    judgements = environment.judgements[environment.headline]
-    groups: dict[object, list[Query]] = {}
-    for query in queries:
-        groups.setdefault(frozenset(judgements.relevant(query.query_id)), []).append(query)
-    return list(groups.values())
 
 
 def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:

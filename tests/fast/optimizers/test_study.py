@@ -11,7 +11,7 @@ import pytest
 from evals.measuring.stats import paired
 from optimizers import result
 from optimizers.running import _quiet
-from optimizers.study import Study, run_at_once
+from optimizers.study import Study
 from optimizers.training.demonstrations import relevant
 from optimizers.training.feedback import feedback
 from optimizers.training.leaks import collect_passages
@@ -136,7 +136,7 @@ def test_a_study_that_was_stopped_begins_nothing(study, program):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers):
+def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers, training, tmp_path):
     ended = []
 
     def function(number):
@@ -146,7 +146,7 @@ def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers):
         ended.append(number)
 
     with pytest.raises(Halt, match="no more"):
-        run_at_once(function, range(100), workers)
+        Study(tmp_path, training, objective(training.environment), workers=workers).each(function, range(100))
     assert ended in ([0], [0, 2], [2, 0])
 
 
