@@ -69,7 +69,6 @@ class Task:
     objective: str  # in our words
     document: str  # what a document is, in words
     queries: int  # test queries; of clinical trials the paper's text says 100, its Table 1 and the release 50
-    dev_queries: int  # appendix B
     pairs: Callable[[Labels], Pairs] = by_label
 
 
@@ -82,7 +81,6 @@ TASKS = {
         ),
         document="the abstract of a computer science paper",
         queries=60,
-        dev_queries=40,
         pairs=among_the_better,
     ),
     "arguana": Task(
@@ -94,7 +92,6 @@ TASKS = {
         ),
         document="a passage that argues in a debate",
         queries=100,
-        dev_queries=50,
     ),
     "whatsthatbook": Task(
         folder="wtb",
@@ -105,7 +102,6 @@ TASKS = {
         ),
         document="the description of a book",
         queries=100,
-        dev_queries=50,
     ),
     "clinical_trial": Task(
         folder="clinical-trial",
@@ -115,7 +111,6 @@ TASKS = {
         ),
         document="the description of a clinical trial",
         queries=50,
-        dev_queries=9,
     ),
     "relic": Task(
         folder="relic",
@@ -127,7 +122,6 @@ TASKS = {
         ),
         document="a few sentences quoted from a work of literature",
         queries=100,
-        dev_queries=50,
     ),
 }
 

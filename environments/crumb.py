@@ -45,16 +45,9 @@ class Task:
     names: tuple[str, ...]  # its folder in the release, then its name as a split on the hub
     instruction: str  # Table 3 in our words, for a release row without one
     document: str  # what a document is, in words
-    passages: int  # Table 1, as are the evaluation queries
-    queries: int
-    documents: int | None = None  # Table 2; None where the task was never cut, and both variants search the same text
+    whole: bool = False  # never cut into passages: both variants search the same text
     max_p: bool = False
     binary: bool = False  # labels for recall and the rest are released beside the graded ones
-
-    @property
-    def whole(self) -> bool:
-        """Return whether its documents were never cut into passages."""
-        return self.documents is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,71 +62,63 @@ class LabelledQuery:
     full_document: Grades
 
 
+COUNTS = {  # passages, evaluation queries (Table 1 of the paper) and whole documents (Table 2)
+    "tip_of_the_tongue": (1_083_337, 135, 231_852),
+    "stack_exchange": (40_956, 107, 5_035),
+    "paper_retrieval": (363_133, 72, 363_133),
+    "set_ops": (651_704, 423, 325_505),
+    "clinical_trial": (914_628, 113, 375_580),
+    "legal_qa": (1_182_626, 6_753, 296_274),
+    "theorem_retrieval": (23_839, 69, 23_839),
+    "code_retrieval": (232_444, 3_665, 232_444),
+}
 TASKS = {
     "tip_of_the_tongue": Task(
         names=("tip_of_the_tongue",),
         instruction="Somebody describes a thing whose name escapes them; find the page about that thing.",
         document="a page of an encyclopedia about one thing, in Markdown",
-        passages=1_083_337,
-        queries=135,
-        documents=231_852,
         max_p=True,
     ),
     "stack_exchange": Task(
         names=("stack_exchange",),
         instruction="Find pages that help to answer the question.",
         document="a web page that helps to answer a question",
-        passages=40_956,
-        queries=107,
-        documents=5_035,
     ),
     "paper_retrieval": Task(
         names=("scientific_paper", "paper_retrieval"),
         instruction="Find scientific papers that meet the requirements.",
         document="a scientific paper: title, fields and abstract, in Markdown",
-        passages=363_133,
-        queries=72,
         binary=True,
+        whole=True,
     ),
     "set_ops": Task(
         names=("set_operation_entity_retrieval",),
         instruction="Find the pages of all things that satisfy every part of the request.",
         document="a page of an encyclopedia about one thing, in Markdown",
-        passages=651_704,
-        queries=423,
-        documents=325_505,
         max_p=True,
     ),
     "clinical_trial": Task(
         names=("clinical_trial",),
         instruction="Find clinical trials that suit the patient whose history is given.",
         document="the record of a clinical trial: title, conditions, interventions, criteria",
-        passages=914_628,
-        queries=113,
-        documents=375_580,
         max_p=True,
     ),
     "legal_qa": Task(
         names=("legal_qa",),
         instruction="Find the legal texts that decide the question, of the place that it names.",
         document="a section of a law or a decision of a court, in Markdown",
-        passages=1_182_626,
-        queries=6_753,
-        documents=296_274,
     ),
     "theorem_retrieval": Task(
         names=("theorem_retrieval",),
         instruction="Find theorems that help to solve the problem.",
         document="a theorem with its proof",
-        passages=23_839,
-        queries=69,
+        whole=True,
     ),
     "code_retrieval": Task(
         names=("code_retrieval",),
         instruction="Find programs that solve the problem.",
         document="a program that solves a problem",
-        passages=232_444,
-        queries=3_665,
+        whole=True,
     ),
 }
 
@@ -256,8 +241,8 @@ def _read_grades(cell: Any, where: str) -> Grades:
     return grades
 
 
-def _facts(task: Task) -> Facts:
-    folder = task.names[0]
+def _facts(name: str, task: Task) -> Facts:
+    passages, queries, documents = COUNTS[name]
     protocol = "All passages are ranked; nDCG gains the label, linear; recall and the rest take labels from 1 on."
     if task.max_p:
         protocol += f" MaxP: {MAX_P_DEPTH} passages a query, of which the best of each document counts."
@@ -265,21 +250,22 @@ def _facts(task: Task) -> Facts:
         protocol += " Not cut into passages."
     if task.binary:
         protocol += " Recall and the rest take the binary labels that are released beside the graded ones."
-    corpora = ["passage_corpus.jsonl", *["full_document_corpus.jsonl"] * (not task.whole)]
+    files = ["passage_corpus.jsonl", "eval/query_labels.jsonl", "val/query_labels.jsonl"]
+    files[1:1] = ["full_document_corpus.jsonl"] * (not task.whole)
     return Facts(
         asked=task.instruction,
         metric="nDCG@10",
         protocol=protocol,
         dev_split="the release's: validation queries, 10 % of all or 100, whichever is fewer",
-        documents={PASSAGE: task.passages, DOCUMENT: task.documents or task.passages},
-        queries=task.queries,
-        files=tuple(f"{folder}/{name}" for name in [*corpora, "eval/query_labels.jsonl", "val/query_labels.jsonl"]),
+        documents={PASSAGE: passages, DOCUMENT: documents},
+        queries=queries,
+        files=tuple(f"{task.names[0]}/{file}" for file in files),
     )
 
 
 SUITE = Suite(
     release=RELEASE,
-    tasks={name: _facts(task) for name, task in TASKS.items()},
+    tasks={name: _facts(name, task) for name, task in TASKS.items()},
     load=load,
     variants=(PASSAGE, DOCUMENT),
     judgements=(DOCUMENT, PASSAGE),
