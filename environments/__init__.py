@@ -196,12 +196,10 @@ def load(
     chosen = suite(suite_name)
     if columns and suite_name != "own":
         raise UsageError(f"--column is for data of your own, and {full_name} has its benchmark's form; leave it out")
-    for kind, value, known in (
-        ("split", split, SPLITS),
-        (f"judgements of {full_name}", qrels or (*chosen.judgements, "")[0], chosen.judgements or (qrels,)),
-    ):
-        if value not in known:
-            raise UnknownName(kind, value, known)
+    if split not in SPLITS:
+        raise UnknownName("split", split, SPLITS)
+    if qrels and chosen.judgements and qrels not in chosen.judgements:
+        raise UnknownName(f"judgements of {full_name}", qrels, chosen.judgements)
     data, folder = folder_of(full_name, data)
     place = (data, folder, split, home(), qrels, read_instruction(instruction, full_name), columns or {})
     try:

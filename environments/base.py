@@ -181,24 +181,14 @@ class Environment:
         known = {query.query_id: query for query in self.queries}
         if strange := [query_id for query_id in query_ids if query_id not in known]:
             raise UnknownName(f"query of {self.task}, {self.split} split,", strange[0], known)
-        queries = tuple(known[query_id] for query_id in dict.fromkeys(query_ids)) if query_ids else self.queries
-        return self._with(queries[:limit])
-
-    def narrow(self, dev: DevSplit, split: str) -> "Environment":
-        """Return the environment with the queries of `split` alone; the corpus stays whole."""
-        chosen = set(dev.choose([query.query_id for query in self.queries], split, self.source))
-        narrowed = self._with(tuple(query for query in self.queries if query.query_id in chosen))
-        return dataclasses.replace(narrowed, split=split, split_note="" if split == "all" else OURS)
-
-    def _with(self, queries: tuple[Query, ...]) -> "Environment":
-        chosen = dict.fromkeys(query.query_id for query in queries)
+        chosen = dict.fromkeys([*dict.fromkeys(query_ids or known)][:limit])
 
         def cut(table: Mapping[str, _Value]) -> dict[str, _Value]:
             return {query_id: table[query_id] for query_id in chosen if query_id in table}
 
         return dataclasses.replace(
             self,
-            queries=queries,
+            queries=tuple(known[query_id] for query_id in chosen),
             judgements={
                 name: dataclasses.replace(one, qrels=cut(one.qrels), binary=one.binary and cut(one.binary))
                 for name, one in self.judgements.items()
@@ -206,6 +196,12 @@ class Environment:
             comparisons=cut(self.comparisons),
             twins={query_id: twin for query_id, twin in cut(self.twins).items() if twin in chosen},
         )
+
+    def narrow(self, dev: DevSplit, split: str) -> "Environment":
+        """Return the environment with the queries of `split` alone; the corpus stays whole."""
+        query_ids = dev.choose([query.query_id for query in self.queries], split, self.source)
+        note = "" if split == "all" else OURS
+        return dataclasses.replace(self.asking(query_ids=query_ids), split=split, split_note=note)
 
 
 def check(environment: Environment) -> None:

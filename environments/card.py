@@ -64,15 +64,11 @@ def _load_splits(task: str, data: str | None, columns: Columns) -> dict[str, Env
     return {"dev": dev, "test": test}
 
 
-def _is_own(environment: Environment) -> bool:
-    return environments.parts(environment.task)[0] == "own"
-
-
 def card(task: str, data: str | None = None, columns: Columns = None) -> dict[str, Any]:
     """Return everything that a user should know before running a task."""
     dev, test = _load_splits(task, data, columns).values()
     full_name = test.task
-    if _is_own(test):
+    if full_name.startswith("own/"):
         suite, documents = environments.suite("own"), None
         protocol, dev_split = "; ".join(test.notes), "as the data or its benchmark.toml has it"
         facts = Facts(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
@@ -116,8 +112,8 @@ def _sample(environment: Environment, query: Query) -> dict[str, Any]:
     irrelevant = next((one for one, grade in grades.items() if grade <= 0), None) or next(unjudged, None)
 
     def show(identifier: str) -> dict[str, str]:
-        document = documents.get(identifier) or documents.get(f"{identifier}:0")  # the first passage of a parent (MaxP)
-        document = document or next((one for one in documents.stream() if unit(one.doc_id) == identifier), None)
+        passages = (one for one in documents.stream() if unit(one.doc_id) == identifier)  # of a parent (MaxP)
+        document = documents.get(identifier) or documents.get(f"{identifier}:0") or next(passages, None)
         return {"doc_id": identifier, "text": document.text if document else ""}
 
     return {
@@ -140,20 +136,18 @@ def findings(task: str, data: str | None = None, columns: Columns = None) -> Ite
     """Yield the findings of `check` on a task's data; the first is whether it loads."""
     from environments.layouts import forget_digests  # NumPy, and the command imports this before --help
 
-    full_name = environments.resolve(task)
     forget_digests(home())  # so that every byte is read
     try:
         parts = _load_splits(task, data, columns)
     except DataError as error:
         yield Finding("loading", False, str(error))
         return
-    test = parts["test"]
+    dev, test = parts.values()
     yield Finding("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
     if test.data == "full":
-        yield _files(full_name)
-    yield _counts(parts, full_name)
+        yield _files(test.task)
+    yield _counts(dev, test)
     yield from (Finding("note", True, note) for note in test.notes)
-    dev = parts["dev"]
     both = {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
     repeated = len(dev.queries) + len(test.queries) - len({query.text for query in (*dev.queries, *test.queries)})
     text = f"{min(both)!r} is in both" if both else f"no query in both; {repeated} query texts that come again"
@@ -165,12 +159,12 @@ def findings(task: str, data: str | None = None, columns: Columns = None) -> Ite
             # Dev may be over other documents (BIRCO), but never in other units.
             yield from _judgements(part, split, name, units or part.documents)
     yield _masks(test)
-    repeats = f"{len(test.documents.repeats())} documents repeat an earlier one's text"
-    yield Finding("equal texts", True, f"{repeats}; judged by id, never merged")
+    repeats = len(test.documents.repeats())
+    yield Finding("equal texts", True, f"{repeats} documents repeat an earlier one's text; judged by id, never merged")
     yield _golden(test)
     if test.data == "mini":
         for name, read in json.loads(READINGS.read_text(encoding="utf-8")).items():
-            if environments.parts(name)[:2] == environments.parts(full_name)[:2]:
+            if environments.parts(name)[:2] == environments.parts(test.task)[:2]:
                 agreed, answers, queries = count_agreement(name, read)
                 yield Finding("blind reading", True, f"{queries}, {agreed} of {answers} as judged")
 
@@ -179,24 +173,22 @@ def _files(task: str) -> Finding:
     marker = environments.marker_of(task)
     try:
         marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
-        for path, known in marked.items():
-            if disk.sha256(marker.parent / path) != known["sha256"]:
-                changed = f"{marker.parent / path} has changed since it was fetched; fetch it again"
-                return Finding("files", False, changed)
+        places = {marker.parent / path: known["sha256"] for path, known in marked.items()}
+        if changed := next((place for place, digest in places.items() if disk.sha256(place) != digest), None):
+            return Finding("files", False, f"{changed} has changed since it was fetched; fetch it again")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Finding("files", False, f"they cannot be compared with the marker ({error}); fetch them again")
     return Finding("files", True, f"{len(marked)} files, each with the SHA-256 that it was fetched with")
 
 
-def _counts(parts: dict[str, Environment], task: str) -> Finding:
-    dev, test = parts["dev"], parts["test"]
+def _counts(dev: Environment, test: Environment) -> Finding:
     said = f"{len(test.documents)} documents, {len(dev.queries)} dev and {len(test.queries)} test queries"
     if test.data != "full":
         return Finding("counts", True, said)
-    _, facts, documents = _known(task)
-    queries = len(test.queries) if not test.split_note else len(test.queries) + len(dev.queries)
+    _, facts, documents = _known(test.task)
+    queries = len(test.queries) + (len(dev.queries) if test.split_note else 0)
     if test.comparisons:  # a record has several queries
-        queries = len({query.query_id.partition("-")[0] for part in parts.values() for query in part.queries})
+        queries = len({query.query_id.partition("-")[0] for query in (*dev.queries, *test.queries)})
     fine = queries == facts.queries and documents in (None, len(test.documents))
     paper = f"the paper has {documents or 'no count of'} documents and {facts.queries} queries"
     return Finding("counts", fine, f"{said}; {paper}")
@@ -221,7 +213,7 @@ def _judgements(part: Environment, split: str, name: str, known: Container[str])
         scale = ", ".join(f"{side}: {sides[side]}" for side in ("0 or less", "between 0 and 1", "1 or more"))
     where = f"{name} judgements, {split}"
     said = f"{given.total()} of them ({scale}); {len(lost)} name no document{lost[0] if lost else ''}"
-    own = _is_own(part)  # whose quirks are counted
+    own = part.task.startswith("own/")  # whose quirks are counted
     yield Finding(where, own or not lost, said)
     yield Finding(f"queries without {where}", own or not without, f"{without} have nothing relevant")
 
