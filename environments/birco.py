@@ -23,7 +23,7 @@ from typing import Any
 
 from environments import tables
 from environments.base import Comparison, Environment, Facts, Judgements, Release, Request, Suite
-from environments.collections import is_collection, read_port
+from environments.collections import read_port
 from environments.layouts import Collection
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
@@ -159,19 +159,11 @@ def _parts(request: Request, task: Task) -> dict[str, Collection]:
     place = request.place([f"datasets/{task.folder}", task.folder], [other.folder for other in TASKS.values()])
     if any(place.glob("*_set.*")):
         return {split: _read(place, split) for split in splits}
-    if is_collection(request.folder):
-        return _from_beir(request, splits)
-    raise DataError(
-        f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; "
-        "a data folder has the release's layout, or is the task's own folder in it"
-    )
-
-
-def _from_beir(request: Request, splits: tuple[str, ...]) -> dict[str, Collection]:
-    """Read a port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole numbers."""
+    lacks = f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; a data folder has the release's layout"
+    # A port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole numbers.
+    port = read_port(request.folder, request.home, f"{lacks}, or is the task's own folder in it")
     if splits != ("test",):
         raise UsageError(f"{request.folder} is a port without dev queries; use --split test")
-    port = read_port(request.folder, request.home)
     grades = [grade for labels in port.qrels.values() for grade in labels.values()]
     if request.name == "doris_mae" and all(map(float.is_integer, grades)):
         raise DataError(

@@ -276,14 +276,13 @@ def _keep_package(name: str, home: Path) -> Path:
 # --- Ports of the benchmarks' tasks ----------------------------------------------------------------------------------
 
 
-def is_collection(folder: Path) -> bool:
-    """Return whether the folder has a collection, and not OBLIQ-Bench's layout, which also has a folder `corpus`."""
-    inside = any(_find_files(place, "documents") for place in (folder, folder / "data"))
-    return inside and not (folder / "queries+qrels").exists()
+def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:
+    """Read a copy of a benchmark's task: of several splits only the test one. DataError for what does not fit.
 
-
-def read_port(folder: Path, home: Path) -> Collection:
-    """Read a copy of a benchmark's task: of several splits only the test one. DataError for what does not fit."""
+    `lacks` is what is said of a folder without any documents.
+    """
+    if lacks and not (_find_files(folder, "documents") or _find_files(folder / "data", "documents")):
+        raise DataError(lacks)
     documents, queries, judgements = _open_tables(folder, {}, None)
     splits = {path: judgements.split(path) for path in judgements.files}
     if test := [path for path, split in splits.items() if split == "test"]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from environments import tables
 from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
-from environments.collections import is_collection, read_port
+from environments.collections import read_port
 from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.records import Document, Query
@@ -187,9 +187,7 @@ def _ported(request: Request, task: Task) -> Environment:
     if request.variant != SEARCH:
         raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
     place = request.place([task.name], [other.name for other in TASKS.values()])
-    if not is_collection(place):
-        raise DataError(f"{place} holds neither datasets/ of the release nor a port in BEIR's form")
-    port = read_port(place, request.home)
+    port = read_port(place, request.home, f"{place} holds neither datasets/ of the release nor a port in BEIR's form")
     objective = request.objective(task.objective)
     return _make(
         request,
