@@ -115,7 +115,7 @@ class RunFolder:
     @property
     def usage(self) -> Usage:
         """What all queries answered so far used."""
-        return total(map(usage, self.outcomes.values()))
+        return total(usage_from_json(row["usage"]) for row in self.outcomes.values())
 
     def ask_failed_again(self) -> dict[str, int]:
         """Mark failed queries to be asked again. Their outcomes stay in the file, and count until new ones follow.
@@ -251,11 +251,6 @@ def headline(error: str) -> str:
     """Return the first line of an outcome's error, and the line of a user's code that it ends with."""
     first, _, rest = error.strip().partition("\n")
     return first[:300] + "".join(re.findall(r" \([^()\n]+, line \d+\)$", rest))
-
-
-def usage(outcome: Outcome) -> Usage:
-    """Return the usage that an outcome records."""
-    return usage_from_json(outcome["usage"])
 
 
 def write(path: Path, text: str) -> None:

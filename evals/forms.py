@@ -6,9 +6,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from evals.measuring.traces import Fate
-from tools.forms import Amount, Count, Number, TraceForm, UsageForm, read, read_file
-
-__all__ = ["ConfigForm", "JudgedForm", "OutcomeForm", "ScoresForm", "read", "read_file"]
+from tools.forms import Amount, Count, Number, TraceForm, UsageForm, read, read_file  # noqa: F401  # for folder.py
 
 
 class _Asked(TypedDict):
@@ -28,11 +26,8 @@ class _Compiled(TypedDict):
     task: NotRequired[str]
 
 
+# A retriever, or a model, which has a name alone.
 _Engine = TypedDict("_Engine", {"name": str, "with": NotRequired[str], "others": NotRequired[dict[str, str] | None]})
-
-
-class _Model(TypedDict):
-    name: str
 
 
 class _Imported(TypedDict, total=False):
@@ -60,7 +55,7 @@ class ConfigForm(TypedDict):
     program: str
     parameters: dict[str, Any]
     retriever: _Engine
-    lm: _Model
+    lm: _Engine
     pool: NotRequired[_Pool | None]
     compiled: NotRequired[_Compiled | None]
     imported: NotRequired[_Imported | None]

@@ -42,7 +42,6 @@ def command(arguments: argparse.Namespace) -> int:
     for file in filter(None, (arguments.run, arguments.trajectories)):
         if not file.is_file():
             raise DataError(f"there is no file {file}; give a TREC run file, and trajectories in JSON Lines")
-    environments.locate(arguments.task, arguments.data)
     run_folder.check_place(arguments.runs)
     judged = {"qrels": arguments.qrels, "columns": dict(arguments.column)}
     environment = environments.load(arguments.task, arguments.data, arguments.split, **judged)

@@ -59,12 +59,12 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         return 0
     from evals.running import evaluation  # as above
 
-    if events or arguments.json:
-        result = evaluation.run(request, events.report if events else None)
-        if events:
-            events.result = result.json()
-        else:
-            put_out(json.dumps(result.json()) + "\n", kept="in the run folder")
+    if events:
+        result = evaluation.run(request, events.report)
+        events.result = result.json()
+    elif arguments.json:
+        result = evaluation.run(request)
+        put_out(json.dumps(result.json()) + "\n", kept="in the run folder")
     else:
         from evals.running.watch import report  # rich: not for --json
         from evals.showing.tables import show_scores  # as above

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from evals.folder import check_output
-from tools.console import Parser, clean, plural, positive, put_out, run_and_leave, say
+from tools.console import Parser, clean, plural, port, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 
 PORT = 8017  # as page_server has it, which takes longer to import than --help may
@@ -23,7 +23,7 @@ def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.view", description="Look at runs in a browser, or write them into one file.")
     made.add_argument("runs", type=Path, nargs="+", metavar="RUNS", help="run folders, or folders with some in them")
-    made.add_argument("--port", type=_port, metavar="N", help=f"{PORT}, or the next that is free; 0 is any")
+    made.add_argument("--port", type=port, metavar="N", help=f"{PORT}, or the next that is free; 0 is any")
     made.add_argument("--no-open", action="store_true", help="print the address, open no browser")
     made.add_argument("--export", type=Path, metavar="FILE.html", help="write the page into one file, serve nothing")
     made.add_argument("--query", action="append", default=[], metavar="ID", help="export this query; may be repeated")
@@ -31,12 +31,6 @@ def parser() -> Parser:
     made.add_argument("--no-texts", action="store_true", help="export ids of documents, for a corpus that stays here")
     made.add_argument("--prompts", action="store_true", help="export what was sent to models as well, documents in it")
     return made
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
-    return int(text)
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 import dspy
 from dspy.utils.parallelizer import ParallelExecutor
 
-from evals.folder import Outcome, usage
+from evals.folder import Outcome
 from evals.measuring.metrics import ranking_of
 from evals.running.runner import OUTAGE, answer
 from optimizers.books import Books, Candidate, Evaluation, mean_value
@@ -39,7 +39,7 @@ from tools.console import queries as counted
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
 from tools.models.faults import fault, refusal
-from tools.records import Query, trace_from_json
+from tools.records import Query, trace_from_json, usage_from_json
 
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through
 
@@ -206,7 +206,7 @@ class Study(Books):
         raise Halt(RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}"))
 
     def _book(self, candidate: Candidate, query: Query, sample: str, outcome: Outcome) -> Evaluation:
-        spent = usage(outcome)
+        spent = usage_from_json(outcome["usage"])
         scored = self.objective.of(query, ranking_of(outcome), spent, failed=outcome["error"] is not None)
         evaluation = Evaluation(
             candidate=candidate.digest,

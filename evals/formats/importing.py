@@ -264,13 +264,5 @@ def make_config(environment: "Environment", name: str, model: str, imported: dic
         "code": UNKNOWN,
         "versions": {},
         "imported": imported,
-        run_folder.PROVENANCE: {
-            "judgements": environment.headline,
-            "data": environment.data,
-            "folder": environment.folder,
-            "columns": dict(environment.columns),
-            "source": environment.source,
-            "compiled": None,
-            **origin(),
-        },
+        run_folder.PROVENANCE: {"compiled": None, **origin(environment)},
     }

@@ -16,13 +16,13 @@ from typing import Any
 
 import orjson
 
-from evals.folder import Outcome, usage
+from evals.folder import Outcome
 from evals.measuring.scored import Run, read
 from tools import disk
 from tools.errors import DataError, UnknownName, UsageError
 from tools.models.answers import NAME
 from tools.models.kept import read_call
-from tools.records import Step, Usage, step_from_json
+from tools.records import Step, Usage, step_from_json, usage_from_json
 
 MANIFEST = "export.json"
 
@@ -93,7 +93,7 @@ class Source:
         for query_id in self.query_ids:
             outcome = run.outcomes[query_id]
             values = {name: value for name, column in run.columns.items() if (value := column[query_id]) is not None}
-            used = usage(outcome) if run.usage_known else None
+            used = usage_from_json(outcome["usage"]) if run.usage_known else None
             yield Answered(query_id, outcome, judged.get(query_id, {}), values, used)
 
 

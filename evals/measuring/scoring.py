@@ -27,7 +27,7 @@ from programs import DIFFERS
 from tools import disk
 from tools.disk import home
 from tools.errors import DataError, RunIncomplete, SextantError
-from tools.records import Usage, usage_json
+from tools.records import Usage, usage_from_json, usage_json
 
 _FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
 KINDS = 5  # of failures that are told, the commonest first
@@ -213,7 +213,7 @@ class _Tally:
         counts["searches_cut"] += sum("cut" in step for step in trace["steps"])
         self._unusable.update(trace.get("unusable", {}))
         self._read.update(_count_read(trace["steps"]))
-        self._usage += run_folder.usage(outcome)
+        self._usage += usage_from_json(outcome["usage"])
 
     def summary(self, config: run_folder.Config, queries: int) -> dict[str, Any]:
         usage, provenance = usage_json(self._usage), config[run_folder.PROVENANCE]
@@ -221,11 +221,8 @@ class _Tally:
         if (config.get("imported") or {}).get("usage") is False:  # nobody knows, and 0 would be a claim
             usage = dict.fromkeys(usage)
         about = {
-            "task": config["task"],
+            **{key: config[key] for key in ("task", "split", "instruction", "program")},
             "data": provenance["data"],
-            "split": config["split"],
-            "instruction": config["instruction"],
-            "program": config["program"],
             "pool": config.get("pool"),
             "compiled": config.get("compiled") and {**config["compiled"], "file": provenance.get("compiled")},
             "retriever": config["retriever"]["name"],
@@ -283,11 +280,8 @@ def record_look(config: run_folder.Config, path: Path) -> None:
     if config["split"] == "dev":
         return
     look = {
-        "task": config["task"],
+        **{key: config[key] for key in ("task", "data_fingerprint", "split", "program")},
         "data": _data_of(config),
-        "data_fingerprint": config["data_fingerprint"],
-        "split": config["split"],
-        "program": config["program"],
         "compiled": (config.get("compiled") or {}).get("digest"),
         "lm": config["lm"]["name"],
         "run": path.name,

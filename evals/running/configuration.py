@@ -278,16 +278,11 @@ def configuration(
         "lm": {"name": model.name, **model.settings},
         **identity(resolved, environment),
         run_folder.PROVENANCE: {
-            "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead
-            "data": environment.data,
-            "folder": environment.folder,
-            "columns": dict(environment.columns),
-            "source": environment.source,
             "program_file": str(names.file_of(source)) if source.endswith(".py") else None,
             "compiled": compiled and str(request.compiled or request.prompts),
             "price": model.price and model.price.provenance,
             "isolated": resolved.isolated,
-            **origin(),
+            **origin(environment),
         },
     }
 
@@ -340,9 +335,14 @@ def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: 
     return {"code": found.digest(), "versions": {name: version(name) for name in names}}
 
 
-def origin() -> dict[str, str | None]:
-    """Return where the run was made, for the reader of config.json alone."""
-    return {"git_revision": _git_revision(), "python": platform.python_version(), "system": platform.platform()}
+def origin(environment: "Environment") -> dict[str, Any]:
+    """Return where the data came from and the run was made, for the reader of config.json alone."""
+    return {
+        "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead
+        **{name: getattr(environment, name) for name in ("data", "folder", "source")},
+        "columns": dict(environment.columns),
+        **{"git_revision": _git_revision(), "python": platform.python_version(), "system": platform.platform()},
+    }
 
 
 def _git_revision() -> str | None:

@@ -38,7 +38,7 @@ from tools.disk import home
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.models import offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
-from tools.records import Query, Usage, total
+from tools.records import Query, Usage, total, usage_from_json
 from tools.retrievers.bm25 import BM25
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ def forecast(request: Request) -> dict[str, Any]:
     model = connect(request, make_terms(request), environment, seed=request.seed)
     config = configuration(resolved, environment, None, model)
     answered = _read_answered(request, config)
+    spent = total(usage_from_json(row["usage"]) for row in answered.values())
     pending = [query for query in environment.queries if query.query_id not in answered]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     habits = _habits(request, model, rehearsal)
@@ -176,7 +177,7 @@ def forecast(request: Request) -> dict[str, Any]:
         "largest_prompt": max((call.prompt for call in rehearsal.all_calls), default=0),
         "window": getattr(model.lm, "window", None),
         "price": None if price is None else str(price),
-        "budgets": _check_budgets(request, figures, len(pending), total(map(run_folder.usage, answered.values()))),
+        "budgets": _check_budgets(request, figures, len(pending), spent),
         "notes": notes,
     }
 
