@@ -78,12 +78,9 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError("--out is missing; say where the export goes")
     chosen = {"query_ids": arguments.query_id, "limit": arguments.limit, "prompts": not arguments.no_prompts}
     made = export(arguments.run, to, out, **chosen, force=arguments.force)
-    if as_json:
-        put_out(json.dumps(made) + "\n")
-        return 0
-    for note in made["notes"]:
+    for note in () if as_json else made["notes"]:
         say(note)
-    put_out(f"{clean(made['out'])}\n")
+    put_out(f"{json.dumps(made) if as_json else clean(made['out'])}\n")
     return 0
 
 

@@ -130,19 +130,14 @@ class RunFolder:
         return {query_id: starts[query_id] for query_id in errors if errors[query_id].startswith("UnusableAnswer")}
 
     def append(self, outcome: Outcome) -> None:
-        """Append one outcome; it is on disk when this returns.
-
-        RunIncomplete when the disk is full or broken: the outcomes before it are whole, this query is pending.
-        """
+        """Append one outcome, and return when it is on disk. RunIncomplete when that is full or broken."""
         path, query_id = self.path / "outcomes.jsonl", outcome["query_id"]
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
             self.outcomes.starts[query_id] = disk.append_line(path, seal(line, self.digest))
         except OSError as error:
-            raise RunIncomplete(
-                f"{path}: {error.strerror}; query {query_id!r} could not be written and is pending, "
-                f"the {len(self.outcomes)} before it are safe; make room"
-            ) from None
+            what = f"{path}: {error.strerror}; query {query_id!r} could not be written and is pending"
+            raise RunIncomplete(f"{what}, the {len(self.outcomes)} before it are safe; make room") from None
 
 
 @contextmanager
@@ -184,10 +179,8 @@ def read_config(path: Path, *, named: bool = True) -> Config:
         raise DataError(f"{path / 'config.json'} was edited: its data are {config['data']} and {data}; put it back")
     ending = _NAME_DIGEST.search(path.resolve().name)
     if named and ending and ending[1] != digest(config):
-        raise DataError(
-            f"{path} has the name of another configuration than config.json holds ({digest(config)}): it was edited; "
-            "put it back, or run again"
-        )
+        what = f"{path} has the name of another configuration than config.json holds ({digest(config)})"
+        raise DataError(f"{what}: it was edited; put it back, or run again")
     return config
 
 
@@ -266,9 +259,8 @@ def writing(path: Path) -> Iterator[TextIO]:
         with disk.replacing(path) as file:
             yield file
     except OSError as error:
-        raise RunIncomplete(
-            f"{path}: {error.strerror}; the answered queries are safe; make room and give the same command again"
-        ) from None
+        mend = "the answered queries are safe; make room and give the same command again"
+        raise RunIncomplete(f"{path}: {error.strerror}; {mend}") from None
 
 
 def seal(line: bytes, config_digest: str) -> bytes:
@@ -344,9 +336,8 @@ def check_documents(
             raise BadRanking(doc_id, "is not in the corpus")
         if known is not None:
             known.add(doc_id)
-    if not query.excluded.isdisjoint(doc_ids):
-        hidden = next(doc_id for doc_id in doc_ids if doc_id in query.excluded)
-        raise BadRanking(hidden, f"is excluded for query {query.query_id!r}, so no system may find it")
-    if query.candidates is not None and not query.candidates.issuperset(doc_ids):
-        outside = next(doc_id for doc_id in doc_ids if doc_id not in query.candidates)
-        raise BadRanking(outside, f"is not in the pool of query {query.query_id!r}")
+    if hidden := query.excluded.intersection(doc_ids):
+        why = f"is excluded for query {query.query_id!r}, so no system may find it"
+        raise BadRanking(min(hidden, key=doc_ids.index), why)
+    if query.candidates is not None and (outside := set(doc_ids) - query.candidates):
+        raise BadRanking(min(outside, key=doc_ids.index), f"is not in the pool of query {query.query_id!r}")

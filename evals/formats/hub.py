@@ -97,10 +97,9 @@ def _run(source: Source) -> dict[str, Any]:
     """Return the row of runs: means and usage of the whole run, whichever queries are exported."""
     run, config = source.run, source.run.config
     named = {"run": run.path.name, "retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
-    named |= {"data": run.scores["data"], "judgements": run.scores["judgements"]}
+    named |= {"judgements": run.scores["judgements"]}
     return {
-        **{key: named.get(key, config.get(key)) for key in (*_ABOUT, "depth")},
-        "data": config["data"],  # no folder of the user's machine
+        **{key: named.get(key, config.get(key)) for key in (*_ABOUT, "depth")},  # data: no folder of the user's machine
         "queries": run.scores["queries"],
         "failed": run.scores["failed"],
         **{key: run.scores["usage"].get(key) for key in USED},

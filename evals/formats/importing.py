@@ -25,7 +25,7 @@ from evals.running.configuration import origin
 from tools import disk, forms
 from tools.errors import DataError
 from tools.forms import Amount, Count, Number, StepFields
-from tools.records import Step, Tool, Usage, step_json, total, usage_from_json, usage_json
+from tools.records import Step, Tool, Trace, Usage, total, trace_json, usage_from_json, usage_json
 
 if TYPE_CHECKING:
     from environments.base import Environment
@@ -207,18 +207,14 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
     counts["unmapped"] += not row.get("mapped", True)
     counts["unpriced"] += usage is None
     counts["unshown"] += any(one.tool == "search" for one in steps) and not any(one.shown for one in steps)
+    notes = row.get("notes", [one.argument for one in steps if one.tool == "note"])
+    told = row.get("invented_ids", 0), row.get("unusable", {}), row.get("followed", {})
     outcome: run_folder.Outcome = {
         "query_id": query_id,
         "ranking": doc_ids[:depth],
         "scores": scores[:depth],
         "answer": row.get("answer") or "",
-        "trace": {
-            "steps": [step_json(step) for step in steps],
-            "notes": row.get("notes", [one.argument for one in steps if one.tool == "note"]),
-            "invented_ids": row.get("invented_ids", 0),
-            "unusable": row.get("unusable", {}),
-            "followed": row.get("followed", {}),
-        },
+        "trace": trace_json(Trace(query_id, steps, notes, *told)),
         # A price that is not known is None; that the numbers beside it are not known either, config.json says.
         "usage": usage_json(usage or Usage(paid_usd=None, list_usd=None)),
         "error": error,

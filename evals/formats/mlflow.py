@@ -25,12 +25,15 @@ def write(source: Source, address: str, *, force: bool) -> list[str]:
     if "://" not in address:
         mend = f"give sqlite:///{address}.db or http://host:port"
         raise UsageError(f"--out {address!r} is no address of MLflow's; {mend}")
+    scheme, _, database = address.partition(":///")
+    # Artifacts go beside a database, not into the working folder; else it is MLflow's choice.
+    artifacts = (Path(database).resolve().parent / "mlartifacts").as_uri() if scheme == "sqlite" else None
     mlflow, client = _connect(address)
     experiment, run = source.run.config["task"], source.run
     key = f"{run.path.name} {run.config['data_fingerprint']}"
     try:
         found = client.get_experiment_by_name(experiment)
-        experiment_id = found.experiment_id if found else client.create_experiment(experiment, _artifacts(address))
+        experiment_id = found.experiment_id if found else client.create_experiment(experiment, artifacts)
         known = client.search_runs([experiment_id], f"tags.`{KEY}` = {json.dumps(key)}", max_results=1)
         if known and not force:
             raise UsageError(f"{address} has {run.path.name} already ({known[0].info.run_id}); --force logs it again")
@@ -65,12 +68,6 @@ def _connect(address: str) -> tuple[Any, Any]:
         return mlflow, mlflow.MlflowClient(tracking_uri=address)
     except (mlflow.MlflowException, ImportError) as error:
         raise UsageError(f"MLflow cannot open {address}: {str(error).partition(chr(10))[0]}") from None
-
-
-def _artifacts(address: str) -> str | None:
-    """Return where artifacts go: beside a database, not into the working folder; else MLflow's choice."""
-    scheme, _, database = address.partition(":///")
-    return (Path(database).resolve().parent / "mlartifacts").as_uri() if scheme == "sqlite" else None
 
 
 def list_parameters(source: Source) -> dict[str, str]:

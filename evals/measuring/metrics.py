@@ -202,9 +202,7 @@ def judge_units(
 
 def collapse(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
     """Return the ranking of scored units: each where its best placed document is (MaxP, Dai and Callan 2019)."""
-    if judgements.unit_of is None:
-        return list(ranking)
-    return list(dict.fromkeys(map(judgements.unit_of, ranking)))
+    return list(dict.fromkeys(map(judgements.unit_of, ranking)) if judgements.unit_of else ranking)
 
 
 def _compare(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
@@ -212,8 +210,7 @@ def _compare(name: str, query_id: str, rankings: Mapping[str, Ranking], environm
     ranking = rankings.get(query_id, nothing)
     if name != "Flip":
         return share(won([one for one in comparisons if name in ("Win", one.label)], ranking))
-    twin = environment.twins.get(query_id)
-    if twin is None:
+    if (twin := environment.twins.get(query_id)) is None:
         return None
     here, there = won(comparisons, ranking), won(environment.comparisons[twin], rankings.get(twin, nothing))
     return share([a != b for a, b in zip(here, there, strict=True)])

@@ -43,10 +43,8 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
     query_ids = [query.query_id for query in environment.queries]
     if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
-        raise RunIncomplete(
-            f"{len(pending)} of {len(query_ids)} queries of {path} are unanswered, e.g. {pending[0]!r}; "
-            "give the same run command again to resume it"
-        )
+        many = f"{len(pending)} of {len(query_ids)} queries of {path} are unanswered, e.g. {pending[0]!r}"
+        raise RunIncomplete(f"{many}; give the same run command again to resume it")
     tally, losses = _Tally(), Losses(choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
     about, imported, program = tally.summary(config, len(query_ids)), config.get("imported"), config["program"]
@@ -104,8 +102,7 @@ def _score_queries(
             try:
                 run_folder.check_ranking(outcome["ranking"], query, environment.documents, known)
             except run_folder.BadRanking as wrong:
-                mend = "remove its line and give the run's command again to have it answered again"
-                raise DataError(f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; {mend}") from None
+                raise DataError(f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; {run_folder.MEND}") from None
             tally.add(outcome)
             errors[query_id] = outcome["error"] or ""
             _add_values(values, outcome, outcomes, environment)

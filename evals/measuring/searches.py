@@ -70,8 +70,7 @@ def _compare_documents(
     unit_of, grades = judgements.unit_of or str, judgements.recalled(query_id)
     rows: dict[str, Result] = {}
     for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
-        about = {"query_id": query_id, "unit": unit, "grade": grade, "of": len(grades)}
-        rows[unit] = about | {"then": None, "now": None}
+        rows[unit] = {"query_id": query_id, "unit": unit, "grade": grade, "of": len(grades), "then": None, "now": None}
     for when, found in (("then", then), ("now", now)):
         for step, doc_ids in zip(steps, found, strict=True):
             for rank, doc_id in enumerate(doc_ids, start=1):

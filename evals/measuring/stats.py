@@ -29,8 +29,6 @@ def bootstrap_mean(
     values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None
 ) -> Interval:
     """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13)."""
-    if not values:
-        raise ValueError("no values to average")
     array = np.asarray(values, dtype=np.float64)
     weight = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
     mean = float(np.average(array, weights=weight))

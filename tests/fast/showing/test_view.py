@@ -353,7 +353,7 @@ def test_a_port_in_use_is_said_in_a_line_and_without_one_the_next_is_taken(runs,
     [
         (["EMPTY"], 3, "holds no run folder"),
         (["EMPTY/not/there"], 3, "holds no run folder"),
-        (["RUNS", "--port", "65536"], 2, "no port from 0 to 65535"),
+        (["RUNS", "--port", "65536"], 2, "not a port from 0 to 65535"),
         (["RUNS", "--limit", "3"], 2, "are for --export"),
         (["RUNS", "--export", "EMPTY/not/there/page.html"], 2, "is no folder that can be written"),
         (["RUNS", "--export", "EMPTY"], 2, "cannot be written"),
