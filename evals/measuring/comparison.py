@@ -269,10 +269,8 @@ def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[s
     if len(_group_repeats(runs)) == 1 and len({run.path.resolve() for run in runs}) > 1:
         deviation = _measure_spread(runs, metric, pair(*(run.columns.get(metric, {}) for run in runs)))
         by = f" ({deviation:.4f} in {metric}, standard deviation)" if deviation is not None else ""
-        return [
-            f"all of these are one configuration repeated, so they differ by chance{by}; "
-            "name another system's runs beside them"
-        ]
+        alike = f"all of these are one configuration repeated, so they differ by chance{by}"
+        return [f"{alike}; name another system's runs beside them"]
     said = "repeats: a query counts once, by its mean over them; the interval is of queries with all their repeats"
     return [said] if any(len(system.runs) > 1 for system in systems) else []
 

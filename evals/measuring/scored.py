@@ -252,7 +252,7 @@ class Bounds:
                 system += f" with {', '.join(changed)}"
             compiled = f", compiled ({config['compiled'].get('digest')})" if config.get("compiled") else ""
             system += f" over {one.retriever}, {config['lm']['name']}{compiled}"
-        by = f" by {' and '.join(pool['of'])}" if pool.get("of", []) != [own.retriever] else ""
+        by = f" by {' and '.join(pool['of'])}" if pool["of"] != [own.retriever] else ""
         return f"{system}, {pool['kind']} pool of {pool['size']}{by}"
 
     def is_own(self, kind: Kind) -> bool:
@@ -366,9 +366,7 @@ def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
             if one.config["program"] != FLOOR and one.pool == pool != own.pool and (kind == "union" or mean >= least)
         ]
         if pooled:
-            found[kind] = min(
-                pooled, key=lambda one: (*_differ(one, own), -one.config["pool"].get("size", 0), *near(one))
-            )
+            found[kind] = min(pooled, key=lambda one: (*_differ(one, own), -one.config["pool"]["size"], *near(one)))
     return Bounds(own, metric, found)
 
 

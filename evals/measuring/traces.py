@@ -207,12 +207,9 @@ def read_histories(
                 unit[doc_id] = unit_of(doc_id)
             if unit[doc_id] in units:
                 histories.setdefault(doc_id, History(doc_id)).add(number, step, place)
-    best: dict[str, History] = {}
-    for doc_id, history in histories.items():
-        known = best.get(unit[doc_id])
-        if known is None or history.reached > known.reached:
-            best[unit[doc_id]] = history
-    return best
+    # The last of a unit stays: the first of those that came furthest.
+    ordered = sorted(reversed(histories.items()), key=lambda one: one[1].reached)
+    return {unit[doc_id]: history for doc_id, history in ordered}
 
 
 def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "Judgements") -> list[dict[str, Any]]:
