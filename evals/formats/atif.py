@@ -60,10 +60,8 @@ def write(source: Source, folder: Path) -> list[str]:
 
 def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[str, Any]:
     config, outcome = source.run.config, one.outcome
-    steps = [
-        {"source": "user", "message": one.text},
-        *(_write_step(n, step, one, source) for n, step in enumerate(one.steps)),
-    ]
+    steps = [{"source": "user", "message": one.text}]
+    steps += [_write_step(number, step, one, source) for number, step in enumerate(one.steps)]
     return {
         "schema_version": VERSION,
         "session_id": source.run.path.name,
@@ -94,7 +92,7 @@ def _write_step(number: int, step: Step, one: Answered, source: Source) -> dict[
     if reasoning := "\n\n".join(call["reasoning"] for call in sent if call["reasoning"]):
         made["reasoning_content"] = reasoning
     if step.tool in _CALLS:
-        made["message"] = "\n\n".join(_said(output) for call in sent for output in call["outputs"])
+        made["message"] = "\n\n".join(message_text(said) for call in sent for said in call["said"])
         call = f"call-{number}"
         made["tool_calls"] = [{"tool_call_id": call, "function_name": step.tool, "arguments": _arguments(step)}]
         made["observation"] = {"results": [{"source_call_id": call} | _observation(step, one)]}
@@ -105,10 +103,6 @@ def _write_step(number: int, step: Step, one: Answered, source: Source) -> dict[
         if step.usage.calls:
             made["metrics"] = _metrics(step.usage, "")
     return made | {"extra": extra}
-
-
-def _said(output: Any) -> str:
-    return message_text(output if isinstance(output, dict) else {"content": output})
 
 
 def _calls(calls: list[dict[str, Any]]) -> dict[str, Any]:

@@ -151,8 +151,7 @@ def _of_model(usage: Usage, source: Source) -> dict[str, Any]:
 
 def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was sent and what came back; the span above counts the tokens."""
-    answers = [output if isinstance(output, dict) else {"content": output} for output in call["outputs"]]
-    replies = [_message({"role": "assistant", **answer}) for answer in answers]
+    replies = [_message({"role": "assistant", **said}) for said in call["said"]]
     if call["reasoning"]:
         replies[0]["message"]["contents"] = [{"message_content": {"type": "reasoning", "text": call["reasoning"]}}]
     told = {
@@ -163,7 +162,7 @@ def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
         "tools": [{"tool": {"json_schema": compact(tool)}} for tool in call["tools"]],
         "output_messages": replies,
     }
-    said = "\n".join(map(message_text, answers))
+    said = "\n".join(map(message_text, call["said"]))
     return {**dict(_flat("llm", told)), "output.value": said, "metadata": compact({"key": call["key"]})}
 
 

@@ -76,16 +76,18 @@ class Source:
         return "" if name in ("offline", "unknown") else name
 
     def calls(self, keys: Iterable[str]) -> list[dict[str, Any]]:
-        """Return the model calls with these keys, as read_call has them, where what was sent is kept."""
+        """Return the model calls with these keys whose prompts are kept, as read_call has them; "said" are messages."""
         found = [read_call(self.answers, key) for key in keys] if self.answers else []
-        return [call for call in found if call and call["messages"] is not None]
+        kept = [call for call in found if call and call["messages"] is not None]
+        for call in kept:
+            call["said"] = [one if isinstance(one, dict) else {"content": one} for one in call["outputs"]]
+        return kept
 
     @property
     def notes(self) -> list[str]:
         """Return what the user should know of prompts in an export that has them."""
-        if not self.answers or not self.model or not self.answers.is_file():
-            return []
-        return ["prompts and answers of models are in it, with documents' texts; --no-prompts leaves them out"]
+        told = "prompts and answers of models are in it, with documents' texts; --no-prompts leaves them out"
+        return [told] if self.answers and self.model and self.answers.is_file() else []
 
     def __iter__(self) -> Iterator[Answered]:
         """Yield the queries one at a time: a run may be larger than memory."""

@@ -207,9 +207,8 @@ def read_histories(
                 unit[doc_id] = unit_of(doc_id)
             if unit[doc_id] in units:
                 histories.setdefault(doc_id, History(doc_id)).add(number, step, place)
-    # The last of a unit stays: the first of those that came furthest.
-    ordered = sorted(reversed(histories.items()), key=lambda one: one[1].reached)
-    return {unit[doc_id]: history for doc_id, history in ordered}
+    furthest_first = sorted(histories.items(), key=lambda one: one[1].reached, reverse=True)
+    return {unit[doc_id]: history for doc_id, history in reversed(furthest_first)}  # the last of a unit stays
 
 
 def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "Judgements") -> list[dict[str, Any]]:
