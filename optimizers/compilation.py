@@ -71,10 +71,8 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
         inputs.open(study)
         for part, queries in study.parts.items():
             if not queries:
-                raise UsageError(
-                    f"{aim.metric} is the same for all rankings of the {part} queries; "
-                    "choose another --metric, or another --split-seed"
-                )
+                remedy = "choose another --metric, or another --split-seed"
+                raise UsageError(f"{aim.metric} is the same for all rankings of the {part} queries; {remedy}")
         _announce(inputs, study)
         found, problem = _conclude(inputs, study, compile_with(inputs, study))
         # Not in the file, which is the same however often the command is given.
@@ -210,6 +208,7 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
     request, training = inputs.request, study.training
     own = ".py:" in str(request.retriever) and not inputs.plan.ranges  # whose folder no compiled file has
     taken_up = _on_test(request, compiled=file, retriever=request.retriever if own else None)
+    sizes = {part: len(queries) for part, queries in study.parts.items()}
     return {
         "task": training.task,
         "data": training.environment.data,
@@ -222,10 +221,7 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
         "teacher": inputs.teacher and inputs.teacher.name,
         "prompt_lm": inputs.prompter and inputs.prompter.name,
         "objective": str(study.objective),
-        "queries": {
-            **{part: len(queries) for part, queries in study.parts.items()},
-            "left_out": [asdict(one) for one in training.left_out],
-        },
+        "queries": {**sizes, "left_out": [asdict(one) for one in training.left_out]},
         "compiled": str(file),
         "take_up": shlex.join(["python", "-m", "evals.run", *options.words(taken_up, leave_out=BUDGETS)]),
     }
@@ -240,10 +236,10 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | Non
     """Run the program as it was, compiled, and where it started on test; compare in the metric that was chosen by."""
     request, plan, spent = inputs.request, inputs.plan, inputs.spent(study)
     before = {"parameters": plan.parameters(plan.start), "retriever": str(plan.resolved.retriever)}
-    systems: dict[str, dict[str, Any]] = {"as it was": before}
-    systems |= {"from the start": before | {"compiled": start}} if start else {}
+    started = {"from the start": before | {"compiled": start}} if start else {}
+    systems: dict[str, dict[str, Any]] = {"as it was": before, **started, "compiled": {"compiled": file}}
     folders = []
-    for name, fields in (systems | {"compiled": {"compiled": file}}).items():
+    for name, fields in systems.items():
         inputs.tell(f"test split, {name}")
         ran = run(_on_test(request, **fields, **_budgets_left(request, spent, inputs.terms.budget.ends)))
         if isinstance(ran.problem, BudgetReached):  # it names what was left, a number that nobody gave
@@ -265,11 +261,8 @@ def _budgets_left(request: CompileRequest, spent: Usage, ends: float) -> dict[st
         left["time_limit"] = ends - time.monotonic()
         if left["time_limit"] < 0.001:
             raise BudgetReached(f"the time limit of {request.time_limit:g} s is reached", larger=False)
-    for name, used in (
-        ("budget_usd", spent.paid_usd),
-        ("budget_tokens", spent.input_tokens + spent.output_tokens),
-        ("budget_calls", spent.calls),
-    ):
+    tokens = spent.input_tokens + spent.output_tokens
+    for name, used in {"budget_usd": spent.paid_usd, "budget_tokens": tokens, "budget_calls": spent.calls}.items():
         if (budget := getattr(request, name)) is not None:
             if used is None or used >= budget:
                 raise BudgetReached(f"--{name.replace('_', '-')} {budget:g} is used up by what was done before")

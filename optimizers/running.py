@@ -72,16 +72,14 @@ class Plan:
                 trial(resolved.constructor, fitted.parameters(chosen))
         program = trial(resolved.constructor, resolved.values)
         if self.optimizer.prompts and not program.predictors():
-            raise UsageError(
-                f"{request.program_label} has no prompts; --optimizer tune searches its parameters and retriever"
-            )
+            remedy = "--optimizer tune searches its parameters and retriever"
+            raise UsageError(f"{request.program_label} has no prompts; {remedy}")
         for file, member in zip(request.of, self.members, strict=True):
             own = {**resolved.values, **member.parameters}
             member.check(request.program_label, trial(resolved.constructor, own), str(file))
             if dict(member.parameters) != resolved.values or member.retriever != str(resolved.retriever):
-                raise UsageError(
-                    f"{file} has other parameters, or another retriever, than the command; give it the same"
-                )
+                others = "other parameters, or another retriever, than the command"
+                raise UsageError(f"{file} has {others}; give it the same")
         return fitted
 
 

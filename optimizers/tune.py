@@ -51,9 +51,8 @@ def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, s
     places = re.findall(r"\{(\w+)\}", retriever)
     given = given or {name: text for name, text in USUAL.items() if name in known}
     if not given:
-        raise UsageError(
-            f"{program} has no parameter with a usual range; declare one, e.g. --range 'retriever=bm25|...'"
-        )
+        remedy = "declare one, e.g. --range 'retriever=bm25|...'"
+        raise UsageError(f"{program} has no parameter with a usual range; {remedy}")
     if RETRIEVER in given and (places or "{" in given[RETRIEVER]):
         raise UsageError("--range retriever=... and {names} in a retriever do not go together; write out its values")
     if lacking := [name for name in places if name not in given]:

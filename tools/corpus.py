@@ -169,10 +169,8 @@ class StoredCorpus(Corpus):
         if zlib.crc32(data) != self._sums[row]:
             with suppress(OSError):
                 (self._folder / "meta.json").unlink(missing_ok=True)  # so that the next opening makes it again
-            raise DataError(
-                f"{self._file.name} has been damaged since it was made; "
-                "the same command makes it again, or else remove its folder"
-            )
+            remedy = "the same command makes it again, or else remove its folder"
+            raise DataError(f"{self._file.name} has been damaged since it was made; {remedy}")
         parts = (data[start - ends[0] : end - ends[0]] for start, end in pairwise(ends))
         doc_id, title, text, parent = (part.decode("utf-8", "surrogatepass") for part in parts)
         return Document(doc_id, text, title, parent)

@@ -116,10 +116,8 @@ class Toolbox:
         """
         if (answered := _ANSWERED.get()) is not None:
             if query.query_id != answered.query_id:
-                raise ValueError(
-                    f"a session was opened for query {query.query_id!r}, and {answered.query_id!r} is asked; "
-                    "open it with the query that the program was given"
-                )
+                other = f"a session was opened for query {query.query_id!r}, and {answered.query_id!r} is asked"
+                raise ValueError(f"{other}; open it with the query that the program was given")
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
         session = Session(query, self._documents, self._retrievers, self._limits, self._clock, snapshot or {})
         enter(session)
@@ -178,9 +176,8 @@ class Session(Recorder):
         with self._lock:
             tokens = self.usage.input_tokens + self.usage.output_tokens
             if limits.tokens is not None and self.usage.unmetered:
-                raise UsageError(
-                    "-P max_tokens cannot be kept: the provider did not report what a call used; use -P max_calls"
-                )
+                why = "the provider did not report what a call used"
+                raise UsageError(f"-P max_tokens cannot be kept: {why}; use -P max_calls")
             if not self._over and limits.calls is not None and self._calls >= limits.calls:
                 self._over = f"all {limits.calls} model calls of this session are used"
             if not self._over and limits.tokens is not None and tokens >= limits.tokens:

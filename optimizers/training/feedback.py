@@ -11,10 +11,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from environments.base import Environment
 from evals.measuring.metrics import Ranking, collapse, is_pairwise, won
@@ -105,8 +104,7 @@ def choose_parts(outputs: Collection[str]) -> frozenset[Part]:
     return frozenset(part for part, names in FIELDS.items() if not names.isdisjoint(outputs)) or PARTS
 
 
-@dataclass(frozen=True, slots=True)
-class _Relevant:
+class _Relevant(NamedTuple):
     """What became of one relevant document, or unit of several."""
 
     unit: str
@@ -163,9 +161,9 @@ class _Account:
         elif never:
             events = ["never surfaced in any search"]
         if history.chars:
-            in_part = f", only the first {history.chars} of {history.length} characters"
-            shown = in_part if history.chars < history.length else ""
-            events.append(f"was shown to a model{_at(history.shown_hop)}{shown}")
+            events.append(f"was shown to a model{_at(history.shown_hop)}")
+            if history.chars < history.length:
+                events.append(f"only the first {history.chars} of {history.length} characters")
         elif not never:
             events.append("was shown to no model")
         if history.decision == "select":

@@ -110,9 +110,8 @@ def objective(environment: Environment, metric: str = "", price: float = 0.0) ->
     if not (math.isfinite(price) and price >= 0):
         raise UsageError(f"the price of a thousand tokens is {price}; it is a number from 0 on")
     if name == "Flip":
-        raise UsageError(
-            f"Flip compares two queries, and an optimizer scores one at a time; give {environment.task} --metric Win"
-        )
+        remedy = f"give {environment.task} --metric Win"
+        raise UsageError(f"Flip compares two queries, and an optimizer scores one at a time; {remedy}")
     recalls = (re.fullmatch(r"R@(\d+)", one) for one in environment.metrics)
     cutoffs = [int(match[1]) for match in recalls if match and int(match[1]) <= _TIE_BREAKER_CUTOFF]
     tie_breaker = f"R@{max(cutoffs)}" if cutoffs else ""
@@ -120,8 +119,6 @@ def objective(environment: Environment, metric: str = "", price: float = 0.0) ->
     if environment.queries and not made.usable(environment.queries):
         pools = [len(one.candidates - one.excluded) for one in environment.queries if one.candidates is not None]
         largest = f", or it counts all of a pool of {max(pools)} documents at most" if pools else ""
-        raise UsageError(
-            f"{name} is the same for any ranking of the {len(environment.queries)} queries of {environment.task}: "
-            f"nothing is relevant by it{largest}; choose another --metric"
-        )
+        same = f"the same for any ranking of the {len(environment.queries)} queries of {environment.task}"
+        raise UsageError(f"{name} is {same}: nothing is relevant by it{largest}; choose another --metric")
     return made
