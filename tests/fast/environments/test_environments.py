@@ -1,6 +1,5 @@
 """The Congress task: its bundled miniature, its splits, and every way in which a data folder can be wrong."""
 
-import gzip
 import json
 from pathlib import Path
 
@@ -54,17 +53,9 @@ def test_without_data_given_it_is_the_miniature_until_the_release_is_there(tmp_p
     assert environments.load("congress", split="all").data == "full"
 
 
-def test_a_folder_is_the_release_or_the_tasks_own_folder_plain_or_gzipped(folder):
-    inside = folder / "tip-of-tongue/congress"
-    plain = environments.load("congress", str(folder), "all")
-    assert environments.load("congress", str(inside), "all").fingerprint == plain.fingerprint
-    corpus = inside / "corpus/corpus.jsonl"
-    with gzip.open(corpus.with_suffix(".jsonl.gz"), "wb") as file:
-        file.write(corpus.read_bytes())
-    corpus.unlink()
-    qrels = inside / "queries+qrels/qrels.tsv"
-    qrels.write_text(qrels.read_text().replace("query-id\tcorpus-id", "query_id\tcorpus_id"))
-    assert environments.load("congress", str(folder), "all").fingerprint == plain.fingerprint
+def test_a_folder_is_the_release_or_the_tasks_own_folder(folder):
+    places = (folder, folder / "tip-of-tongue/congress")
+    assert len({environments.load("congress", str(place), "all").fingerprint for place in places}) == 1
 
 
 def test_the_fingerprint_changes_with_text_query_and_judgement(folder):

@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -186,15 +185,6 @@ def test_another_pinned_revision_is_fetched_even_when_an_older_one_is_there(hub,
     assert json.loads(marker.read_text())["revision"] == obliq.RELEASE.revision
 
 
-def test_an_interrupted_download_goes_on_in_the_same_command_where_it_stopped(hub, get):
-    hub.cuts = [100_000]
-    get()
-    first, second = (sent for sent in hub.sent if sent.path.endswith(CORPUS))
-    assert (first.status, first.count) == (200, 100_000)
-    assert (second.status, second.first) == (206, 100_000)
-    assert hub.bytes_sent(CORPUS) == len(hub.files[PATHS[0]])
-
-
 def test_what_a_failed_command_has_downloaded_is_not_sent_again_to_the_next(hub, get, lines):
     hub.cuts = [100_000, 0, 0]
     with pytest.raises(DataError, match=r"cannot be reached \(.*\); the same command goes on where this one stopped"):
@@ -240,14 +230,6 @@ def test_a_server_that_is_overloaded_is_asked_again_after_growing_waits_and_then
     shutil.rmtree(data())
     with pytest.raises(DataError, match=r"127\.0\.0\.1:\d+ cannot be reached \(503 Service Unavailable\)"):
         get()
-
-
-def test_a_server_that_is_gone_is_named(get, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    monkeypatch.setenv("SEXTANT_GITHUB_API", address)
-    with pytest.raises(DataError, match=rf"{address[7:]} cannot be reached \(.*refused.*\); the same command goes on"):
-        get("birco/relic")
 
 
 def test_a_full_disk_says_how_much_is_there_and_the_same_command_goes_on(hub, get, little_room):

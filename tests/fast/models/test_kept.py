@@ -65,10 +65,9 @@ def test_what_was_sent_and_what_came_back_can_be_read_whichever_the_protocol(api
     assert model.converse(sent, [TOOL])["content"] == "blue"
     model("half of \ud83d and <think>")
     first, second = calls_in(path)
-    assert (
-        first["messages"] == sent and first["tools"][0]["type"] == "function" and first["settings"]["model"] == "tiny"
-    )
-    assert first["outputs"] == [{"content": "blue", "tool_calls": []}] and first["reasoning"] == "Hm."
+    assert first["messages"] == sent and first["settings"]["model"] == "tiny"
+    assert first["tools"][0]["type"] == "function" and first["outputs"] == [{"content": "blue", "tool_calls": []}]
+    assert first["reasoning"] == "Hm."
     assert second["messages"] == [{"role": "user", "content": "half of \ud83d and <think>"}] and second["tools"] == []
     assert second["outputs"] == ["blue"] and second["key"] != first["key"]
 
@@ -85,13 +84,8 @@ def test_what_goes_through_dspy_can_be_read_too(place, path):
 def test_equal_parts_are_there_once_and_go_with_the_last_answer_that_needs_them(server, place, path):
     server.answer = lambda prompt: {"raw": "an answer"}
     model, counts = connect(server, place), []
-    for asked in (
-        conversation("One?"),
-        conversation("Two?"),
-        conversation("Three?", PASSAGES[::-1]),
-        conversation("One?"),
-    ):
-        model(messages=asked)
+    for asked, passages in (("One?", PASSAGES), ("Two?", PASSAGES), ("Three?", PASSAGES[::-1]), ("One?", PASSAGES)):
+        model(messages=conversation(asked, passages))
         counts.append(parts_in(path))
     assert counts[0] > 6 and counts[1] == counts[0] + 1 and counts[2] - counts[1] <= 4, "the question, the order"
     answers, before = open_answers(path), calls_in(path)

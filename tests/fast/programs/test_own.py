@@ -118,21 +118,11 @@ class Over:
         return [hit.doc_id for hit in self.toolbox.open(query).search(query.text, self.k)]
 
 
-FORMS = [
-    function,
-    awaiting,
-    Module,
-    OnlyAsync,
-    agent,
-    graph(look),
-    graph(keep_two).compile(),
-    build,
-    build_module,
-    Over,
-]
-
-
-@pytest.mark.parametrize("made", FORMS, ids=lambda made: getattr(made, "__name__", type(made).__name__))
+@pytest.mark.parametrize(
+    "made",
+    [function, awaiting, Module, OnlyAsync, agent, graph(look), graph(keep_two).compile(), build, build_module, Over],
+    ids=lambda made: getattr(made, "__name__", type(made).__name__),
+)
 def test_each_form_searches_in_a_session_of_its_own_and_hands_in_what_it_found(made, corpus):
     found = outcome(made, corpus)
     assert found["error"] is None, found.get("traceback")
@@ -168,16 +158,8 @@ def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
 
 
 def test_ids_come_in_many_shapes():
-    one = Snippet("7", "", "", 0.5)
-    for found in (
-        ("7",),
-        [7],
-        [("7", 0.5)],
-        [one],
-        iter([{"doc_id": "7"}]),
-        [{"id": "7"}],
-        [SimpleNamespace(doc_id="7")],
-    ):
+    snippet, other = Snippet("7", "", "", 0.5), SimpleNamespace(doc_id="7")
+    for found in (("7",), [7], [("7", 0.5)], [snippet], iter([{"doc_id": "7"}]), [{"id": "7"}], [other]):
         assert list_ids(found) == ["7"]
     for text in ("a b, c", "1. a b\n2. c", '["a b", "c"]', "- a b\n- c"):
         assert "".join(list_ids(dspy.Prediction(answer=text, reasoning="x"))) in ("a bc", "abc")
@@ -335,17 +317,8 @@ def test_a_run_that_a_budget_stopped_goes_on_and_pays_for_nothing_twice(example,
         return {"next_thought": "x", **tool, "next_tool_args": '{"query": "ferry"}', "reasoning": "x", "doc_ids": "[]"}
 
     server.answer = answer
-    words = [
-        "--program",
-        ROOT / "examples" / example,
-        "--task",
-        "congress",
-        "--limit",
-        2,
-        "--lm",
-        server.spec,
-        "--json",
-    ]
+    about = "--task congress --limit 2 --json --lm"
+    words = [*about.split(), server.spec, "--program", ROOT / "examples" / example]
     assert run(*words, "--budget-calls", 1).code == 8
     whole = run(*words)
     assert whole.code == 0 and whole.json["failed"] == 0, whole.err

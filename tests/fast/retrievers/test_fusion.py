@@ -68,11 +68,6 @@ class TestFusion:
         # By hand: ranks 1 and 2, ranks 3 and 1, rank 2 alone, rank 3 alone.
         assert hits == [("d01", 1 / 61 + 1 / 62), ("d03", 1 / 63 + 1 / 61), ("d02", 1 / 62), ("d04", 1 / 63)]
 
-    def test_scores_are_brought_to_the_range_0_to_1_and_weighted(self):
-        first, second = scored(d01=30, d02=20, d03=10), scored(d03=0.5, d04=0.5)
-        hits = Fusion(CORPUS, None, first, second, method="scores", weights=(2.0, 0.5)).search("a", k=10)
-        assert hits == [("d01", 2.0), ("d02", 1.0), ("d03", 0.5), ("d04", 0.5)]
-
     @given(
         parts=score_lists,
         weights=st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=3, max_size=3),
@@ -136,10 +131,6 @@ class TestRerank:
     def test_documents_that_the_second_leaves_out_follow_in_the_order_of_the_first(self):
         hits = Rerank(CORPUS, None, scored(**FIRST), scored(d02=7, d09=8), depth=4).search("a", k=6)
         assert hits == [("d02", 7), ("d00", 6), ("d01", 5), ("d03", 4), ("d04", 3), ("d05", 2)]
-
-    def test_a_second_that_finds_nothing_changes_nothing(self):
-        first = scored(**FIRST)
-        assert Rerank(CORPUS, None, first, scored(), depth=4).search("a", k=8) == first.search("a", k=8)
 
     def test_the_second_is_asked_once_for_the_whole_batch_and_only_about_the_first_ones_documents(self):
         second = scored(**SECOND)

@@ -223,13 +223,6 @@ def test_the_longest_texts_are_embedded_first_and_each_distinct_one_once(tmp_pat
         assert made[row].tolist() == embedder.vector(text).tolist()
 
 
-def test_blocks_are_bounded_in_texts_and_in_characters(monkeypatch):
-    monkeypatch.setattr(embedding, "_BLOCK_CHARACTERS", 100)
-    lengths = np.array([500, 60, 40, 30, 20, 10, 5, 5])
-    assert embedding._blocks(lengths, 3).tolist() == [0, 1, 3, 6, 8]
-    assert embedding._blocks(lengths[:0], 3).tolist() == [0]
-
-
 KILLED = """
 import os, signal, sys; sys.path[:0] = {path!r}
 from pathlib import Path

@@ -448,12 +448,9 @@ def test_a_model_call_is_shown_as_it_was_sent_and_exported_only_where_that_is_as
     calls = [answer(answers, f"run/{run_id}/call/{key}.json") for key in keys]
     assert [call["messages"] for call in calls] == [body["messages"] for body in server.requests]
     assert all(call["finish"] == "stop" and "[[ ## completed ## ]]" in call["outputs"][0] for call in calls)
-    for words, key, where in [
-        ("Your input fields are", keys[0], "prompt"),
-        ("completed", keys[0], "answer of the model"),
-    ]:
-        hits = answer(answers, f"run/{run_id}/search/{words.replace(' ', '%20')}.json")["hits"]
-        assert (key, where) in [(hit["call"], hit["where"]) for hit in hits]
+    for words, where in {"Your%20input%20fields%20are": "prompt", "completed": "answer of the model"}.items():
+        hits = answer(answers, f"run/{run_id}/search/{words}.json")["hits"]
+        assert (keys[0], where) in [(hit["call"], hit["where"]) for hit in hits]
         assert all(key in steps[hit["step"]]["calls"] for hit in hits if (key := hit["call"]))
     file = tmp_path / "page.html"
     for words, expected in ((), set()), (["--prompts"], {f"run/{run_id}/call/{key}.json" for key in keys}):

@@ -172,16 +172,6 @@ def test_ties_are_broken_by_doc_id_at_the_cut_too():
     assert [hit.doc_id for hit in found] == [f"copy{number:02}" for number in range(5)]
 
 
-def test_reading_leaves_the_index_as_it_was_published(home, monkeypatch):
-    monkeypatch.setattr(chroma, "_build", lambda *_: pytest.fail("it was built again"))
-    folders = [index for index in store.list_kept(home) if index.name.startswith("chroma-")]
-    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
-    first = Chroma(CORPUS, home, Words()).search_many(SEARCHES, 5)
-    assert Chroma(CORPUS, home, Words()).search_many(SEARCHES, 5) == first
-    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
-    assert len(folders) == 1 and folders[0].finished
-
-
 def test_a_build_that_stopped_half_way_is_redone_without_embedding_again(home, exact, tmp_path, monkeypatch):
     monkeypatch.setattr(chroma, "_client", lambda folder, client=chroma._client: Failing(client(folder), calls=2))
     embedder = Words()
