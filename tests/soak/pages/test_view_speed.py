@@ -54,10 +54,10 @@ def outcome(chance):
     """What a query came to, without its id."""
     steps = []
     for number in range(0, STEPS, 2):
-        seen, about = tuple(chance.sample(DOC_IDS, 15)), {"hop": number // 4 + 1, "seconds": 1.5, "usage": USED}
+        seen, about = tuple(chance.sample(DOC_IDS, 12)), {"hop": number // 4 + 1, "seconds": 1.5, "usage": USED}
         text = f"orchard county committee testimony {number} " * 3
-        steps.append(Step("search", text, seen, **about, retriever="bm25(k1=0.9,b=0.4)", k=15, started=number))
-        steps.append(Step("judge", "", seen, **about, started=number + 1, shown=(300,) * 15, lengths=(1500,) * 15))
+        steps.append(Step("search", text, seen, **about, retriever="bm25(k1=0.9,b=0.4)", k=12, started=number))
+        steps.append(Step("judge", "", seen, **about, started=number + 1, shown=(300,) * 12, lengths=(1500,) * 12))
     ranking = list(dict.fromkeys(doc_id for step in steps for doc_id in step.doc_ids))[:100]
     rest = {"answer": "", "error": None, "seconds": 30.0, "usage": usage_json(USED)}
     return {"ranking": ranking, "trace": trace_json(Trace("", steps, ["the orchard was in the county"])), **rest}
