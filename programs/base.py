@@ -6,7 +6,7 @@ from typing import Any, ClassVar, dataclass_transform
 
 import dspy
 
-from tools.errors import UsageError
+from tools.errors import LimitReached, UsageError
 from tools.models import offline
 from tools.models.prompting import DESCRIPTION
 from tools.records import Query, Submission
@@ -43,9 +43,13 @@ class Program(dspy.Module):
 
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for one query."""
-        with offline.follow(self.offline):
-            submission: Any = super().__call__(*args, **named)
-        return submission  # type: ignore[no-any-return]
+        try:
+            with offline.follow(self.offline):
+                return super().__call__(*args, **named)  # type: ignore[no-any-return]
+        except ExceptionGroup as group:  # of a TaskGroup of asyncio's
+            if group.subgroup(LimitReached):
+                raise LimitReached(str(group)) from group
+            raise
 
     @property
     def unanswerable(self) -> list[str]:

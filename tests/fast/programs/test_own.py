@@ -220,6 +220,16 @@ def test_a_limit_ends_a_program_with_what_it_has(corpus):
     found = outcome(greedy, corpus, limits=Limits(searches=1))
     assert found["error"] is None and found["ranking"] == ["d2", "d1"]
     assert found["trace"]["steps"][-1]["argument"] == "budget"
+
+    async def side_by_side(query, search):
+        async def awaited(text):
+            return search(text, 2)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(awaited(query))
+            group.create_task(awaited("heart"))
+
+    assert outcome(side_by_side, corpus, limits=Limits(searches=1))["ranking"] == ["d2", "d1"]
     endless = graph(look)
     endless.add_edge("look", "look")
     assert outcome(endless, corpus)["trace"]["steps"][-1]["argument"] == "steps"
