@@ -20,7 +20,7 @@ from langgraph.graph import END
 
 from agents.graph import connect
 from programs.base import About, Program
-from programs.desk import Desk
+from programs.desk import Desk, read_arguments
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
 from tools.models import prompting
@@ -177,7 +177,7 @@ class React(Program):
         with publish(call):  # for the engine without a model
             message = model.converse(messages, tools)
         notice_leak(instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])])
-        calls = [{**one, "args": _read_arguments(one["arguments"])} for one in message["tool_calls"]]
+        calls = [{**one, "args": read_arguments(one["arguments"])} for one in message["tool_calls"]]
         return {"thought": message["content"], "calls": calls, "results": [], "finish": message["finish"]}
 
 
@@ -287,11 +287,3 @@ def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
         message["tool_calls"].append({"id": one["id"], "type": "function", "function": function})
         messages.append({"role": "tool", "tool_call_id": one["id"], "content": _LEFT_OUT if forgotten else result})
     return messages
-
-
-def _read_arguments(text: str) -> dict[str, Any] | None:
-    try:
-        read = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return read if isinstance(read, dict) else None

@@ -214,17 +214,15 @@ def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
 
 def plain(value: Any) -> Any:
     """Return `value` as JSON holds it: what a predictor was asked or answered, without objects of ours or DSPy's."""
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
+    return json.loads(json.dumps(value, default=_open))
+
+
+def _open(value: Any) -> Any:
     if hasattr(value, "model_dump"):
-        return plain(value.model_dump(mode="json"))
-    if hasattr(value, "items"):  # a mapping, or an example or prediction of DSPy's
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, set | frozenset):
-        return sorted(plain(one) for one in value)
-    return str(value)
+        return value.model_dump(mode="json")
+    if hasattr(value, "items"):  # an example or prediction of DSPy's
+        return dict(value.items())
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)
 
 
 def fuse(submissions: Sequence[Submission]) -> Submission:

@@ -41,22 +41,21 @@ def adapt(made: Any, name: str) -> Any:
     """Return a constructor as programs have it, for what `name` refers to; UsageError where that is no program."""
     if isinstance(made, type) and issubclass(made, Program):
         return made
-    is_object = isinstance(made, dspy.Module) or is_graph(made)
+    is_class, is_object = isinstance(made, type), isinstance(made, dspy.Module) or is_graph(made)
     asked = _parameters(made) if callable(made) and not is_object else {}
-    class_of_ours = isinstance(made, type) and (issubclass(made, dspy.Module) or "toolbox" in asked)
-    if not (is_object or class_of_ours or (callable(made) and not isinstance(made, type))):
+    strange_class = is_class and not (issubclass(made, dspy.Module) or "toolbox" in asked)
+    if strange_class or not (is_object or callable(made)):
         raise UsageError(
             f"{name} is {_describe(made)}, and no program: it has to be a class over a toolbox, a dspy.Module, "
             "a LangGraph graph, a function of a query, or a function of tools that returns one of these"
         )
     needed = [one.name for one in asked.values() if one.default is one.empty]
-    answers = not isinstance(made, type) and bool(asked.keys() & {*QUERY} or {*needed} - {*_MAKERS})
+    answers = not is_class and bool(asked.keys() & {*QUERY} or {*needed} - {*_MAKERS})
     given = _FUNCTIONS if answers else _MAKERS
     strange = [one for one in needed if one not in given]
     if strange[answers and not asked.keys() & {*QUERY} :]:  # of a function, the first one may be the query
         raise UsageError(f"{name} asks for {strange[-1]!r}; it is given {', '.join(given)}; give others a default")
-    own = [one for one in asked.values() if one.name not in (*needed, *given)]
-    settings = [one.replace(kind=one.KEYWORD_ONLY) for one in own]
+    settings = [one.replace(kind=one.KEYWORD_ONLY) for one in asked.values() if one.name not in (*needed, *given)]
     base = inspect.signature(Own.__init__).parameters
     about = {
         "__init__": Own.__init__,  # a dataclass would make another one
@@ -98,10 +97,6 @@ class Hits(_There, list[Snippet]):
 
 class Text(_There, str):
     """A text; a query's has `text`, `objective` and `query_id`."""
-
-    text: str
-    objective: str
-    query_id: str
 
 
 class Own(Program):
@@ -177,7 +172,7 @@ class Own(Program):
 
     def _call(self, query: Query, desk: Desk) -> Any:
         text = Text(query.text)
-        text.text, text.objective, text.query_id = query.text, query.objective, query.query_id
+        vars(text).update(text=query.text, objective=query.objective, query_id=query.query_id)
 
         def search(text: str, k: int = 10) -> Hits:
             return Hits(desk.find(text, k))

@@ -1,8 +1,7 @@
 """A user's own LangGraph graph (programs/own.py): its tools, its model, what it begins with, what it ends with."""
 
 import asyncio
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -14,14 +13,14 @@ from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphRecursionError
 
-from programs.desk import read, search, select
+from programs.desk import read, read_arguments, search, select
+from programs.own import QUERY
 from tools.errors import UsageError
 from tools.models.offline import Call, publish
 from tools.models.prompting import ask
 from tools.records import Query
 
 STEPS = 50  # of a graph that has no recursion_limit of its own; LangGraph's default is 10,007
-_TEXTS = ("query", "question", "description")
 
 
 class Tool(StructuredTool):
@@ -29,8 +28,7 @@ class Tool(StructuredTool):
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call its function."""
-        function: Callable[..., Any] = self.func or str
-        return function(*arguments, **named)
+        return self.func(*arguments, **named)  # type: ignore[misc]  # all have one
 
 
 def make_tools() -> dict[str, Any]:
@@ -69,48 +67,37 @@ class Model(BaseChatModel):
         else:
             with publish(Call(None, NextMessage, inputs)):
                 made = model.converse(conversation, [*self.offered])
-            text = made["content"]
-            calls = [{"name": one["name"], "args": _read_arguments(one["arguments"])} for one in made["tool_calls"]]
+            text, called = made["content"], made["tool_calls"]
+            calls = [{"name": one["name"], "args": read_arguments(one["arguments"]) or {}} for one in called]
         # The next prompt has these ids: by their places they are the same when answers are taken from the ledger.
         named = [{**one, "id": f"call_{len(conversation)}_{place}"} for place, one in enumerate(calls)]
         return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text, tool_calls=named))])
 
 
-def _read_arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call; none for what is no JSON object, of which the tool says what it lacks."""
-    try:
-        read = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return read if isinstance(read, dict) else {}
-
-
 def prepare(graph: Any, label: str) -> Any:
     """Return a graph compiled; UsageError for one that has no place for a query."""
     compiled = graph.compile() if hasattr(graph, "compile") else graph
-    if not {"messages", *_TEXTS} & {*compiled.channels}:
-        raise UsageError(f"the state of {label} has none of messages, {', '.join(_TEXTS)}: the query goes there")
+    if not {"messages", *QUERY} & {*compiled.channels}:
+        raise UsageError(f"the state of {label} has none of messages, {', '.join(QUERY)}: the query goes there")
     return compiled
 
 
 def run(graph: Any, query: Query) -> tuple[Mapping[str, Any], str]:
     """Return the state in which a graph ends for a query, and why it ended."""
-    start: dict[str, Any] = dict.fromkeys(_TEXTS, query.text) | {"objective": query.objective}
+    start: dict[str, Any] = dict.fromkeys(QUERY, query.text) | {"objective": query.objective}
     start["messages"] = [("user", f"{query.objective}\n\n{query.text}".strip())]
-    config = graph.config or {}
     tools = make_tools()
     given = {**tools, "tools": list(tools.values()), "thread_id": uuid4().hex}
-    options = {"recursion_limit": config.get("recursion_limit", STEPS), "configurable": given}
-    state: Any = {}
+    options = {"recursion_limit": (graph.config or {}).get("recursion_limit", STEPS), "configurable": given}
 
-    async def walk() -> None:
-        nonlocal state
+    async def walk() -> tuple[Any, str]:
+        state: Any = {}
         begin = {name: value for name, value in start.items() if name in graph.channels}
-        async for state in graph.astream(begin, options, stream_mode="values"):  # noqa: B007  # the last one is used
-            pass
+        try:
+            async for state in graph.astream(begin, options, stream_mode="values"):  # noqa: B007  # the last one is used
+                pass
+        except GraphRecursionError:
+            return state, "steps"
+        return state, "done"
 
-    try:
-        asyncio.run(walk())
-    except GraphRecursionError:
-        return state, "steps"
-    return state, "done"
+    return asyncio.run(walk())

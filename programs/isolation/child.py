@@ -146,8 +146,6 @@ class _Host:
 
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
-        self._constructor: Any = None
-        self._system: Any = None
         self._model: _Model | None = None
 
     def describe(self, system: str) -> list[tuple[str, str, Any]]:
