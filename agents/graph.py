@@ -28,12 +28,9 @@ def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], th
     if threads == 1:
         results = [work(number) for number in numbers]  # nothing is begun after a job that fails
     else:
-        with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(copy_context().run, work, number) for number in numbers]
-            try:
-                results = [future.result() for future in futures]
-            finally:
-                pool.shutdown(cancel_futures=True)
+        contexts = [copy_context() for _ in jobs]
+        with ThreadPoolExecutor(threads) as pool:  # which cancels those that have not begun when one fails
+            results = list(pool.map(lambda number: contexts[number].run(work, number), numbers))
     session.join()
     if whole is not None:
         whole += [call for line in calls for call in line]

@@ -79,9 +79,8 @@ class Planner(Program):
     """Sub-questions searched and read side by side, then reflection on what is missing."""
 
     offline: ClassVar = {
+        **reading.OFFLINE,
         "plan": rules.plan,
-        "selected": rules.select,
-        "observations": rules.observe,
         "missing": rules.find_missing,
         "further": rules.plan_further,
     }

@@ -183,23 +183,19 @@ class React(Program):
 
 @dataclass
 class _Desk(Desk):
-    """The tools of one query, and what they have gathered."""
-
     why: str = ""  # why it is over, once it is
     strikes: int = 0  # turns in a row without a call that could be used
     ignores_tools: bool = False  # whether the model began without a call, though it was given tools
 
     @cached_property
     def tools(self) -> list[dspy.Tool]:
-        """The tools as a model is told of them."""
         return [dspy.Tool(function) for function in (self.search, self.read, self.select, self.finish)]
 
     def finish(self, doc_ids: list[str]) -> str:
         """End the search; doc_ids are the documents that fit, in their final order, best first."""
         if new := [doc_id for doc_id in doc_ids if doc_id not in self.selected]:
-            self.selected += self.session.select(new, among=list(dict.fromkeys(new)))
-        order = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id in self.selected]
-        self.selected = list(dict.fromkeys(order + self.selected))
+            self.keep(new)
+        self.selected = list(dict.fromkeys([one for one in doc_ids if one in self.selected] + self.selected))
         self.session.rank(self.selected)
         self.why = "done"
         return "done"

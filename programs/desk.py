@@ -120,8 +120,7 @@ def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
             return str(refusal)
 
     del function.__wrapped__  # whose first parameter is the desk
-    own = inspect.signature(tool)
-    function.__signature__ = own.replace(parameters=list(own.parameters.values())[1:])  # type: ignore[attr-defined]
+    function.__signature__ = inspect.signature(partial(tool, None))  # type: ignore[attr-defined]
     return function
 
 

@@ -23,7 +23,7 @@ import dspy
 import pydantic
 
 from programs.base import About, Program
-from programs.reading import RANK_OFFLINE, RankCandidates, complete, find_candidates, rank
+from programs.reading import OFFLINE, RankCandidates, complete, find_candidates, rank
 from tools.disk import InputFile
 from tools.errors import DataError, UsageError, at_least
 from tools.models import offline as rules
@@ -49,7 +49,7 @@ def slide(
 class Rank(Program):
     """BIRCO's Rank: a window slides up the retriever's order of a pool, and a model orders what is in it."""
 
-    offline: ClassVar = RANK_OFFLINE
+    offline: ClassVar = OFFLINE
     pooled: ClassVar[bool] = True
 
     pool: int = 100  # documents of the first search, where a query has no candidates
@@ -134,11 +134,7 @@ class ThinkThenRank(About):
 class Tournament(Program):
     """OBLIQ-Bench's Tournament: a shuffled pool in batches, of each of which the best go on."""
 
-    offline: ClassVar = {
-        **RANK_OFFLINE,
-        "description_insight": rules.describe,
-        "passage_insights": rules.describe_passages,
-    }
+    offline: ClassVar = {**OFFLINE, "description_insight": rules.describe, "passage_insights": rules.describe_passages}
     pooled: ClassVar[bool] = True
 
     pool: int = 100  # documents of the first search, where the query has no candidates

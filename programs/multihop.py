@@ -50,12 +50,7 @@ class ReadPassages(About):
 class MultiHop(Program):
     """OBLIQ-Bench's agent: hops of search and reading, with notes in between."""
 
-    offline: ClassVar = {
-        **reading.RANK_OFFLINE,
-        "search": rules.write_search,
-        "selected": rules.select,
-        "observations": rules.observe,
-    }
+    offline: ClassVar = {**reading.OFFLINE, "search": rules.write_search}
     least_calls: ClassVar[float] = 0.5
 
     hops: int = 4

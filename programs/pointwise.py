@@ -166,12 +166,7 @@ class Reason(Pointwise):
     quotes, which nothing uses, and a score (section 4.2, appendix L.2).
     """
 
-    offline: ClassVar = {
-        "criteria": rules.list_criteria,
-        "assessment": rules.assess,
-        "quotes": rules.quote,
-        "score": rules.score,
-    }
+    offline: ClassVar = {**Score.offline, "criteria": rules.list_criteria, "assessment": rules.assess}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ from tools.records import Hit, Query
 from tools.session import Session
 
 UNFOUND = float("-inf")  # the score of what a search did not return
-RANK_OFFLINE = {"ranked": rules.rank}
+OFFLINE = {"ranked": rules.rank, "selected": rules.select, "observations": rules.observe}
 
 
 def find_candidates(session: Session, query: Query, most: int) -> list[Hit]:

@@ -62,20 +62,17 @@ class Rewriter(Program):
 
     def __post_init__(self) -> None:
         self.write = dspy.Predict(self.signature)
+        self.inputs = dict[str, str]()  # of the call, beside those that tell of the query
 
     def forward(self, query: Query) -> Submission:
         """Return the first `depth` documents for what the model writes about `query`."""
         session = self.toolbox.open(query)
         session.hop = 1
-        inputs = {"objective": query.objective, "description": query.text, **self.inputs()}
+        inputs = {"objective": query.objective, "description": query.text, **self.inputs}
         written = ask(self.write, filled(*self.kept), **inputs, config={"max_tokens": room()})
         text = "\n\n".join(getattr(written, name).strip() for name in self.kept)
         found = session.search(text, self.depth, instruction=instruct(query, self.instruction))
         return session.submit([snippet.doc_id for snippet in found])
-
-    def inputs(self) -> dict[str, str]:
-        """Return further inputs of the call."""
-        return {}
 
 
 def instruct(query: Query, instruction: str) -> str:
@@ -152,9 +149,9 @@ class QueryToDoc(Rewriter):
 
     document: str = ""  # what a document of the task is, in words; the model infers it where there are none
 
-    def inputs(self) -> dict[str, str]:
-        """Say what kind of document to write."""
-        return {"kind": self.document}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.inputs = {"kind": self.document}
 
 
 class ReasonAboutRequest(Request):

@@ -183,9 +183,8 @@ def main(descriptor: int, *, shielded: bool) -> None:
             try:
                 done = {"done": getattr(host, message["task"])(**message["given"])}
             except BaseException as error:  # noqa: BLE001  # the parent says what becomes of it
-                text = "".join(traceback.format_exception(error))
-                number, kind = getattr(error, "number", -1), type(error).__name__
-                done = {"failed": {"number": number, "kind": kind, "words": str(error), "traceback": text}}
-                done["failed"]["line"] = names.user_line(error)
+                said = {"words": str(error), "traceback": "".join(traceback.format_exception(error))}
+                about = {"number": getattr(error, "number", -1), "line": names.user_line(error)}
+                done = {"failed": {"kind": type(error).__name__, **said, **about}}
             session.enter(None)
             parent.connection.send_bytes(dumps({**done, "threads": threading.active_count() - 1}))

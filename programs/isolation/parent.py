@@ -82,14 +82,13 @@ class Isolated:
 
     def __call__(self, toolbox: Toolbox, **parameters: Any) -> Callable[..., Submission]:
         """Return a system as evals.running.runner runs it; UsageError for parameters that the program refuses."""
-        with self._begin(parameters) as child:
-            lacking = child.unanswerable
 
         def answer(*, query: Query) -> Submission:
             with self._begin(parameters) as child:
                 return _Desk(toolbox, query).have_answered(child)
 
-        answer.unanswerable = lacking  # type: ignore[attr-defined]  # as of a Program
+        with self._begin(parameters) as child:
+            answer.unanswerable = child.unanswerable  # type: ignore[attr-defined]  # as of a Program
         return answer
 
     def _start(self) -> "_Child":
@@ -252,7 +251,7 @@ class _Desk:
             "repaired": lambda: _current().charge(Usage(repairs=1)),
             "branch": self._branch,
             "leave": lambda: self._branches.pop().__exit__(None, None, None),
-            "submit": self._submit,
+            "submit": lambda ranking, **how: self._ended.append(_current().submit(ranking, **how)),
             "ask": _ask_model,
             "converse": lambda messages, tools: dspy.settings.lm.converse(messages, tools),
             "statistics": _get_statistics,
@@ -278,13 +277,9 @@ class _Desk:
     def _open(self, text: str, objective: str) -> None:
         self._toolbox.open(replace(self._query, text=text, objective=objective))  # with its own exclusions and pool
 
-    def _submit(self, ranking: list[str], **how: Any) -> None:
-        self._ended.append(_current().submit(ranking, **how))
-
     def _branch(self, hop: int | None, line: int | None) -> None:
-        branch = _current().branch(hop, line=line)
-        branch.__enter__()
-        self._branches.append(branch)
+        self._branches.append(_current().branch(hop, line=line))
+        self._branches[-1].__enter__()
 
 
 def _ask_model(prompt: Any, messages: Any, settings: dict[str, Any], written: str | None) -> tuple[Any, str, str]:
