@@ -81,14 +81,14 @@ def read_collection(
 
 
 def _read_queries(table: "_Table", counts: Counter[str]) -> dict[str, str]:
-    queries, places = dict[str, str](), dict[str, str]()
+    queries = dict[str, tuple[str, str]]()  # query_id -> text and place
     for _, where, (name, content) in table.read():
         query_id, text = _check_id(name, where), tables.check_text(content, where, "query")
-        if queries.setdefault(query_id, text) != text:
-            raise DataError(f"{where}: the query {query_id!r} has another text in {places[query_id]}; mend one of them")
-        counts["queries that are there again, counted once"] += query_id in places
-        places.setdefault(query_id, where)
-    return queries
+        counts["queries that are there again, counted once"] += query_id in queries
+        before, place = queries.setdefault(query_id, (text, where))
+        if before != text:
+            raise DataError(f"{where}: the query {query_id!r} has another text in {place}; mend one of them")
+    return {query_id: text for query_id, (text, _) in queries.items()}
 
 
 def _read_judgements(
@@ -134,8 +134,7 @@ def say_oddities(
 
 
 def _check_id(value: Any, where: str) -> str:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return tables.check_id(str(value) if is_number else value, where)
+    return tables.check_id(str(value) if type(value) is int else value, where)
 
 
 class _Table:
@@ -187,7 +186,7 @@ class _Table:
 
         return layouts.open_corpus(home, self.files, read, counts, repr(self._names))
 
-    def _rows(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _rows(self, path: Path) -> tables.Rows:
         """Yield (place, row) of each row of a file, in whatever form it is."""
         first = "{" if path.suffix in _ENDINGS[:2] else next(tables.read_lines(path), (0, ""))[1].strip()
         if first.startswith(("{", "[")):
@@ -196,24 +195,20 @@ class _Table:
             return layouts.read_topics(path) if self.name == "queries" else layouts.read_trec_documents(path)
         return self._cells(path, first)
 
-    def _cells(self, path: Path, first: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _cells(self, path: Path, first: str) -> tables.Rows:
         """Yield (place, row) of each line of cells; the first line names the columns, or is a row of the usual ones."""
         known = {one for names in self._names.values() for one in names}
         separator = "\t" if "\t" in first or self.name != "judgements" else None
         if is_csv := _ending(path) == ".csv":
             separator = ";" if first.count(";") > first.count(",") else ","
         if is_csv or sum(cell.strip().lower() in known for cell in first.split("\t")) > 1:
-            rows = tables.read_cells(path, separator=separator)
-            where, header = next(rows, (str(path), []))
-            header = [low if (low := cell.strip().lower()) in known and cell not in known else cell for cell in header]
-            if twice := next((cell for cell in header if cell in known and header.count(cell) > 1), None):
-                raise DataError(f"{where}: the column {twice!r} is there twice")
-        else:
-            header = [our for our in self._names if our != "title"]
-            header[1:1] = ["iteration"] * (self.name == "judgements")
-            form = f" ({', '.join(header)}), or a first line that names the columns"
-            rows = tables.read_cells(path, len(header), separator, form)
-        yield from ((where, dict(zip(header, cells, strict=True))) for where, cells in rows)
+            yield from tables.read_headed(path, known, separator)
+            return
+        header = [our for our in self._names if our != "title"]
+        header[1:1] = ["iteration"] * (self.name == "judgements")
+        form = f" ({', '.join(header)}), or a first line that names the columns"
+        for where, cells in tables.read_cells(path, len(header), separator, form):
+            yield where, dict(zip(header, cells, strict=True))
 
 
 def _open_tables(place: Path, columns: Mapping[str, str], judged_in: Path | None) -> list[_Table]:

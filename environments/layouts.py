@@ -23,7 +23,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from environments import tables
 from environments.base import Qrels
@@ -205,10 +204,7 @@ SCORE = ("score", "relevance", "label")
 def _read_qrels(path: Path, queries: Container[str], documents: Container[str] = ()) -> Grades:
     """Read judgements. DataError for one that is not of `queries`, or of `documents`, if these are given."""
     qrels: Grades = {}
-    rows = tables.read_cells(path)
-    _, header = next(rows, ("", []))
-    for where, cells in rows:
-        row = dict(zip(header, cells, strict=True))
+    for where, row in tables.read_headed(path, (*QUERY, *DOCUMENT, *SCORE)):
         query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (QUERY, DOCUMENT, SCORE))
         grades = qrels.setdefault(tables.check_id(query_id, where), {})
         if tables.check_id(doc_id, where) in grades:
@@ -239,7 +235,7 @@ _DOC = re.compile(r"\s*<doc>(.*)</doc>\s*", re.DOTALL | re.I)
 _DOC_FIELD = re.compile(r"<(docno|title|headline|text)\b[^<>]*>(.*?)</\1\s*>", re.DOTALL | re.I)
 
 
-def read_trec_documents(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_trec_documents(path: Path) -> tables.Rows:
     """Yield (place, row) of each <DOC> of a file: "id", "title", and its <TEXT>, or all of it where it has none."""
     held = list[str]()
     for number, line in tables.read_lines(path, whole=True):
@@ -261,7 +257,7 @@ def _parse_document(text: str, where: str) -> dict[str, str]:
     return {"id": fields["docno"][1], "title": " ".join(fields["title"]), "text": "\n".join(texts)}
 
 
-def read_topics(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_topics(path: Path) -> tables.Rows:
     """Yield (place, row) of each <top> or <topic> of a file: "query_id" and "query"."""
     before, *pieces = _START.split("\n".join(line for _, line in tables.read_lines(path)))
     between = [before]

@@ -206,18 +206,10 @@ def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
     if path is None:
         raise DataError(f"{folder} holds no datasets/{name}; a data folder has the release's layout")
     rows: list[Row] = []
-    cells = tables.read_cells(path, separator=",")
-    _, header = next(cells, ("", []))
-    if missing := [column for column in COLUMNS[file] if column not in header]:
-        has = ", ".join(map(tables.brief, header)) or "nothing"
-        raise DataError(f"{path} has no column {missing[0]!r}; it has {has:.300}")
-    if twice := [column for column in COLUMNS[file] if header.count(column) > 1]:
-        raise DataError(f"{path} has the column {twice[0]!r} twice")
-    for where, values in cells:
-        row = dict(zip(header, values, strict=True))
-        if empty := [column for column in COLUMNS[file] if not row[column].strip()]:
+    for where, row in tables.read_headed(path, COLUMNS[file], ","):
+        rows.append({column: tables.pick_column(where, row, column) for column in COLUMNS[file]})
+        if empty := [column for column, text in rows[-1].items() if not text.strip()]:
             raise DataError(f"{where}: column {empty[0]!r} is empty")
-        rows.append({column: tables.check_text(row[column], where, column) for column in COLUMNS[file]})
     if not rows:
         raise DataError(f"{path} has no rows in it")
     return rows

@@ -11,7 +11,7 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must n
 UNPACKED = 100  # times its own size that a compressed file may hold, plus LONGEST; text comes to 3 to 10 times
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
 LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
+
+Rows = Iterator[tuple[str, dict[str, Any]]]  # of a table: (place for messages, cells by column)
 
 # A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a text with one.
 _HALF = re.compile("[\ud800-\udfff]")
@@ -127,6 +129,19 @@ def read_cells(
         yield f"{path}, line {number}", row
 
 
+def read_headed(path: Path, columns: Container[str], separator: str | None = "\t") -> Rows:
+    """Yield (place, cells by the names in the first line) of each further line of a table.
+
+    Capitals in the names of `columns` don't matter. DataError for one of them that is there twice.
+    """
+    rows = read_cells(path, separator=separator)
+    first, names = next(rows, (str(path), []))
+    names = [low if (low := name.strip().lower()) in columns and name not in columns else name for name in names]
+    if twice := next((name for name in names if name in columns and names.count(name) > 1), None):
+        raise DataError(f"{first}: the column {twice!r} is there twice")
+    yield from ((where, dict(zip(names, cells, strict=True))) for where, cells in rows)
+
+
 def _split_quoted(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(sys.maxsize)  # the module's own limit is 128 KiB a cell
     rows = csv.reader((line for _, line in read_lines(path, whole=True)), delimiter=separator, strict=True)
@@ -136,7 +151,7 @@ def _split_quoted(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]
         raise DataError(f"{path}, line {rows.line_num}: {error}; is a quotation mark missing or too many?") from None
 
 
-def read_objects(path: Path, *required: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_objects(path: Path, *required: str) -> Rows:
     """Yield (place, object) of each line; every field in `required` is there and is a string."""
     for number, text in read_lines(path):
         where = f"{path}, line {number}"
@@ -176,7 +191,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
-def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Rows:
     """Yield (place, row) of each row of the files, in order; of Parquet, read only `columns`, if given."""
     for path in paths:
         yield from _read_packed(path, columns) if path.suffix in (".parquet", ".arrow") else read_objects(path)
@@ -188,7 +203,7 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _read_packed(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_packed(path: Path, columns: Sequence[str] | None) -> Rows:
     pyarrow, number = _pyarrow(), 0
     try:
         for batch in _read_batches(path, columns):

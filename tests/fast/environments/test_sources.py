@@ -583,8 +583,8 @@ SAID = {
     "one id for two queries": ("CRUMB raw", "/val/query_labels.jsonl", b"2021-3", b"2021-1", r"1: the id '2021-1' was"),
     "an empty pool": ("BIRCO JSON", "dev_set.json", b'{"v0d": 1.5, "v1d": 0.5, "v2d": 0.0}', b"{}", r"pool is empty"),
     "a label in words": ("BIRCO JSON", "test_set.json", b'"d1": 1.0', b'"d1": "x"', r"of 'q2', document 'd1': the sco"),
-    "a column twice": ("MultiConIR", "Task1.csv", b",HN2,", b",HN1,", r"no column 'HN2'"),
-    "a column too many": ("MultiConIR", "_3.csv", b"Unnamed: 0", b"HN3", r"has the column 'HN3' twice"),
+    "a column twice": ("MultiConIR", "Task1.csv", b",HN2,", b",HN1,", r"the column 'HN1' is there twice"),
+    "a column too many": ("MultiConIR", "_3.csv", b"Unnamed: 0", b"HN3", r"the column 'HN3' is there twice"),
     "a quote too many": (
         "MultiConIR",
         "Task1.csv",
