@@ -267,9 +267,9 @@ class Request:
         return {"mini": "the bundled miniature", "full": str(release)}.get(self.data, str(self.folder))
 
     def make(self, release: "Release", **fields: Any) -> Environment:
-        """Make the requested environment, by gold judgements unless `fields` say otherwise."""
+        """Make the requested environment, by gold judgements and the first metric unless `fields` say otherwise."""
         known = {"task": self.task, "data": self.data, "split": self.split, "source": self.source(release)}
-        return Environment(**known | {"headline": "gold"} | fields)
+        return Environment(**known | {"headline": "gold", "metric": fields["metrics"][0]} | fields)
 
     def objective(self, of_task: str) -> str:
         """Return what the queries' objective says, for a task whose own is `of_task`."""

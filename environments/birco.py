@@ -147,7 +147,6 @@ def load(request: Request) -> Environment:
         queries=tuple(queries),
         judgements={"gold": Judgements(qrels)},
         metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
-        metric="nDCG@10",
         hints={"document": task.document},
         comparisons=triplets if request.split == "dev" else {},
         resampled=True,

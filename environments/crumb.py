@@ -147,7 +147,6 @@ def load(request: Request) -> Environment:
         judgements=judgements,
         headline=headline,
         metrics=METRICS,
-        metric="nDCG@10",
         depth=MAX_P_DEPTH if max_p else 1000,
         max_p=max_p,
         hints={"document": task.document},
@@ -221,8 +220,17 @@ def read_queries(folder: Path, names: Sequence[str], split: str) -> list[Labelle
 
 
 def _find(folder: Path, names: Sequence[str], config: str, raw: str) -> list[Path]:
-    """Return the files of a table: of the release, of its Parquet form, or in the task's own folder."""
-    return tables.find_tables(folder, *(f"{n}/{raw}" for n in names), *(f"{config}/{n}" for n in names), raw)
+    """Return the files of a table: of the release, of its Parquet form, or in the task's own folder; one, or parts.
+
+    DataError when there are none, and when a part is missing.
+    """
+    stems = [*(f"{name}/{raw}" for name in names), *(f"{config}/{name}" for name in names), raw]
+    for pattern in (pattern for stem in stems for pattern in (f"{stem}{{}}", f"{stem}/*{{}}")):
+        for ending in (".jsonl", ".gz", ".parquet"):
+            if found := sorted(folder.glob(pattern.format(ending))):
+                return tables.check_parts(found)
+    wanted = " or ".join(f"{stem}.jsonl" for stem in stems)
+    raise DataError(f"{folder} holds no {wanted} (nor the same as .gz or .parquet)")
 
 
 def _read_grades(cell: Any, where: str) -> Grades:

@@ -180,7 +180,7 @@ def _make(request: Request, **fields: Any) -> Environment:
     wins = ("Win", *(f"Win({k})" for k in TENS))
     searched = ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10")
     metrics = {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(request.variant, (*wins, "nDCG@10"))
-    return request.make(RELEASE, metrics=metrics, metric=metrics[0], **fields)
+    return request.make(RELEASE, metrics=metrics, **fields)
 
 
 def _ported(request: Request, task: Task) -> Environment:

@@ -35,13 +35,18 @@ class Task:
     objective: str  # what counts as a find, in our words; shown to models
     lens: str  # what makes a document relevant, by the name of its lens (tools/models/prompting.py)
     document: str  # what a document is, in words
-    documents: int  # in the paper's Table 1, as are the queries
-    queries: int
     pooled: bool = False  # judgements of pooled results are released
     masked: bool = False  # so are documents that must not be shown, query by query
     duplicates: bool = False  # so many documents repeat a text that it deserves figures of its own
 
 
+COUNTS = {  # documents and queries, in the paper's Table 1
+    "twitter": (72_122, 281),
+    "wildchat": (507_729, 40),
+    "math": (3_508, 151),
+    "writing": (10_389, 512),
+    "congress": (213_650, 254),
+}
 TASKS = {
     "twitter": Task(
         folder="descriptive/twitter",
@@ -52,8 +57,6 @@ TASKS = {
         ),
         lens="stance",
         document="a short public post",
-        documents=72_122,
-        queries=281,
         pooled=True,
     ),
     "wildchat": Task(
@@ -65,8 +68,6 @@ TASKS = {
         ),
         lens="failure",
         document="a conversation between a person and an AI assistant",
-        documents=507_729,
-        queries=40,
         pooled=True,
         duplicates=True,
     ),
@@ -79,8 +80,6 @@ TASKS = {
         ),
         lens="proof",
         document="the statement of a mathematical problem",
-        documents=3_508,
-        queries=151,
         pooled=True,
         masked=True,
     ),
@@ -92,8 +91,6 @@ TASKS = {
         ),
         lens="authorship",
         document="a passage of prose",
-        documents=10_389,
-        queries=512,
         masked=True,
     ),
     "congress": Task(
@@ -105,8 +102,6 @@ TASKS = {
         ),
         lens="recollection",
         document="a turn of speech from the transcript of a committee hearing",
-        documents=213_650,
-        queries=254,
     ),
 }
 
@@ -146,14 +141,14 @@ def load(request: Request) -> Environment:
         judgements=judgements,
         headline=request.qrels or GOLD,
         metrics=METRICS,
-        metric="nDCG@10",
         hints={"lens": task.lens, "document": task.document},
         notes=("there are no pooled judgements in this copy",) if task.pooled and files.pooled is None else (),
     )
     return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
 
 
-def _facts(task: Task) -> Facts:
+def _facts(name: str, task: Task) -> Facts:
+    documents, queries = COUNTS[name]
     inside = f"{task.folder}/queries+qrels"
     files = [f"{task.folder}/corpus/corpus.jsonl", f"{inside}/queries.jsonl", f"{inside}/qrels.tsv"]
     protocol = "All documents are ranked; gain is the grade, linear."
@@ -166,12 +161,12 @@ def _facts(task: Task) -> Facts:
     if task.duplicates:
         protocol += " Documents are judged by id; a figure with equal texts merged stands beside it."
     dev_split = f"{DEV}; a third in the miniature"
-    return Facts(task.objective, "nDCG@10", protocol, dev_split, {"": task.documents}, task.queries, tuple(files))
+    return Facts(task.objective, "nDCG@10", protocol, dev_split, {"": documents}, queries, tuple(files))
 
 
 SUITE = Suite(
     release=RELEASE,
-    tasks={name: _facts(task) for name, task in TASKS.items()},
+    tasks={name: _facts(name, task) for name, task in TASKS.items()},
     load=load,
     judgements=(GOLD, POOLED),
 )

@@ -93,15 +93,10 @@ def _make_plain(content: Any, room: int) -> Any:
     return plain(content)
 
 
-def _limit() -> None:
-    """Bound memory and time, where the platform can, and leave no core file."""
-    for kind, most in (("RLIMIT_AS", _MEMORY), ("RLIMIT_CPU", _SECONDS), ("RLIMIT_CORE", 0)):
+if __name__ == "__main__":
+    for kind, most in (("RLIMIT_AS", _MEMORY), ("RLIMIT_CPU", _SECONDS), ("RLIMIT_CORE", 0)):  # no core file
         with suppress(NameError, AttributeError, ValueError, OSError):  # macOS has not every one
             resource.setrlimit(getattr(resource, kind), (most, most))
-
-
-if __name__ == "__main__":
-    _limit()
     pickled = sys.stdin.buffer.read()
     file = io.BytesIO(pickled)
     try:

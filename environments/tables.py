@@ -44,20 +44,6 @@ def seek_file(folder: Path, name: str) -> Path | None:
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
-def find_tables(folder: Path, *stems: str) -> list[Path]:
-    """Return the files of the first of `stems` that exists: `stem.jsonl`, `.gz`, `.parquet`, or parts in `stem/`.
-
-    DataError when none exists, and when a part is missing.
-    """
-    for stem in stems:
-        for pattern in (f"{stem}{{}}", f"{stem}/*{{}}"):
-            for ending in (".jsonl", ".gz", ".parquet"):
-                if found := sorted(folder.glob(pattern.format(ending))):
-                    return check_parts(found)
-    wanted = " or ".join(f"{stem}.jsonl" for stem in stems)
-    raise DataError(f"{folder} holds no {wanted} (nor the same as .gz or .parquet)")
-
-
 def check_parts(parts: list[Path]) -> list[Path]:
     """Return the files `parts`. DataError where one of a numbered series is missing."""
     for path in parts:
