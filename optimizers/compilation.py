@@ -45,15 +45,9 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
     """
     models.read_keys()
     unfitted = plan(request)
+    how: dict[str, Any] = {"qrels": request.qrels, "instruction": request.instruction, "columns": request.columns}
     training = divide(
-        request.task,
-        request.data,
-        qrels=request.qrels,
-        instruction=request.instruction,
-        columns=request.columns,
-        limit=request.limit,
-        seed=request.split_seed,
-        share=request.train_share,
+        request.task, request.data, limit=request.limit, seed=request.split_seed, share=request.train_share, **how
     )
     aim = objective(training.environment, request.metric, request.price)
     inputs = Inputs(unfitted.fit_to(training), training, tell)
@@ -180,17 +174,13 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
         "after": result.measure(study, best.digest, "validation"),
         "gain": result.measure_gain(study, best),
     }
-    return Compiled(
-        request.program_label,
-        plan.parameters(chosen),
-        str(retrievers.check(plan.retriever(chosen))),
-        {
-            name: replace(prompt, signature=original[name].signature, before=original[name].before)
-            for name, prompt in prompts.items()
-        },
-        origin=origin,
-        **(study.form if best.digest == study.returned else {}),
-    )
+    prompts = {
+        name: replace(prompt, signature=original[name].signature, before=original[name].before)
+        for name, prompt in prompts.items()
+    }
+    retriever = str(retrievers.check(plan.retriever(chosen)))
+    form = study.form if best.digest == study.returned else {}
+    return Compiled(request.program_label, plan.parameters(chosen), retriever, prompts, origin=origin, **form)
 
 
 def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:

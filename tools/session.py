@@ -221,18 +221,10 @@ class Session(Recorder):
         with self._lock:
             self._surfaced.update(doc_ids)
             self._shown.update(doc_ids if shown else ())
-        self._record(
-            "search",
-            text,
-            doc_ids,
-            retriever=engine.name,
-            k=k,
-            instruction=instruction or "",
-            cut=engine.left_out(text, used),
-            among=among is not None,
-            shown=tuple(map(len, texts)) if shown else (),
-            lengths=tuple(len(document.text) for document in found) if shown else (),
-        )
+        about: dict[str, Any] = {"instruction": instruction or "", "cut": engine.left_out(text, used)}
+        if shown:
+            about |= {"shown": tuple(map(len, texts)), "lengths": tuple(len(document.text) for document in found)}
+        self._record("search", text, doc_ids, retriever=engine.name, k=k, among=among is not None, **about)
         parts = zip(found, texts, hits, strict=True)
         return [Snippet(document.doc_id, document.title, snippet, hit.score) for document, snippet, hit in parts]
 
