@@ -34,7 +34,7 @@ from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplet
 from tools.models import lm
 from tools.models.gate import Gate
 from tools.models.spec import check_key, read_keys
-from tools.models.terms import QUERY_SECONDS, Budget, Cassette, Patience, Terms
+from tools.models.terms import QUERY_SECONDS, Budget, Cassette, Terms
 from tools.records import Usage, usage_from_json
 from tools.retriever import RanksOnly
 from tools.retrievers.bm25 import BM25
@@ -171,15 +171,15 @@ def _run(request: Request, report: Report | None) -> Result:
 
 def make_terms(request: Common, *, repeats: bool = False) -> Terms:
     """Return the budget, gate, prices and patience of one command; `repeats` as in Terms."""
-    default, seconds = Patience(), request.patience
-    patience = default if seconds is None else replace(default, before=seconds, after=seconds)
+    patience, seconds = Terms().patience, request.patience
     patience = replace(patience, call=request.call_timeout or patience.call)
+    patience = patience if seconds is None else replace(patience, before=seconds, after=seconds)
     return Terms(
         budget=Budget(
             calls=request.budget_calls, usd=request.budget_usd, tokens=request.budget_tokens, seconds=request.time_limit
         ),
         gate=Gate(request.max_concurrent or WORKERS),
-        patience=patience if patience != default else None,
+        patience=patience,
         prices=request.prices,
         query_seconds=request.query_timeout or QUERY_SECONDS,
         repeats=repeats,

@@ -57,7 +57,6 @@ CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
 """
 _UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
 _KNOWN_PARTS = 100_000  # parts of requests that a process remembers to have written: 10 MB
-_AT_ONCE = 1000  # rows of a statement; SQLite takes 32,766 values
 _LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
 _SHORT = 15.0  # seconds; a query with less time left may fail for that alone: no pause between two attempts is longer
 
@@ -217,6 +216,7 @@ class Answers:
         """Remove the text of answers, and what was sent for them; their rows stay, as the books of runs need them."""
         self.query(f"UPDATE calls SET outputs = NULL, request = NULL, reasoning = NULL WHERE {where}", values)
         self.query(kept.CLEAR_PARTS)
+        self.parts.clear()
         self.query("VACUUM")
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -245,23 +245,16 @@ def _write_pending(pending: list[_Batch], writing: threading.Lock, writer: sqlit
         try:
             with writer:
                 writer.execute("BEGIN")
-                kept.write_parts(writer, {part: text for _, parts, _ in together for part, text in parts.items()})
+                texts = [text for _, parts, _ in together for text in parts.items()]
+                kept.insert(writer, "OR IGNORE INTO parts (id, text)", texts)
                 rows = [row for batch, _, _ in together for row in batch]
-                for first in range(0, len(rows), _AT_ONCE):
-                    _insert(writer, rows[first : first + _AT_ONCE])
+                kept.insert(writer, f"INTO calls ({', '.join(_Row._fields)})", rows)
         except (sqlite3.Error, OSError) as error:
             for _, _, done in together:
                 done.set_exception(error)
         else:
             for _, _, done in together:
                 done.set_result(None)
-
-
-def _insert(writer: sqlite3.Connection, rows: Sequence[_Row]) -> None:
-    """Insert rows by one statement, so that Python's lock is given away and taken again once, and not once a row."""
-    places = ", ".join([f"({', '.join('?' * len(_Row._fields))})"] * len(rows))
-    values = [value for row in rows for value in row]
-    writer.execute(f"INSERT INTO calls ({', '.join(_Row._fields)}) VALUES {places}", values)
 
 
 def _close(

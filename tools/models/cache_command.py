@@ -32,8 +32,7 @@ def parser() -> Parser:
         ("export", "answers as a cassette, for evals.run --cassette"),
         ("clear", "remove answers; the books of the runs stay"),
     ):
-        one = kinds.add_parser(kind, help=what, description=what)
-        add = one.add_argument
+        add = kinds.add_parser(kind, help=what, description=what).add_argument
         if kind == "show":
             add("key", metavar="KEY", help="as cache list --calls has it; its beginning will do")
         if kind == "export":
@@ -42,12 +41,11 @@ def parser() -> Parser:
             add("--calls", action="store_true", help="a line for each answer: its key, its query, how it begins")
         if kind != "show":
             add("--run", metavar="RUN", help="those that a run has used: TASK/FOLDER, or a run folder")
+            add("--model", metavar="MODEL", help="of this model, as cache list has it")
         if kind == "clear":
             add("--key", metavar="KEY", help="this one")
             add("--days", type=positive, metavar="N", help="those older than N days")
             add("--all", action="store_true", help="all of them")
-        if kind != "show":
-            add("--model", metavar="MODEL", help="of this model, as cache list has it")
         add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders are")
         add("--json", action="store_true", help="print one JSON object and nothing else")
     return made

@@ -53,28 +53,23 @@ class _Failures:
     last: dspy.LMError | None = None
 
 
+@dataclass(eq=False)
 class Caller:
     """Sends the requests of one model on the terms of its run. Threads share it."""
 
-    def __init__(
-        self,
-        model: str,
-        terms: Terms,
-        *,
-        cost: "Price | None" = None,
-        free: bool = False,
-        output_tokens: float = 500.0,
-        longest: float = float("inf"),
-    ) -> None:
-        """Take the `cost` of tokens, None where it is not known; a `free` call costs 0 and is not in the ledger."""
-        self.model, self.terms, self.cost, self.free = model, terms, cost, free
+    model: str
+    terms: Terms
+    cost: "Price | None" = None  # of tokens; None where it is not known
+    free: bool = False  # whether a call costs 0 and is not in the ledger
+    keeps_prompts: bool = False  # whether requests are kept beside their answers
+    output_tokens: float = 500.0  # of an answer: a guess at first, then a running mean
+    longest: float = float("inf")  # seconds of a call, where the patience of the run is no less
+
+    def __post_init__(self) -> None:
         self._answered = False
-        self._output_tokens = output_tokens  # of an answer: a guess at first, then a running mean
-        self._longest = min(longest, terms.patience.call)  # seconds of a call
-        self.keeps_prompts = False  # whether requests are kept beside their answers
         self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secrets()]
-        if not free:
-            terms.join()
+        if not self.free:
+            self.terms.join()
 
     @property
     def answered(self) -> bool:
@@ -122,9 +117,8 @@ class Caller:
             return self.terms.gate.enter((failures.since or now) + patience, patience=patience, deadline=until)
         except TimeoutError as waited:
             self.terms.budget.check()
-            if time.monotonic() >= deadline:
-                raise failures.last or _out_of_time(str(waited)) from None
-            raise failures.last or dspy.LMTimeoutError(f"nothing was sent: {waited}") from None
+            late = _out_of_time(str(waited)) if time.monotonic() >= deadline else None
+            raise failures.last or late or dspy.LMTimeoutError(f"nothing was sent: {waited}") from None
 
     def _attempt(self, owner: str, key: str, made: bytes, send: Send) -> Answer | dspy.LMError:
         """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
@@ -139,7 +133,7 @@ class Caller:
         started = time.monotonic()  # the budget may have let it wait since it entered
         try:
             with booking():
-                sent = send(min(started + self._longest, DEADLINE.get()))
+                sent = send(min(started + min(self.longest, terms.patience.call), DEADLINE.get()))
             usage = self.usage_of(sent.usage)
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
@@ -193,7 +187,7 @@ class Caller:
     def _expected(self, made: bytes) -> Expected:
         if not self.terms.budget.limited:
             return Expected()
-        tokens_in, tokens_out = len(made) // 4, round(self._output_tokens)
+        tokens_in, tokens_out = len(made) // 4, round(self.output_tokens)
         return Expected(tokens_in + tokens_out, self.cost.of(tokens_in, 0, tokens_out) if self.cost else 0.0)
 
     def _list_price(self, usage: Usage) -> float | None:
@@ -206,7 +200,7 @@ class Caller:
             price = 0.0 if self.free or (self.cost and self.cost.free) else None
             return Usage(1, 0, 0, 0, price, price, unmetered=0 if self.free else 1)
         tokens_in, cached, tokens_out, reasoning, written = metered
-        self._output_tokens += 0.1 * (tokens_out - self._output_tokens)
+        self.output_tokens += 0.1 * (tokens_out - self.output_tokens)
         paid = at_list_price = 0.0 if self.free else None
         if self.cost:
             paid = self.cost.of(tokens_in, cached, tokens_out, reasoning, written)

@@ -9,7 +9,7 @@ import json
 import re
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -38,7 +38,7 @@ CLEAR_PARTS = (
 )
 _BEGINS = re.compile(rb'\{\\?"')  # an object, also in a text
 _SHORTEST = 300  # bytes of a part, but for the last: a row has a cost, too
-_AT_ONCE = 1000  # rows of a statement
+_AT_ONCE = 1000  # rows of a statement; SQLite takes 32,766 values
 _COMPRESSION = threading.local()  # a compressor is for one thread
 
 
@@ -65,14 +65,12 @@ def _cut(request: bytes) -> Iterator[bytes]:
     yield request[start:]
 
 
-def write_parts(writer: sqlite3.Connection, parts: Mapping[int, bytes]) -> None:
-    """Insert the parts that are not there yet."""
-    rows = list(parts.items())
+def insert(writer: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert many rows by one statement: Python's lock is given away and taken again once, and not once a row."""
     for first in range(0, len(rows), _AT_ONCE):
         some = rows[first : first + _AT_ONCE]
-        places = ", ".join(["(?, ?)"] * len(some))
-        values = [value for row in some for value in row]
-        writer.execute(f"INSERT OR IGNORE INTO parts (id, text) VALUES {places}", values)
+        places = ", ".join([f"({', '.join('?' * len(some[0]))})"] * len(some))
+        writer.execute(f"INSERT {into} VALUES {places}", [value for row in some for value in row])
 
 
 def read_call(path: Path, key: str) -> dict[str, Any] | None:
@@ -106,8 +104,7 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
 def _join(reader: sqlite3.Connection, request: str) -> bytes:
     """Return a request of its parts; b"" where one was cleared away by another process."""
     statement = "SELECT text FROM json_each(?) AS one LEFT JOIN parts ON parts.id = one.value ORDER BY one.key"
-    rows = reader.execute(statement, (request,))
-    texts = [text for (text,) in rows]
+    texts = [text for (text,) in reader.execute(statement, (request,))]
     return b"" if None in texts else b"".join(map(zstandard.decompress, texts))
 
 

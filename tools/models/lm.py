@@ -67,8 +67,7 @@ class LanguageModel(dspy.LM):
         """Call over `wire`, or else through dspy.LM: LiteLLM's providers at `server`, and engines of our own."""
         super().__init__(model, cache=False, num_retries=0, **options)
         self.terms, self.wire, self.server = terms, wire, server
-        self.caller = Caller(model, terms, cost=cost, free=free)
-        self.caller.keeps_prompts = terms.prompts
+        self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
         self.window = window  # tokens of prompt and answer together; None where it is not known
         self.connects = wire is None and "engine" not in options  # whether DSPy makes the connection
         self.tools = wire  # where it takes tool calls in the protocol's form; None where it does not

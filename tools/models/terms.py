@@ -148,7 +148,7 @@ class Patience:
     call: float = 600.0  # seconds until a request is cut off
 
 
-PATIENCE: Patience | None = None  # instead of the default: a test does not wait
+PATIENCE = Patience()  # the default; a test does not wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,31 +165,22 @@ class Status:
     usage: Usage = field(default_factory=Usage)  # of the run so far
 
 
+@dataclass(eq=False, kw_only=True)
 class Terms:
     """The budget, gate, ledger and patience that all models of a run or a compilation share. Threads share it.
 
     An index may be built before there is a run folder; what it used is booked once there is a ledger.
     """
 
-    def __init__(
-        self,
-        *,
-        budget: Budget | None = None,
-        gate: Gate | None = None,
-        patience: Patience | None = None,
-        prices: Path | None = None,
-        query_seconds: float = QUERY_SECONDS,
-        repeats: bool = False,
-        prompts: bool = True,
-    ) -> None:
-        """With `repeats`, an equal call in one session gets the same answer; `prices` is the user's own file."""
-        self.budget = budget or Budget()
-        self.gate = gate or Gate(1024)
-        self.patience = patience or PATIENCE or Patience()
-        self.prices = prices
-        self.query_seconds = query_seconds
-        self.repeats = repeats
-        self.prompts = prompts  # whether requests are kept beside their answers
+    budget: Budget = field(default_factory=Budget)
+    gate: Gate = field(default_factory=lambda: Gate(1024))
+    patience: Patience = field(default_factory=lambda: PATIENCE)
+    prices: Path | None = None  # the user's own file
+    query_seconds: float = QUERY_SECONDS
+    repeats: bool = False  # whether an equal call in one session gets the same answer
+    prompts: bool = True  # whether requests are kept beside their answers
+
+    def __post_init__(self) -> None:
         self.ledger: Ledger | None = None
         self.answered_before = False  # whether a model of the run has answered in an earlier sitting
         self._cassette: tuple[Mapping[str, Answer], str] | None = None
@@ -272,17 +263,9 @@ class Terms:
         books, gate = self.books, self.gate
         if books is None:
             return Status(sent=self.budget.calls, usage=Usage(calls=self.budget.calls))
-        reason, seconds = gate.pause()
-        return Status(
-            in_flight=gate.in_flight,
-            limit=gate.limit,
-            waiting=gate.waiting,
-            reason=reason,
-            seconds=seconds,
-            sent=books.sent,
-            failed=sum(books.faults.values()),
-            usage=replace(books.usage, calls=books.usage.calls + books.cached, cached_calls=books.cached),
-        )
+        failed, calls = sum(books.faults.values()), books.usage.calls + books.cached
+        usage = replace(books.usage, calls=calls, cached_calls=books.cached)
+        return Status(gate.in_flight, gate.limit, gate.waiting, *gate.pause(), books.sent, failed, usage)
 
     def __deepcopy__(self, memo: object) -> Self:
         # DSPy's optimizers copy the language model with the program; the books stay one.

@@ -94,6 +94,8 @@ def test_equal_parts_are_there_once_and_go_with_the_last_answer_that_needs_them(
     assert parts_in(path) < counts[2]
     answers.clear("1", ())
     assert parts_in(path) == 0
+    model(messages=before[1]["messages"])
+    assert calls_in(path)[-1]["messages"] == before[1]["messages"], "it is written again"
 
 
 def test_no_secret_is_kept_nor_any_prompt_where_none_is_wanted(server, place, path, monkeypatch):
