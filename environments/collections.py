@@ -274,9 +274,10 @@ def _keep_package(name: str, home: Path) -> Path:
 def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:
     """Read a copy of a benchmark's task: of several splits only the test one. DataError for what does not fit.
 
-    `lacks` is what is said of a folder without any documents.
+    `lacks` is what is said of a folder without any documents, or in OBLIQ-Bench's layout.
     """
-    if lacks and not (_find_files(folder, "documents") or _find_files(folder / "data", "documents")):
+    here = any(_find_files(place, "documents") for place in (folder, folder / "data"))
+    if lacks and (not here or (folder / "queries+qrels").exists()):
         raise DataError(lacks)
     documents, queries, judgements = _open_tables(folder, {}, None)
     splits = {path: judgements.split(path) for path in judgements.files}
