@@ -1,4 +1,4 @@
-"""What the graphs of the agents share: work side by side in a fixed order, and an end when steps run out."""
+"""What the graphs of the agents share: work side by side in a fixed order, and how nodes are connected."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,6 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 import dspy
-from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, StateGraph
 
 from tools.records import Query
@@ -57,17 +56,3 @@ def connect(state: Any, nodes: Mapping[Callable[..., Any], str | Callable[..., s
             graph.add_conditional_edges(node.__name__, following)
     graph.add_edge(START, next(iter(nodes)).__name__)
     return graph.compile(checkpointer=saver)
-
-
-def walk(
-    graph: Any, start: dict[str, Any], limit: int, config: Mapping[str, Any] | None = None, *, resumes: bool = False
-) -> tuple[dict[str, Any], bool]:
-    """Return the state when `graph` has ended, and whether `limit` steps ended it; `config` names its checkpoint."""
-    durability = {"durability": "sync"} if config else {}  # each step is on disk before the next one begins
-    state, options = start, {**(config or {}), "recursion_limit": limit}
-    try:
-        for values in graph.stream(None if resumes else start, options, stream_mode="values", **durability):
-            state = values
-        return state, False
-    except GraphRecursionError:
-        return state, True

@@ -20,7 +20,7 @@ from typing import Any, Self, TypedDict
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END
 
-from agents.graph import connect, walk
+from agents.graph import connect
 from programs.multihop import Found, MultiHop
 from tools import disk
 from tools.console import AT_END
@@ -34,7 +34,6 @@ class Notes(MultiHop):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.limit = self.hops + 2  # steps of the graph: the hops, the ranking, and one to spare
         self.checkpoints = _Checkpoints(self.toolbox.checkpoints)
 
     def forward(self, query: Query) -> Submission:
@@ -43,15 +42,13 @@ class Notes(MultiHop):
             begun = saver.restore(query.query_id) if saver else None
             state = begun or {"found": asdict(Found()), "hop": 0, "why": "", "session": {}}
             session = self.toolbox.open(query, state["session"])
-            session.hop, short = state["hop"], False
+            session.hop = state["hop"]
             if "ranking" not in state:
-                graph = self._graph(session, query, saver)
-                config = saver and _config(query.query_id)
-                state, short = walk(graph, state, self.limit, config, resumes=begun is not None)
+                kept = {"config": _config(query.query_id), "durability": "sync"} if saver else {}  # step by step
+                state = self._graph(session, query, saver).invoke(None if begun else state, **kept)
                 if saver:
                     saver.keep_last(query.query_id)
-        ranking = state["ranking"] if "ranking" in state else _copy_found(state).ranking()
-        return session.submit(ranking[: self.depth], why="steps" if short else state["why"])
+        return session.submit(state["ranking"][: self.depth], why=state["why"])
 
     def _graph(self, session: Session, query: Query, saver: "_Saver | None") -> Any:
         def hop(state: _State) -> dict[str, Any]:
@@ -63,9 +60,7 @@ class Notes(MultiHop):
             return {"found": asdict(found), "hop": number, "why": why, "session": session.snapshot()}
 
         def rank(state: _State) -> dict[str, Any]:
-            ranking = _copy_found(state).ranking()
-            if self.rerank and ranking:
-                ranking = self.rerank_first(session, query, ranking)
+            ranking = self.rerank_first(session, query, _copy_found(state).ranking())
             return {"ranking": ranking, "session": session.snapshot()}
 
         return connect(_State, {hop: lambda state: "rank" if state["why"] else "hop", rank: END}, saver)

@@ -16,7 +16,7 @@ import dspy
 import pydantic
 from langgraph.graph import END
 
-from agents.graph import Work, connect, side_by_side, walk
+from agents.graph import Work, connect, side_by_side
 from programs import reading
 from programs.base import About, Program
 from tools.errors import at_least
@@ -97,7 +97,6 @@ class Planner(Program):
         most = {"rounds": self.rounds, "parts": self.parts, "per_search": self.per_search, "parallel": self.parallel}
         at_least(1, "planner", **most)
         at_least(0, "planner", read_chars=self.read_chars)
-        self.limit = 1 + 3 * self.rounds  # steps of the graph: the plan, and three nodes a round
         search = lens(self.lens).search
         self.plan_searches = dspy.Predict(through(PlanSearches, search))
         self.read_passages = dspy.Predict(through(ReadForQuestion, lens(self.lens).recognise))
@@ -111,8 +110,8 @@ class Planner(Program):
         """Return every document that surfaced, selected ones first."""
         work = _Work(self, query)
         start = _State(round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why="")
-        state, short = walk(work.graph(), dict(start), self.limit)
-        return work.session.submit(ranking(state)[: self.depth], why="steps" if short else state["why"])
+        state = work.graph().invoke(start)
+        return work.session.submit(ranking(state)[: self.depth], why=state["why"])
 
 
 class _State(TypedDict, total=False):

@@ -17,7 +17,7 @@ import dspy
 import pydantic
 from langgraph.graph import END
 
-from agents.graph import Work, connect, side_by_side, walk
+from agents.graph import Work, connect, side_by_side
 from programs import reading
 from programs.base import About, Program
 from tools.errors import at_least
@@ -104,7 +104,6 @@ class Verifier(Program):
         at_least(1, "verifier", verify=self.verify, parallel=self.parallel)
         at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
         self.engines = Expressions(self.retrievers).each() or [""]
-        self.limit = 4 * self.rounds  # steps of the graph: four nodes a round
         self.reformulate = dspy.Predict(through(Reformulate, lens(self.lens).search))
         self.verify_passages = dspy.Predict(through(VerifyPassages, lens(self.lens).recognise))
         self.learn_common = dspy.Predict(LearnCommon)
@@ -117,8 +116,8 @@ class Verifier(Program):
         """Return every document that surfaced, verified ones first."""
         work = _Work(self, query)
         start = _State(round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why="")
-        state, short = walk(work.graph(), dict(start), self.limit)
-        return work.session.submit(ranking(state)[: self.depth], why="steps" if short else state["why"])
+        state = work.graph().invoke(start)
+        return work.session.submit(ranking(state)[: self.depth], why=state["why"])
 
 
 class _State(TypedDict, total=False):

@@ -88,8 +88,7 @@ def sign(guess: str, title: str, text: str, query: str) -> int:
     """Return TITLE if `guess` is the title or first line, else the words of the longest run; less the query's words."""
     guessed, request = split_words(guess), split_words(query)
     heading = split_words(title or next(iter(text.strip().splitlines()), ""))
-    size = len(guessed)
-    copied = any(request[first : first + size] == guessed for first in range(len(request) - size + 1))
+    copied = any(request[first : first + len(guessed)] == guessed for first in range(len(request)))
     if guessed and guessed == heading and not copied:
         return TITLE
     return longest_run(guessed, split_words(text), request)

@@ -234,23 +234,20 @@ def fuse(submissions: Sequence[Submission]) -> Submission:
     first, order = submissions[0], sorted(points, key=lambda doc_id: -points[doc_id])  # stable
     trace = Trace(first.trace.query_id)
     for submission in submissions:
-        _append(trace, submission.trace)
+        other = submission.trace  # whose hops and times go on where these end
+        last = max((step.hop for step in trace.steps), default=0)
+        end = max((step.started + step.seconds for step in trace.steps), default=0.0)
+        for step in other.steps:
+            trace.steps.append(replace(step, hop=step.hop + last if step.hop else 0, started=step.started + end))
+        trace.notes += other.notes
+        trace.calls += other.calls
+        trace.invented_ids += other.invented_ids
+        trace.unusable = dict(Counter(trace.unusable) + Counter(other.unusable))
+        trace.followed |= other.followed | trace.followed
     ranking = tuple(order[: max(len(submission.ranking) for submission in submissions)])
     usage = total(submission.usage for submission in submissions)
     scores = tuple(points[doc_id] for doc_id in ranking) if any(one.scores for one in submissions) else ()
     return Submission(ranking, trace, first.answer, usage, scores)
-
-
-def _append(trace: Trace, other: Trace) -> None:  # hops and times of the other session go on where these end
-    last = max((step.hop for step in trace.steps), default=0)
-    end = max((step.started + step.seconds for step in trace.steps), default=0.0)
-    for step in other.steps:
-        trace.steps.append(replace(step, hop=step.hop + last if step.hop else 0, started=step.started + end))
-    trace.notes += other.notes
-    trace.calls += other.calls
-    trace.invented_ids += other.invented_ids
-    trace.unusable = dict(Counter(trace.unusable) + Counter(other.unusable))
-    trace.followed |= other.followed | trace.followed
 
 
 class Neighbours(dspy.Module):

@@ -16,6 +16,7 @@ import pydantic
 
 from programs.base import Program
 from programs.reading import search
+from programs.rewriting import Request
 from tools.errors import at_least
 from tools.models import offline as rules
 from tools.models.prompting import Check, Fault, Outputs, ask, filled
@@ -36,7 +37,7 @@ class SubQuery(pydantic.BaseModel):
     weight: float = pydantic.Field(default=1.0, description="how much it counts beside the others, from 0 to 1")
 
 
-class SplitRequest(dspy.Signature):
+class SplitRequest(Request):
     """Split a request for documents into the conditions that it sets, each with a search of its own.
 
     A condition is something that a document can meet or fail by itself. Conditions that all have to hold
@@ -47,8 +48,6 @@ class SplitRequest(dspy.Signature):
     request with a single condition stays in one piece.
     """
 
-    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find; may be empty")
-    description: str = dspy.InputField(desc="the request")
     most: int = dspy.InputField(desc="how many conditions there may be; join the least important ones")
     subqueries: list[SubQuery] = dspy.OutputField(desc="the conditions, the most telling first")
 
@@ -100,9 +99,7 @@ def fuse(parts: Sequence[Part], exclude_depth: int) -> list[str]:
     unwanted = {doc_id for part in parts if part.role == "not" for doc_id in part.doc_ids[:exclude_depth]}
     met: Counter[str] = Counter()
     gains: dict[str, list[float]] = {}
-    for part in parts:
-        if part.role == "not":
-            continue
+    for part in [one for one in parts if one.role != "not"]:
         for rank, doc_id in enumerate(part.doc_ids, start=1):
             met[doc_id] += part.role == "must"
             gains.setdefault(doc_id, []).append(part.weight / (CONSTANT + rank))

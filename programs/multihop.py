@@ -73,21 +73,18 @@ class MultiHop(Program):
     def forward(self, query: Query) -> Submission:
         """Return up to `hops` x `per_hop` documents, selected ones first."""
         session = self.toolbox.open(query)
-        found = Found()
-        why = "steps"
+        found, why = Found(), ""
         for hop in range(1, self.hops + 1):
             session.hop = hop
-            if ended := self.reader.hop(session, query, found, self.per_hop, hops_left=self.hops - hop):
-                why = ended
+            if why := self.reader.hop(session, query, found, self.per_hop, hops_left=self.hops - hop):
                 break
-        ranking = found.ranking()
-        if self.rerank and ranking:
-            ranking = self.rerank_first(session, query, ranking)
-        return session.submit(ranking[: self.depth], why=why)
+        ranking = self.rerank_first(session, query, found.ranking())
+        return session.submit(ranking[: self.depth], why=why or "steps")
 
     def rerank_first(self, session: Session, query: Query, ranking: list[str]) -> list[str]:
         """Return the ranking with its first `rerank` documents ordered once more."""
-        head = ranking[: self.rerank]
+        if not (head := ranking[: self.rerank]):
+            return ranking
         order = reading.rank(session, self.rank_candidates, query, head, self.reader.read_chars)
         session.rank(order)
         return order + ranking[self.rerank :]
