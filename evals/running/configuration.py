@@ -136,17 +136,13 @@ def _retrievers_in(values: Mapping[str, Any]) -> "dict[str, Spec]":
     return {name: retrievers.check(name) for name in find_retrievers(values)}
 
 
-def isolation() -> Any:
-    """Return programs.isolation.parent, which few runs need."""
-    return import_module("programs.isolation.parent")
-
-
 def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     data = environments.locate(request.task, request.data)[1]
     place = Path(data or "mini")
     folder = [] if data in (None, "mini", "full") else [place.parent if ".py:" in place.name else place]
     reference = names.check("program", request.program, SYSTEMS, names.PROGRAMS)
-    return isolation().Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
+    parent = import_module("programs.isolation.parent")  # few runs need it
+    return parent.Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
 
 
 def _check_prices(resolved: Resolved) -> None:
@@ -289,17 +285,10 @@ def configuration(
 
 def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment":
     """Load the environment that a run was made in, `qrels` leading; DataError when the data has changed."""
-    where = config[run_folder.PROVENANCE]["folder"] or config["data"]
-    loaded = environments.load(
-        config["task"],
-        where,
-        config["split"],
-        qrels=qrels or config[run_folder.PROVENANCE]["judgements"],
-        instruction=config["instruction"],
-        columns=config[run_folder.PROVENANCE].get("columns"),
-    )
-    asked = config["asked"]
-    chosen = loaded.asking(limit=asked["limit"], query_ids=asked["query_ids"])
+    provenance = config[run_folder.PROVENANCE]
+    where, qrels = provenance["folder"] or config["data"], qrels or provenance["judgements"]
+    named = {"qrels": qrels, "instruction": config["instruction"], "columns": provenance.get("columns")}
+    chosen = environments.load(config["task"], where, config["split"], **named).asking(**config["asked"])
     if chosen.fingerprint != config["data_fingerprint"]:
         raise DataError(
             f"the data of {config['task']} in {where} is not what the run was made with "
@@ -329,8 +318,8 @@ def identity(resolved: Resolved, environment: "Environment") -> dict[str, Any]:
 def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()) -> dict[str, Any]:
     """Return "code" and "versions" of any modules `without` some packages; more `libraries` may be counted."""
     found = sources.reach(modules, without=without)
-    used = found.libraries.union(libraries)
-    named = {one for name in used & _LIBRARIES for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
+    used = found.libraries.union(libraries) & _LIBRARIES
+    named = {one for name in used for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
     names = sorted(name.replace("_", "-") for name in named)
     return {"code": found.digest(), "versions": {name: version(name) for name in names}}
 

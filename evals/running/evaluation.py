@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +27,7 @@ from evals.measuring.metrics import add_metrics, compute, ranking_of
 from evals.measuring.scored import bounds_beside
 from evals.measuring.scoring import count_looks, record_look, score, summarise_unfinished
 from evals.running import runner
-from evals.running.configuration import Engines, Resolved, configuration, fit, isolation, resolve
+from evals.running.configuration import Engines, Resolved, configuration, fit, resolve
 from evals.running.request import WORKERS, Common, Request, session_limits
 from tools import options
 from tools.disk import home
@@ -129,7 +130,7 @@ def run(request: Request, report: Report | None = None) -> Result:
     """Answer the pending queries of a request's run, and score it; `problem` says why some are still pending."""
     if not request.isolated:
         return _run(request, report)
-    with isolation().reaping():
+    with import_module("programs.isolation.parent").reaping():  # few runs need it
         return _run(request, report)
 
 
@@ -204,13 +205,8 @@ def connect(
         return (retriever if isinstance(retriever, BM25) else BM25(environment.documents, home())).statistics()
 
     spec = spec or request.lm
-    settings = lm.Settings(
-        seed=seed,
-        temperature=request.temperature,
-        effort=request.reasoning_effort,
-        api=request.api,
-        context=request.context if spec == request.lm else None,
-    )
+    context = request.context if spec == request.lm else None
+    settings = lm.Settings(seed, request.temperature, request.reasoning_effort, request.api, context)
     return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
 
 
@@ -223,8 +219,7 @@ def _prepare(resolved: Resolved, environment: "Environment", engines: Engines, t
     config = configuration(resolved, environment, retriever, model)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     if resolved.pool:
-        parts = [engines.build(part).name for part in resolved.pool.parts]
-        config["pool"] = resolved.pool.config(parts, environment)
+        config["pool"] = resolved.pool.config([engines.build(part).name for part in resolved.pool.parts], environment)
         retriever, others = RanksOnly(retriever), {name: RanksOnly(other) for name, other in others.items()}
     system = make_system(resolved, environment, retriever, others, run_folder.place(request.runs, config))
     return Ready(resolved, environment, model, config, system)
@@ -253,8 +248,8 @@ def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -
             if watch:
                 hooks["on_outcome"] = lambda outcome: watch.add(outcome, ready.value(outcome))
                 hooks["on_pending"] = watch.leave
-            asked, workers = (environment.queries, environment.documents), ready.resolved.request.workers
-            fault = runner.run(ready.system, *asked, folder, ready.model, workers=workers, **hooks)
+            hooks["workers"] = ready.resolved.request.workers
+            fault = runner.run(ready.system, environment.queries, environment.documents, folder, ready.model, **hooks)
     except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
         return problem
     except KeyboardInterrupt:
@@ -283,7 +278,5 @@ def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError 
         found["bounds"] = bounds_beside(folder.path)
     if books := ready.model.terms.books:
         found["ledger"] = books.json()
-    seconds = round(time.monotonic() - started, 2)
-    return Result(
-        folder.path, problem, {"run": str(folder.path), **found, "looks": count_looks(config), "seconds": seconds}
-    )
+    found |= {"looks": count_looks(config), "seconds": round(time.monotonic() - started, 2)}
+    return Result(folder.path, problem, {"run": str(folder.path), **found})

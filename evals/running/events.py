@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from evals.folder import Outcome, RunFolder
 from tools.console import put_out, say
@@ -120,15 +120,8 @@ class Ended:
 
 Event = Started | QueryDone | Pending | Waiting | Resumed | Progress | Ended
 
-EVENTS: dict[str, type[Event]] = {
-    "started": Started,
-    "query": QueryDone,
-    "owed": Pending,
-    "waiting": Waiting,
-    "resumed": Resumed,
-    "progress": Progress,
-    "ended": Ended,
-}
+_WORDS = ("started", "query", "owed", "waiting", "resumed", "progress", "ended")  # in the order of Event
+EVENTS: dict[str, type[Event]] = dict(zip(_WORDS, get_args(Event), strict=True))
 _NAMES = {kind: name for name, kind in EVENTS.items()}
 Tell = Callable[..., None]  # tell(event), and tell(progress, last=True) at the end
 

@@ -9,7 +9,7 @@ them away (docs/decisions/pools.md). Only this and scoring read judgements.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from random import Random
@@ -59,17 +59,17 @@ class Pool:
     def add_to(self, environment: "Environment", retrievers: "Sequence[Retriever]") -> "Environment":
         """Return `environment` with a pool for every query; `retrievers` are those of the parts."""
         self.check_room(environment)
-        oracle = self.kind == "oracle"
-        depth = len(environment.documents) if oracle else self.size
+        depth = len(environment.documents) if self.kind == "oracle" else self.size
         queries, at_once, made = environment.queries, max(1, HELD // depth), list["Query"]()
         for some in (queries[first : first + at_once] for first in range(0, len(queries), at_once)):
             searches = [Search(query.text, query.objective, query.excluded) for query in some]
             lists = [retriever.search_many(searches, depth) for retriever in retrievers]
             for query, *found in zip(some, *lists, strict=True):
-                order = _merge([[hit.doc_id for hit in hits] for hits in found])
-                if oracle:
-                    lots = Random(f"{environment.fingerprint}:{query.query_id}")
-                    order = _put_in_relevant(order, environment, query, self.size, lots)
+                # Rank by rank, each once.
+                ranks = zip_longest(*([hit.doc_id for hit in hits] for hits in found))
+                order = list(dict.fromkeys(doc_id for rank in ranks for doc_id in rank if doc_id is not None))
+                if self.kind == "oracle":
+                    order = _put_in_relevant(order, environment, query, self.size)
                 made.append(replace(query, candidates=frozenset(order[: self.size])))
         return replace(environment, queries=tuple(made))
 
@@ -85,25 +85,20 @@ def read(text: str, retriever: Spec) -> Pool:
         form = "write oracle:SIZE or union:SIZE, or with retrievers: oracle:300(bm25,dense)"
         raise UsageError(f"--pool {text!r} is no pool; {form}")
     own = retriever.parts if retriever.kind == "fusion" else (retriever,)
-    parts = tuple(check(str(part)) for part in spec.parts) or own
-    return Pool(spec.kind, size, parts)
+    return Pool(spec.kind, size, tuple(check(str(part)) for part in spec.parts) or own)
 
 
-def _merge(rankings: Iterable[Sequence[str]]) -> list[str]:
-    """Return the documents of several rankings, rank by rank, each once."""
-    return list(dict.fromkeys(doc_id for rank in zip_longest(*rankings) for doc_id in rank if doc_id is not None))
-
-
-def _put_in_relevant(
-    order: list[str], environment: "Environment", query: "Query", size: int, lots: Random
-) -> list[str]:
+def _put_in_relevant(order: list[str], environment: "Environment", query: "Query", size: int) -> list[str]:
     """Return `size` documents, all relevant ones among them; where parents are judged, the best passage of each.
 
     Half are the first in `order`, fewer where more than a quarter would be relevant. The other places are shared among
     the relevant documents further down: each brings its neighbours, among which its place is drawn by lot. A query that
     lacks none gets the neighbours of a document that is drawn by lot.
     """
-    relevant, unit_of = set(_relevant(environment, query)), _unit_of(environment)
+    judgements = environment.judgements[environment.headline]
+    lots = Random(f"{environment.fingerprint}:{query.query_id}")
+    unit_of = judgements.unit_of if judgements.unit_of and judgements.judged_by_unit else str
+    relevant = set(_relevant(environment, query))
     if not relevant <= {unit_of(doc_id) for doc_id in order}:  # a retriever may leave out what shares no word
         unranked = sorted(set(environment.documents.doc_ids) - set(order) - query.excluded)
         order += lots.sample(unranked, len(unranked))
@@ -129,8 +124,3 @@ def _put_in_relevant(
 def _relevant(environment: "Environment", query: "Query") -> list[str]:
     """Return what the leading judgements grade above 0: documents, or parents where these are judged."""
     return [judged for judged, grade in environment.qrels.get(query.query_id, {}).items() if grade > 0]
-
-
-def _unit_of(environment: "Environment") -> Callable[[str], str]:
-    judgements = environment.judgements[environment.headline]
-    return judgements.unit_of if judgements.unit_of and judgements.judged_by_unit else str

@@ -36,10 +36,6 @@ LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "token
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def _default_lm() -> str:
-    return os.environ.get("SEXTANT_LM") or "offline"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Common:
     """What a run and a compilation can both be asked for."""
@@ -96,7 +92,7 @@ class Common:
     ] = None
     lm: Annotated[
         str, Option("the model: offline, provider/model or MODEL@http://host:port/v1; also $SEXTANT_LM", "SPEC")
-    ] = field(default_factory=_default_lm)
+    ] = field(default_factory=lambda: os.environ.get("SEXTANT_LM") or "offline")
     temperature: Annotated[float | None, Option("from 0 to 2; 0 where the model takes one", "X", temperature)] = None
     reasoning_effort: Annotated[
         str | None, Option(f"one of {', '.join(EFFORTS)}; the model's own", "HOW", choices=EFFORTS)
@@ -111,9 +107,7 @@ class Common:
     budget_tokens: Annotated[int | None, Option("stop before the call after N tokens are spent", "N", positive)] = None
     budget_calls: Annotated[int | None, Option("stop before model call N+1", "N", positive)] = None
     time_limit: Annotated[float | None, Option("send nothing after it: 90s, 30m, 2h", "TIME", clock)] = None
-    query_timeout: Annotated[
-        float | None, Option("give a query up after it, and leave it pending; 1h", "TIME", clock)
-    ] = None
+    query_timeout: Annotated[float | None, Option("after it a query is left pending; 1h", "TIME", clock)] = None
     call_timeout: Annotated[float | None, Option("cut a model call off after it; 10m", "TIME", clock)] = None
     patience: Annotated[float | None, Option("how long a call that fails is tried again; 30s", "TIME", clock)] = None
     no_prompts: Annotated[bool, Option("keep answers without what was sent for them; docs/decisions/paying.md")] = False
@@ -147,9 +141,7 @@ class Request(Common):
     pool: Annotated[
         str | None, Option("rank pools: union:300 of what the retriever finds, or oracle:300 with gold in it", "POOL")
     ] = None
-    compiled: Annotated[Path | None, Option("a compiled program: what python -m optimizers.compile made", "FILE")] = (
-        None
-    )
+    compiled: Annotated[Path | None, Option("a program compiled by python -m optimizers.compile", "FILE")] = None
     prompts: Annotated[
         Path | None, Option("prompts of your own, in TOML; python -m programs show NAME prints those there are", "FILE")
     ] = None

@@ -65,7 +65,7 @@ def run(
         if faults.ending or faults.in_a_row >= OUTAGE:
             crew.stopped.set()
 
-    todo = iter([query for query in queries if query.query_id not in folder.outcomes])
+    todo = [query for query in queries if query.query_id not in folder.outcomes]
     crew = _Crew(lambda query: attempt(system, query, documents, model), todo, model.terms.query_seconds)
     faults = _Faults(model.name, [outcome["error"] for outcome in folder.outcomes.values()])
     hurried = False  # whether nothing is waited for any more
@@ -106,13 +106,11 @@ def _collecting_seldom() -> Iterator[None]:
 class _Crew:
     """The threads that answer queries, and what each of them is at."""
 
-    def __init__(
-        self, ask: Callable[[Query], Outcome | Exception], todo: Iterator[Query], query_seconds: float
-    ) -> None:
+    def __init__(self, ask: Callable[[Query], Outcome | Exception], todo: list[Query], query_seconds: float) -> None:
         self.done: queue.SimpleQueue[tuple[str, Outcome | Exception]] = queue.SimpleQueue()
         self.stopped = threading.Event()
         self._ask = ask
-        self._todo = todo
+        self._todo = iter(todo)
         self._query_seconds = query_seconds
         self._at = dict[threading.Thread, tuple[str, float]]()  # the query of each, and when it is overdue
         self.working = set[threading.Thread]()
@@ -216,9 +214,8 @@ class _Faults:
             return
         self._kinds[kind] += 1
         count = self._kinds[kind]
-        if count >= ALIKE and 2 * count > self._ended:
-            alike = f"{count} of {self._ended} queries ended alike: {headline(error)}"
-            self.ending = self.ending or RunIncomplete(alike)
+        if count >= ALIKE and 2 * count > self._ended and not self.ending:
+            self.ending = RunIncomplete(f"{count} of {self._ended} queries ended alike: {headline(error)}")
 
 
 def attempt(system: System, query: Query, documents: Mapping[str, Document], model: Model) -> Outcome | Exception:
@@ -241,9 +238,8 @@ def answer(system: System, query: Query, documents: Mapping[str, Document]) -> O
                 submission = submit_so_far(opened)
         fields = _fields(submission, query, documents)
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
-        if isinstance(exception, DataError):  # nothing that a system does; every query would meet it
-            return exception
-        if isinstance(exception, Exception) and fault(exception) != "system":
+        # A DataError is nothing that a system does; every query would meet it.
+        if isinstance(exception, Exception) and (isinstance(exception, DataError) or fault(exception) != "system"):
             return exception
         error = exception
     opened = session.current()  # of this context, so of this query; there is none after a submission
@@ -251,8 +247,7 @@ def answer(system: System, query: Query, documents: Mapping[str, Document]) -> O
         return opened.fault  # the error followed from an answer that never came
     if error:
         fields = _fields_of_failure(query, opened, error)
-    seconds = round(time.perf_counter() - started, 4)
-    return {"query_id": query.query_id, **fields, "seconds": seconds}
+    return {"query_id": query.query_id, **fields, "seconds": round(time.perf_counter() - started, 4)}
 
 
 def _fields(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:
@@ -274,8 +269,7 @@ def _fields(submission: Submission, query: Query, documents: Mapping[str, Docume
         fields["scores"] = scores = [float(score) for score in submission.scores]
         if not all(map(math.isfinite, scores)):
             raise ValueError("a score is not a finite number")
-    line = disk.dumps({"query_id": submission.trace.query_id, **fields})
-    check_outcome(line.encode("utf-8", "backslashreplace"))
+    check_outcome(disk.dumps({"query_id": query.query_id, **fields}).encode("utf-8", "backslashreplace"))
     return fields
 
 

@@ -94,10 +94,10 @@ class Column(NamedTuple):
     """A heading, what stands below it, and how soon it is left out on a narrow terminal: the largest goes first."""
 
     heading: str
-    cells: tuple[str, str, str]  # empty ones last
-    colours: tuple[str, str, str]
+    cells: list[str]
     least: int  # characters, so that nothing moves while numbers grow
     place: int
+    colours: tuple[str, ...] = ("", "", "")
 
     @property
     def width(self) -> int:
@@ -107,27 +107,20 @@ class Column(NamedTuple):
 
 def columns(progress: Progress) -> list[Column]:
     """Return the columns of the table: up to three lines under each heading."""
-    calls, usage, plain = progress.status, progress.status.usage, ("", "", "")
-    done = f"{progress.done}/{progress.queries}"
-    queries = _cells(done, _some(progress.owed, "pending"), _some(progress.failed, "failed"))
+    calls, usage = progress.status, progress.status.usage
+    done = [f"{progress.done}/{progress.queries}", _some(progress.owed, "pending"), _some(progress.failed, "failed")]
     made = [
-        Column("queries", queries, ("green", "yellow", "yellow"), 8, 0),
-        Column("calls", _cells(_count(usage.calls), *_apart(calls)), plain, 11, 5),
+        Column("queries", done, 8, 0, ("green", "yellow", "yellow")),
+        Column("calls", [_count(usage.calls), *_apart(calls)], 11, 5),
     ]
     if calls.limit:
-        flight = _cells(f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting"))
-        made.append(Column("in flight", flight, plain, 9, 2))
+        flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
+        made.append(Column("in flight", flight, 9, 2))
     if _is_paid(usage):
-        tokens = _cells(f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out")
-        made += [Column("tokens", tokens, plain, 8, 6), Column("dollars", _cells(*_dollars(progress)), plain, 14, 1)]
-    mean = _cells() if progress.mean is None else _cells(f"{progress.mean:.4f}", "so far")
-    made.append(Column(progress.metric, mean, plain, 7, 4))
-    return [*made, Column("elapsed", _cells(clock(progress.elapsed), _left(progress)), plain, 10, 3)]
-
-
-def _cells(*texts: str) -> tuple[str, str, str]:
-    first, second, third = [*filter(None, texts), "", "", ""][:3]
-    return first, second, third
+        tokens = [f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out"]
+        made += [Column("tokens", tokens, 8, 6), Column("dollars", _dollars(progress), 14, 1)]
+    made.append(Column(progress.metric, [] if progress.mean is None else [f"{progress.mean:.4f}", "so far"], 7, 4))
+    return [*made, Column("elapsed", [clock(progress.elapsed), _left(progress)], 10, 3)]
 
 
 def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
@@ -139,7 +132,8 @@ def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableT
     for column in shown:
         made.add_column(Text(clean(column.heading)), no_wrap=True, min_width=column.width)
     for row in range(3):
-        made.add_row(*(Text(column.cells[row], column.colours[row]) for column in shown))
+        lines = [([*filter(None, column.cells), "", "", ""], column.colours) for column in shown]
+        made.add_row(*(Text(cells[row], colours[row]) for cells, colours in lines))
     words = waiting_words(progress.status) if waits else ""
     return Group(made, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))
 

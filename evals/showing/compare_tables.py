@@ -74,9 +74,8 @@ def _metric_rows(rows: list[Result]) -> list[list[str]]:
         if means[0] != means[1]:
             better = int((row["mean"] > row["baseline_mean"]) is not is_lower_better(row["metric"]))
             means[better] = Best(means[better])
-        counts = f"{row['wins']}/{row['ties']}/{row['losses']}"
-        ps = [_round_p(row["p"]), _round_p(row["p_holm"])]
-        made.append([name, *means, _interval(row), *ps, counts, number(row["detectable"], "{:.3f}", "-")])
+        tests = [_round_p(row["p"]), _round_p(row["p_holm"]), f"{row['wins']}/{row['ties']}/{row['losses']}"]
+        made.append([name, *means, _interval(row), *tests, number(row["detectable"], "{:.3f}", "-")])
     return made
 
 
@@ -109,8 +108,7 @@ def _losses(losses: Result, note: str) -> list[Part]:
     parts: list[Part] = [Grid(title, ["fate", "baseline", "run", "change", "95 % interval"], rows, note=note)]
     rows = []
     for row in flows[:FLOWS]:
-        documents = row["documents"]  # with repeats it is a mean
-        count = str(documents) if isinstance(documents, int) else f"{documents:.1f}"
+        count = str(row["documents"]) if isinstance(row["documents"], int) else f"{row['documents']:.1f}"  # a mean
         rows.append([count, words[row["from"]], words[row["to"]], str(row["queries"]), ", ".join(row["examples"])])
     if flows:
         more = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
@@ -144,8 +142,7 @@ def render_curves(result: Result) -> str:
     parts: list[Part] = [task_line(result)]
     parts += [f"{run['label']}: {system_line(run)}" for run in result["runs"]]
     for axis, found in result["axes"].items():
-        many = queries(found["curves"][0]["queries"])
-        head = f"{result['metric']} by {found['words']} a query, mean of {many}"
+        head = f"{result['metric']} by {found['words']} a query, mean of {queries(found['curves'][0]['queries'])}"
         parts += ["", head, _curves_table(axis, found), _front(axis, found)]
     parts += ["", "a query that has ended keeps its value; * no run does better with so much"]
     parts += [f"{one['run']} has no curve by {AXES[one['axis']]}: {one['why']}" for one in result["refused"]]
@@ -234,15 +231,14 @@ def render_replay(result: Result) -> str:
         if moved := [row for row in result["relevant"] if row[when] and not row[other]]:
             more = f", the {SHOWN} that came first" if len(moved) > SHOWN else ""
             parts += [f"{word}: {len(moved)} relevant documents{more}", _moved(moved, when)]
-    last = "the searches are the run's: with other results, its searcher would have gone on otherwise"
-    return printed([*parts, last])
+    parts.append("the searches are the run's: with other results, its searcher would have gone on otherwise")
+    return printed(parts)
 
 
 def _moved(moved: Sequence[Result], when: str) -> Grid:
     rows = []
     for row in sorted(moved, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:
         at = row[when]
-        text = at["search"] if len(at["search"]) <= TEXT else f"{at['search'][: TEXT - 4]} ..."
-        names = [row["query_id"], row["unit"], " ".join(text.split())]
-        rows.append([*names, f"{row['grade']:g}", str(at["hop"]), str(at["rank"])])
+        text = " ".join((at["search"] if len(at["search"]) <= TEXT else f"{at['search'][: TEXT - 4]} ...").split())
+        rows.append([row["query_id"], row["unit"], text, f"{row['grade']:g}", str(at["hop"]), str(at["rank"])])
     return Grid("", ["query", "document", "search", "grade", "hop", "rank"], rows, names=(0, 1, 2))

@@ -7,7 +7,7 @@ messages and passages. Left out: an index; every search reads the run anew.
 import json
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -23,9 +23,8 @@ from tools.records import Document
 MOST = 200  # places that a search returns
 AROUND = 90  # characters before and after a word
 
-_CALLS = "SELECT key, request, outputs, reasoning FROM calls WHERE fault = '' AND key IN "
-_PARTS = "SELECT id, text FROM parts WHERE id IN "
-_GIVEN = "(SELECT value FROM json_each(?))"
+_CALL = "SELECT request, outputs, reasoning FROM calls WHERE fault = '' AND key = ?"
+_PARTS = "SELECT id, text FROM parts WHERE id IN (SELECT value FROM json_each(?))"
 _FRAME = re.compile(r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?')  # of a message
 
 
@@ -43,9 +42,7 @@ def find_words(
 class _Search:
     """A search, and what it has found in documents and in parts of prompts, which come again and again."""
 
-    def __init__(
-        self, words: Sequence[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None
-    ) -> None:
+    def __init__(self, words: list[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None) -> None:
         self._words, self._documents, self._reader = words, documents, reader
         self._in_documents, self._in_parts = dict[str, str](), dict[int, str]()
 
@@ -60,11 +57,9 @@ class _Search:
     def _texts(self, outcome: Outcome) -> Iterator[tuple[int | None, str, str, str]]:
         """Yield step, kind, excerpt and key of the call for each text of an outcome, in order."""
         trace = outcome["trace"]
-        places = [*enumerate(trace["steps"]), (None, trace)]  # a trace has the calls after its last step
-        keys = [(number, key) for number, place in places for key in place.get("calls", ())]
-        calls = self._in_calls([key for _, key in keys])
-        for number, key in keys:
-            yield from ((number, kind, text, key) for kind, text in calls.get(key, ()))
+        for number, place in [*enumerate(trace["steps"]), (None, trace)]:  # a trace has the calls after its last step
+            for key in place.get("calls", ()):
+                yield from ((number, kind, text, key) for kind, text in self._in_call(key))
         for number, step in enumerate(trace["steps"]):
             yield number, step["tool"], self._around(step["argument"]), ""
             for doc_id, characters in zip(step["doc_ids"], step.get("shown", ()), strict=False):
@@ -80,24 +75,21 @@ class _Search:
             self._in_documents[doc_id] = self._around(f"{document.title}\n{document.text}") if document else ""
         return self._in_documents[doc_id]
 
-    def _in_calls(self, keys: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-        """Return kinds of text and excerpts by the keys of calls."""
-        if not keys or self._reader is None:
-            return {}
-        rows = self._reader.execute(_CALLS + _GIVEN, [json.dumps(keys)]).fetchall()
-        sent = {key: disk.loads(request or "[]") for key, request, _, _ in rows}
-        unread = [part for parts in sent.values() for part in parts if part not in self._in_parts]
-        decompress = zstandard.ZstdDecompressor().decompress
-        for part, packed in self._reader.execute(_PARTS + _GIVEN, [json.dumps(unread)]):
-            text = decompress(packed).decode("utf-8", "replace").replace("\\n", "\n").replace('\\"', '"')
-            self._in_parts[part] = self._around(text) and self._around(_FRAME.sub("", text))
-        found = {key: [("prompt", self._in_parts.get(part, "")) for part in parts] for key, parts in sent.items()}
-        for key, _, outputs, reasoning in rows:
+    def _in_call(self, key: str) -> Iterator[tuple[str, str]]:
+        """Yield kind and excerpt of each text of a call."""
+        if self._reader is None:
+            return
+        for request, outputs, reasoning in self._reader.execute(_CALL, [key]):
+            parts = disk.loads(request or "[]")
+            unread = [part for part in parts if part not in self._in_parts]
+            for part, packed in self._reader.execute(_PARTS, [json.dumps(unread)]):
+                text = zstandard.decompress(packed).decode("utf-8", "replace").replace("\\n", "\n").replace('\\"', '"')
+                self._in_parts[part] = self._around(text) and self._around(_FRAME.sub("", text))
+            yield from (("prompt", self._in_parts.get(part, "")) for part in parts)
             for output in disk.loads(outputs or "[]"):
                 text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-                found[key].append(("answer of the model", self._around(text)))
-            found[key].append(("reasoning", self._around(reasoning or "")))
-        return found
+                yield "answer of the model", self._around(text)
+            yield "reasoning", self._around(reasoning or "")
 
     def _around(self, text: str) -> str:
         """Return what is around the word that appears last in `text`; nothing where one of them is missing."""

@@ -98,8 +98,8 @@ class _Opened:
     @property
     def notes(self) -> list[str]:
         here, of = len(self.query_ids), len(self.run.query_ids)
-        part = f"this file has {here} of the {of} queries; means and losses are over all of them"
-        return [*(self.run.scores.get("notes") or ()), *([part] if here < of else [])]
+        part = [f"this file has {here} of the {of} queries; means and losses are over all of them"]
+        return (self.run.scores.get("notes") or []) + part * (here < of)
 
 
 class _Entry(NamedTuple):
@@ -142,8 +142,7 @@ class Answers:
             run_id, kind, rest = found.groups()
             if kind is None:
                 return self._run(run_id)
-            answer = {"query": self._query, "call": self._call, "search": self._search}[kind]
-            return answer(run_id, unquote(rest))
+            return {"query": self._query, "call": self._call, "search": self._search}[kind](run_id, unquote(rest))
         raise NoSuchAnswer(f"there is no {path[:200]!r}")
 
     @property
@@ -222,8 +221,7 @@ class Answers:
             return plain_json(answer | self._texts.of(opened.run.config, answer))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as problem:
             what = f"what {run_id} holds of query {name[:200]!r} is damaged ({type(problem).__name__}: {problem})"
-            mend = "remove its line in outcomes.jsonl and give the run's command again"
-            raise DataError(f"{what}; {mend}") from None
+            raise DataError(f"{what}; remove its line in outcomes.jsonl and give the run's command again") from None
 
     def _call(self, run_id: str, key: str) -> bytes:
         path = self._open(run_id).answers
@@ -240,9 +238,8 @@ class Answers:
 
     def _open(self, run_id: str) -> _Opened:
         with self._lock:
-            entry = self._known.get(run_id)
-            if entry and entry.stamp != _stamp(entry.path):
-                entry = self._known[run_id] = self._read(entry.path)
+            if entry := self._known.get(run_id):
+                entry = self._known[run_id] = self._read(entry.path, entry)
         if entry is None:
             raise NoSuchAnswer(f"there is no run {run_id[:200]!r}")
         if entry.opened is None:
@@ -258,14 +255,13 @@ class Answers:
                     folders = scored.find_folders([given])
                 for path in folders:
                     run_id = self._id(given, path)
-                    entry = self._known.get(run_id)
-                    if entry is None or entry.stamp != _stamp(path):
-                        entry = self._read(path)
-                    known.setdefault(run_id, entry)
+                    known.setdefault(run_id, self._read(path, self._known.get(run_id)))
             self._known = known
 
-    def _read(self, path: Path) -> _Entry:
+    def _read(self, path: Path, before: _Entry | None) -> _Entry:
         stamp = _stamp(path)  # before reading: what changes meanwhile is read again
+        if before and before.stamp == stamp:
+            return before
         try:
             if not (path / "scores.json").is_file() or not (path / "scores.csv").is_file():
                 # `scored.read` would load the corpus to count the queries that are unanswered.
@@ -317,21 +313,17 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
         "query_id": query_id,
         "text": row.get("text", ""),
         "objective": "",
-        "grades": row.get("grades", {}),
+        **{key: row.get(key, {}) for key in ("grades", "units")},
         "relevant": [one | {"fate": fate_at(one, cutoff)} for one in row.get("relevant", [])] if cutoff else [],
-        "units": row.get("units", {}),
         "values": {name: column[query_id] for name, column in run.columns.items()},
-        "answer": outcome.get("answer", ""),
-        "error": outcome["error"],
-        "traceback": outcome.get("traceback", ""),
+        **{key: outcome.get(key, "") for key in ("answer", "traceback")},
+        **{key: outcome[key] for key in ("error", "usage")},
         "seconds": outcome.get("seconds"),
-        "usage": outcome["usage"],
         "ranking": outcome["ranking"][:RANKED],
         "ranked": len(outcome["ranking"]),
         "scores": (outcome.get("scores") or [])[:RANKED],
-        "notes": trace.get("notes", []),
         "steps": trace["steps"],
-        "calls": trace.get("calls", []),  # after the last step
+        **{key: trace.get(key, []) for key in ("notes", "calls")},  # these calls are after the last step
         "invented_ids": trace.get("invented_ids", 0),
         **{key: trace.get(key, {}) for key in ("unusable", "followed")},
     }
@@ -388,10 +380,9 @@ def _documents(corpus: "Corpus", answer: Answer) -> Answer:
         whole = step.get("shown") or step["tool"] in ("select", "drop")
         named += step["doc_ids"] if whole else step["doc_ids"][:NAMED]
     named += [doc_id for doc_id, unit in answer["units"].items() if unit in gold]
-    found = {doc_id: corpus[doc_id] for doc_id in dict.fromkeys(named) if doc_id in corpus}
     return {
-        doc_id: {"title": document.title, "text": document.text[:TEXT], "length": len(document.text)}
-        for doc_id, document in found.items()
+        document.doc_id: {"title": document.title, "text": document.text[:TEXT], "length": len(document.text)}
+        for document in (corpus[doc_id] for doc_id in dict.fromkeys(named) if doc_id in corpus)
     }
 
 

@@ -32,8 +32,7 @@ PORTS = 10  # that are tried where none is named
 
 PAGE = Path(__file__).parent / "page"
 # Files of page/, which are the page's program one after the other.
-_ORDER = "dom data words charts lists calls trajectory overview find run query compare main"
-SCRIPTS = tuple(_ORDER.split())
+SCRIPTS = "dom data words charts lists calls trajectory overview find run query compare main"
 
 
 def _read(name: str) -> str:
@@ -41,7 +40,7 @@ def _read(name: str) -> str:
 
 
 def _program() -> str:  # in a scope of its own
-    return '(() => {\n"use strict";\n' + "\n".join(_read(f"{name}.js") for name in SCRIPTS) + "})();\n"
+    return '(() => {\n"use strict";\n' + "\n".join(_read(f"{name}.js") for name in SCRIPTS.split()) + "})();\n"
 
 
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -110,10 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
             kind, content = self._content(path[len(root) :])
         except NoSuchAnswer as problem:
             return self._refuse(HTTPStatus.NOT_FOUND, str(problem))
-        except SextantError as problem:
-            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
-        except OSError as problem:
-            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"{problem.filename}: {problem.strerror}")
+        except (SextantError, OSError) as problem:
+            why = f"{problem.filename}: {problem.strerror}" if isinstance(problem, OSError) else str(problem)
+            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, why)
         self._send(HTTPStatus.OK, kind, content)
 
     do_HEAD = do_GET
@@ -170,7 +168,7 @@ def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
             yield path, answer
             if answers.prompts:
                 made = disk.loads(answer)
-                keys |= {key: None for place in [*made["steps"], made] for key in place.get("calls", ())}
+                keys |= dict.fromkeys(key for place in [*made["steps"], made] for key in place.get("calls", ()))
         for path in (f"run/{run_id}/call/{key}.json" for key in keys):
             with suppress(NoSuchAnswer):  # the page says that it is not there
                 yield path, answers(path)

@@ -50,14 +50,9 @@ def printed(parts: Iterable[Part]) -> str:
     # Rich writes into the text, so that it meets no closed pipe, with the width and colours of the real stdout. A file
     # or pipe has no width; rich takes 80 then, and would fold the cells of a wide table.
     real = Console()
-    console = Console(
-        file=text,
-        highlight=False,
-        soft_wrap=True,
-        width=real.width if real.is_terminal else max(real.width, 200),
-        force_terminal=real.is_terminal,
-        color_system=real.color_system,  # type: ignore[arg-type]
-    )
+    width, colours = real.width if real.is_terminal else max(real.width, 200), real.color_system
+    as_real: Any = {"width": width, "force_terminal": real.is_terminal, "color_system": colours}
+    console = Console(file=text, highlight=False, soft_wrap=True, **as_real)
     for part in parts:
         if isinstance(part, Grid) and part.title:
             console.print(_plain(part.title))
@@ -233,8 +228,7 @@ def _losses_table(losses: dict[str, Any]) -> Grid:
 
 def _footings(scores: dict[str, Any]) -> list[str]:
     found, usage, ledger = scores.get("bounds", {}), scores["usage"], scores.get("ledger", {})
-    bounds = list_bounds(found)
-    lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in bounds]
+    lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in list_bounds(found)]
     many = queries(scores["queries"])
     if scores["failed"]:
         many += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
@@ -247,14 +241,11 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
     if usage["calls"] and (scores["lm"] != "offline" or usage.get("unmetered")):
         used += _used(usage)
-    for count, what in (
-        (usage["repairs"], "answers asked for again"),
-        (scores["invented_ids"], "invented ids dropped"),
-        (scores["searches_cut"], "searches cut to what the retriever's model takes"),
-    ):
-        used += f", {count} {what}" if count else ""
-    if "seconds" in scores:
-        used += f", {scores['seconds']:.1f} s"
+    used += f", {usage['repairs']} answers asked for again" if usage["repairs"] else ""
+    used += f", {scores['invented_ids']} invented ids dropped" if scores["invented_ids"] else ""
+    cut = scores["searches_cut"]
+    used += f", {cut} searches cut to what the retriever's model takes" if cut else ""
+    used += f", {scores['seconds']:.1f} s" if "seconds" in scores else ""
     if scores["unusable"]:
         lines.append(f"answers that could not be used: {_kinds(scores['unusable'])}")
     if scores["followed"]:
@@ -262,8 +253,8 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     if scores["shortened"]:
         lines.append(f"prompts shortened to fit the model: {scores['shortened']}")
     if scores.get("looks", 0) > 1 and scores["split"] != "dev":
-        data = f"{scores['task']} ({scores['data']})"
-        lines.append(f"look {scores['looks']} at test queries of {data} with {scores['program']}")
+        task = f"{scores['task']} ({scores['data']})"
+        lines.append(f"look {scores['looks']} at test queries of {task} with {scores['program']}")
     if ledger and scores["owed"]:
         used = f"for the answered ones: {used}"
         lines.append(f"in all, unanswered queries included: {plural(ledger['sent'], 'request')} sent{_used(ledger)}")
@@ -281,12 +272,9 @@ def _used(usage: dict[str, Any]) -> str:
     parts = [f", {usage['input_tokens']} tokens in" + (f" ({cached} cached by the provider)" if cached else "")]
     parts.append(f"{usage['output_tokens']} out" + (f" ({thinking} of them thinking)" if thinking else ""))
     paid, listed = usage["paid_usd"], usage["list_usd"]
-    if listed is None:
-        parts.append("price unknown")
-    elif paid is not None and f"{paid:.4f}" != f"{listed:.4f}":
-        parts.append(f"${paid:.4f} paid, ${listed:.4f} at list price")
-    else:
-        parts.append(f"${listed:.4f}")
+    price = "price unknown" if listed is None else f"${listed:.4f}"
+    both = None not in (paid, listed) and f"${paid:.4f}" != price
+    parts.append(f"${paid:.4f} paid, {price} at list price" if both else price)
     if usage.get("cached_calls"):
         parts.append(f"{usage['cached_calls']} calls answered from runs before")
     if usage.get("unmetered"):

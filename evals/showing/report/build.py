@@ -52,24 +52,14 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     drawn = {item.kind for section in sections for item in section.items if isinstance(item, Plot)}
     tasks = {task for group in groups for task in group.tasks}
     fewer = f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
-    return Report(
-        "Sextant report",
-        f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{fewer}. Made by python -m evals.report.",
-        [
-            *(f"Forced: {problem}" for problem in forced),
-            *(str(problem) for problem in problems if isinstance(problem, DataError)),
-            *(
-                f"{run.name}: {len(run.errors)} of {len(run.query_ids)} queries failed and count 0, e.g. "
-                f"{next(iter(run.errors.values()))[:200]}"
-                for run in runs
-                if run.errors
-            ),
-        ],
-        sections,
-        _absent(groups, drawn),
-        len(runs),
-        left_out,
-    )
+    summary = f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{fewer}. Made by python -m evals.report."
+    warnings = [f"Forced: {problem}" for problem in forced]
+    warnings += [str(problem) for problem in problems if isinstance(problem, DataError)]
+    for run in runs:
+        if run.errors:
+            many = f"{len(run.errors)} of {len(run.query_ids)} queries failed and count 0"
+            warnings.append(f"{run.name}: {many}, e.g. {next(iter(run.errors.values()))[:200]}")
+    return Report(summary, warnings, sections, _absent(groups, drawn), len(runs), left_out)
 
 
 def _section(group: Group, metrics: Sequence[str]) -> Section:
@@ -123,40 +113,28 @@ def _absent(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
     programs = [run.config["program"] for run in crumb.runs if not crumb.system(run).pool]
     program = next((name for name in programs if name != FLOOR and name in PROGRAMS | AGENTS), READER)
     instructed = _command(crumb, program, crumb.tasks[0] if crumb.suite in environments.SUITES else SEARCHED)
+    absent: list[Absent] = []
+
+    def propose(kind: str, title: str, why: str, command: str) -> None:
+        if kind not in drawn:
+            absent.append(Absent(title, why, command))
+
+    why = "OBLIQ-Bench's Figure 3: a ranker and the bare retriever over pools of at least two sizes."
+    sizes = f'  {ranker} --pool "$kind:$size"\n  {floor} --pool "$kind:$size"'
+    loops = f"for size in 50 100 200 400; do for kind in union oracle; do\n{sizes}\ndone; done"
+    propose("sweep", "A metric by the size of the pool", why, loops)
+    why = "OBLIQ-Bench's Figure 1: a search of the corpus, and a ranker over a pool with gold put in."
+    propose("gap", "The best search against the ceiling", why, f"{floor}\n{ranker} --pool oracle:300")
     domains = " ".join(environments.suite("multiconir").tasks)
     own = next((group for group in groups if group.suite == "multiconir"), None)
-    conditions = (("complexity", "the number of conditions", "3"), ("monotonicity", "conditions met", "4"))
-    proposals = [
-        (
-            "sweep",
-            "A metric by the size of the pool",
-            "OBLIQ-Bench's Figure 3: a ranker and the bare retriever over pools of at least two sizes.",
-            f'for size in 50 100 200 400; do for kind in union oracle; do\n  {ranker} --pool "$kind:$size"\n'
-            f'  {floor} --pool "$kind:$size"\ndone; done',
-        ),
-        (
-            "gap",
-            "The best search against the ceiling",
-            "OBLIQ-Bench's Figure 1: a search of the corpus, and a ranker over a pool with gold put in.",
-            f"{floor}\n{ranker} --pool oracle:300",
-        ),
-        *(
-            (
-                variant,
-                f"Win by {what}",
-                f"MultiConIR's Figure {figure}: its five domains as :{variant}.",
-                f"for task in {domains}; do\n  {_command(own, FLOOR, f'$task:{variant}')}\ndone",
-            )
-            for variant, what, figure in conditions
-        ),
-        (
-            "instruction",
-            "What another instruction changes",
-            "CRUMB's Figure 5: the same system with the task's own instruction, and with a generic one or none.",
-            f'for kind in task generic none; do\n  {instructed} --instruction "$kind"\ndone',
-        ),
-    ]
-    return [Absent(*about) for kind, *about in proposals if kind not in drawn]
+    for variant, what, figure in (("complexity", "the number of conditions", 3), ("monotonicity", "conditions met", 4)):
+        why = f"MultiConIR's Figure {figure}: its five domains as :{variant}."
+        command = f"for task in {domains}; do\n  {_command(own, FLOOR, f'$task:{variant}')}\ndone"
+        propose(variant, f"Win by {what}", why, command)
+    why = "CRUMB's Figure 5: the same system with the task's own instruction, and with a generic one or none."
+    command = f'for kind in task generic none; do\n  {instructed} --instruction "$kind"\ndone'
+    propose("instruction", "What another instruction changes", why, command)
+    return absent
 
 
 def _command(group: Group | None, program: str, task: str) -> str:

@@ -75,9 +75,8 @@ class Group:
     @property
     def part(self) -> str:
         """What tells its files from those of a group that was asked other queries; empty for all of the split."""
-        return (
-            f"-part-{hashlib.sha256(self.queries.encode('utf-8', 'replace')).hexdigest()[:6]}" if self.queries else ""
-        )
+        digest = hashlib.sha256(self.queries.encode("utf-8", "replace")).hexdigest()
+        return f"-part-{digest[:6]}" if self.queries else ""
 
     @property
     def whole(self) -> bool:
@@ -191,8 +190,8 @@ def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
 
 def _system(run: Run, *, with_model: bool) -> System:
     config, pool = run.config, run.config.get("pool") or {}
-    name, compiled = f"{config['program']} over {config['retriever']['name']}", config.get("compiled")
-    if compiled:
+    name = f"{config['program']} over {config['retriever']['name']}"
+    if compiled := config.get("compiled"):
         by = compiled.get("optimizer")
         name += ", prompts by hand" if by == "hand" else f", compiled with {by}" if by else ", compiled"
     name += f", {config['lm']['name']}" if with_model else ""
@@ -241,10 +240,9 @@ def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:
 
 def _flatten(run: Run) -> dict[str, str]:
     """Key -> value as text, keys in keys as "lm.seed"."""
-    flat = dict[str, str]()
-    for key, value in (run.config | {"judgements": run.scores["judgements"]}).items():
-        if key == "compiled":
-            value = value and value.get("digest")
+    flat, compiled = dict[str, str](), run.config.get("compiled") or {}
+    more = {"judgements": run.scores["judgements"], "compiled": compiled.get("digest")}
+    for key, value in (run.config | more).items():
         inner = value if isinstance(value, dict) else {"": value}
         flat |= {f"{key}.{name}".rstrip("."): str(one) for name, one in inner.items()}
     return flat

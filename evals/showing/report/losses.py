@@ -52,13 +52,12 @@ MEAN = "mean of tasks"
 LONGEST = 70  # characters of a bar's name
 
 
-def plot_gaps(groups: Sequence[Group], metrics: Sequence[str]) -> list[Plot]:
+def plot_gaps(groups: Sequence[Group], metrics: Sequence[str]) -> list[Plot | None]:
     """A plot for each kind of data and metric."""
     alike: dict[tuple[str, str, str], list[Group]] = {}
     for group in groups:
         alike.setdefault((group.data, group.split, group.queries), []).append(group)
-    drawn = [plot_gap(members, name) for members in alike.values() for name in metrics or ("",)]
-    return [plot for plot in drawn if plot]
+    return [plot_gap(members, name) for members in alike.values() for name in metrics or ("",)]
 
 
 def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
@@ -72,15 +71,13 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
     ]
     if not rows:
         return None
-    table = Words("gap", "Floor and ceiling", [*HEADS[:2], "metric", *HEADS[2:]], [], {1, 2}, {len(HEADS)}, MORE, NOTES)
-    used = {metric for metric, _, _ in rows}
+    title, used = "Floor and ceiling", {metric for metric, _, _ in rows}
     if len(used) > 1:
-        table.rows = [[*shown[:2], metric, *shown[2:], *more] for metric, shown, more in rows]
-    else:  # it is said once
-        table.rows = [[*shown, *more, metric] for metric, shown, more in rows]
-        table.names, table.words, table.long = HEADS, {1}, {len(HEADS) - 1}
-        table.more, table.notes = [*MORE, "metric"], [f"by {used.pop()}", *NOTES]
-    return table
+        cells = [[*shown[:2], metric, *shown[2:], *more] for metric, shown, more in rows]
+        return Words("gap", title, [*HEADS[:2], "metric", *HEADS[2:]], cells, {1, 2}, {len(HEADS)}, MORE, NOTES)
+    cells = [[*shown, *more, metric] for metric, shown, more in rows]  # the metric is said once
+    notes = [f"by {used.pop()}", *NOTES]
+    return Words("gap", title, HEADS, cells, {1}, {len(HEADS) - 1}, [*MORE, "metric"], notes)
 
 
 def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
@@ -131,8 +128,7 @@ def find_spots(group: Group, metric: str = "") -> list[Spot]:
         if searched and ranked:
             what = f"{short(task)}: {searched[1]} against {ranked[1]}"
             found.append(Spot(short(task), ranked[0], searched[0], what))
-        if printed := _published_spot(group, task, named):
-            found.append(printed)
+        found += _published_spot(group, task, named)
     return found
 
 
@@ -144,16 +140,16 @@ def _best(group: Group, runs: Sequence[Run], metric: str) -> tuple[Point, str] |
     return Point(0, best["mean"], best["low"], best["high"]), str(group.system(run))
 
 
-def _published_spot(group: Group, task: str, metric: str) -> Spot | None:
+def _published_spot(group: Group, task: str, metric: str) -> list[Spot]:
     columns = task_columns(group, task, metric)
     figures = figures_for(group, columns[0]) if columns else []
     ceilings = [figure for figure in figures if is_bound(figure) and figure.system.startswith("Oracle")]
     systems = [figure for figure in figures if not is_bound(figure)]
     if not ceilings or not systems:
-        return None
+        return []
     ceiling, best = (max(known, key=lambda figure: figure.value) for known in (ceilings, systems))
     what = f"{short(task)}, published: {best.system} against {ceiling.system} ({best.table})"
-    return Spot(short(task), Point(0, ceiling.value), Point(0, best.value), what, published=True)
+    return [Spot(short(task), Point(0, ceiling.value), Point(0, best.value), what, published=True)]
 
 
 def plot_gap(groups: Sequence[Group], metric: str = "") -> Plot | None:
@@ -193,15 +189,13 @@ def _gap_figure(spots: Sequence[Spot], metric: str) -> Figure:
 
 
 def _draw_spot(axes: Axes, spot: Spot, style: dict[str, str]) -> Any:
-    """Draw a task with both its intervals; hollow where it is a paper's."""
     x, y = spot.ceiling, spot.best
     if y.low is not None and y.high is not None:
         axes.vlines(x.y, y.low, y.high, color=style["color"], linewidth=1, alpha=0.6)
     if x.low is not None and x.high is not None:
         axes.hlines(y.y, x.low, x.high, color=style["color"], linewidth=1, alpha=0.6)
-    fill = "none" if spot.published else style["color"]
-    shape: Any = style | {"markerfacecolor": fill, "linestyle": "none", "markersize": 7}
-    return axes.plot([x.y], [y.y], **shape)[0]
+    shape: Any = style | {"markerfacecolor": "none" if spot.published else style["color"], "markersize": 7}
+    return axes.plot([x.y], [y.y], linestyle="none", **shape)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +223,7 @@ def losses_table(groups: Sequence[Group]) -> Words | None:
         "of the recall in the third column: found is that, and the others sum to what it misses",
         f"{MEAN}: each task counts once; fates that no document had are left out",
     ]
-    more = ["queries", "group", "run"]
-    return Words("losses", LOSSES, names, cells, {1, 2}, set(), more, notes)
+    return Words("losses", LOSSES, names, cells, {1, 2}, set(), ["queries", "group", "run"], notes)
 
 
 def plot_losses(group: Group) -> Plot | None:

@@ -64,11 +64,10 @@ class Absent:
     command: str
 
 
-@dataclass(slots=True)
+@dataclass
 class Report:
     """Everything in it, before it is written."""
 
-    title: str
     summary: str
     warnings: list[str]
     sections: list[Section]
@@ -127,13 +126,9 @@ def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
         keep_trailing_newline=True,
         finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else readable(value),
     )
-    made.filters |= {"image": _to_address, "md": _to_markdown}
-    context = {field: getattr(report, field) for field in Report.__dataclass_fields__}
-    return made.get_template(name).render(context | values, heads=HEADS, generator=GENERATOR)
-
-
-def _to_address(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    made.filters["image"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    made.filters["md"] = _to_markdown
+    return made.get_template(name).render(vars(report) | values, heads=HEADS, generator=GENERATOR)
 
 
 def _to_markdown(text: object) -> str:

@@ -6,7 +6,7 @@ Figure 3's smoothing and projections are left out, because what is drawn here wa
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -108,10 +108,8 @@ def _draw_panels(panels: Sequence[Panel]) -> Figure:
     labels = dict.fromkeys(one.label for panel in panels for one in panel.series)
     longest = max((len(label) for label in labels), default=0)
     columns = len(panels) * (1 if longest > 44 else 2 if longest > 24 else 3)
-    published = any(panel.published for panel in panels)
-    rows = ceil((len(labels) + published) / columns)
-    wide, high = INCHES
-    drawing = figure((wide + 2.6 * (len(panels) - 1), high - 0.2 + 0.21 * rows))
+    rows = ceil((len(labels) + any(panel.published for panel in panels)) / columns)
+    drawing = figure((INCHES[0] + 2.6 * (len(panels) - 1), INCHES[1] - 0.2 + 0.21 * rows))
     handles: dict[str, Any] = {}
     for number, panel in enumerate(panels, start=1):
         _draw_panel(drawing.add_subplot(1, len(panels), number), panel, handles)
@@ -186,7 +184,6 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
 
 
 def _offset(number: int, many: int) -> float:
-    """How far beside its tick one of `many` series stands."""
     return (number - (many - 1) / 2) * min(0.12, 0.7 / many)
 
 
@@ -203,8 +200,8 @@ def plot_sweep(group: Group, table: Table) -> Plot:
         Series(row.label, _points(sizes, row.cells), numbers[system.name], dashed=system.pool == "union")
         for row, system in rows
     ]
-    metric = table.columns[0].metric
-    panel = Panel("", "documents in the pool, gold that was put in aside", metric, series, lines=True)
+    x = "documents in the pool, gold that was put in aside"
+    panel = Panel("", x, table.columns[0].metric, series, lines=True)
     caption = (
         "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. Solid: the same with every "
         f"missing relevant document put in, an upper bound. {INTERVALS}"
@@ -271,8 +268,7 @@ def measure_changes(group: Group, kind: str, metric: str) -> list[Series]:
     by_key: dict[tuple[System, str, str], Run] = {}
     for run in group.runs:
         system = group.system(run)
-        plain = System(system.name, system.pool, system.size, system.of)
-        by_key[plain, run.config["task"], system.instruction] = run
+        by_key[replace(system, instruction="task"), run.config["task"], system.instruction] = run
     systems = list(dict.fromkeys(system for system, _, instruction in by_key if instruction != "task"))
     series = []
     for number, system in enumerate(systems):
@@ -281,12 +277,11 @@ def measure_changes(group: Group, kind: str, metric: str) -> list[Series]:
             own, other = by_key.get((system, task, "task")), by_key.get((system, task, kind))
             if own and other and (change := _change(own, other, metric or own.metric)):
                 points.append(Point(place + _offset(number, len(systems)), *change))
-        series.append(Series(str(system), points, number))
-    return [one for one in series if one.points]
+        series += [Series(str(system), points, number)] if points else []
+    return series
 
 
 def _change(own: Run, other: Run, metric: str) -> tuple[float, float | None, float | None] | None:
-    """The paired difference with its interval; None where the queries are not the same, or there are none."""
     pairs = pair(own.columns.get(metric, {}), other.columns.get(metric, {}))
     if own.query_ids != other.query_ids or not pairs:
         return None

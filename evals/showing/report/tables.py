@@ -28,6 +28,7 @@ NOTES = {
     "Win": "Win: the share of comparisons in which the better document is scored strictly higher",
     "Flip": "Flip: the share of comparisons that come out otherwise when the query is told as prose; lower is better",
     DECLINE: "Decline is Win(1) - Win(10); lower is better",
+    "BIRCO": "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, the CSV file has both",
 }
 
 Kind = Literal["ours", "union", "gold", "published"]
@@ -139,27 +140,22 @@ def _by_task(group: Group, metric: str) -> Table:
     rows = _our_rows(group, columns)
     notes = [NOTES[metric]] if metric in NOTES else []
     if any(cell and cell.resampled for row in rows for cell in row.cells):
-        notes.append(
-            "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, the CSV file has both"
-        )
+        notes.append(NOTES["BIRCO"])
     return Table(f"{group.stem}-{in_file(metric)}", metric, columns, [*rows, *_published_rows(group, columns)], notes)
 
 
 def task_columns(group: Group, task: str, metric: str) -> list[Column]:
     """A task in a metric: by the judgements that lead, which are the paper's, then by the others."""
-    scored = [
-        (plain, rest.removesuffix("]") or run.scores["judgements"])
-        for run in group.of_task(task)
-        for plain, _, rest in (name.partition(" [") for name in run.columns)
-    ]
-    names = list(dict.fromkeys(judgements for plain, judgements in scored if plain == metric))
-    names.sort(key=lambda name: name not in ("gold", "document"))
+    scored = [(run, *name.partition(" [")) for run in group.of_task(task) for name in run.columns]
+    named = dict.fromkeys(
+        rest.removesuffix("]") or run.scores["judgements"] for run, plain, _, rest in scored if plain == metric
+    )
+    names = sorted(named, key=lambda name: name not in ("gold", "document"))
     if is_pairwise(metric):
         names = names[:1]  # comparisons depend on no judgements
     columns = []
     for name in names:
-        printed = task if name in ("gold", "pooled", names[0]) else ""
-        below = name if len(names) > 1 else ""
+        printed, below = task if name in ("gold", "pooled", names[0]) else "", name if len(names) > 1 else ""
         columns.append(Column((task,), metric, name, short(task), below, printed, leads=name == names[0]))
     return columns
 
@@ -210,11 +206,9 @@ def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[Column]:
     whole = {short(task) for task in tasks} == set(environments.suite("multiconir").tasks)
     printed = tasks[0] if len(tasks) == 1 else _mean_task(group) if whole else ""
     if group.variant in LADDERS:
-        rungs = reversed(CONDITIONS)
-        return [Column(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed) for k in rungs]
+        return [Column(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed) for k in reversed(CONDITIONS)]
     wins = [Column(tasks, f"Win({k})", "", str(k), "", printed) for k in CONDITIONS]
-    decline = Column(tasks, DECLINE, "", DECLINE, "", printed)
-    return [*wins, decline] if group.variant == "complexity" else wins
+    return wins + [Column(tasks, DECLINE, "", DECLINE, "", printed)] * (group.variant == "complexity")
 
 
 def _our_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
@@ -240,11 +234,10 @@ def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
     there = [run for run in runs if run is not None]
     if len(there) < len(runs):
         return None
+    measured = mean_over(there, column.metric, column.judgements)
     if column.metric == DECLINE:
         first, last = (mean_over(there, f"Win({k})", "") for k in (1, 10))
         measured = {"mean": first["mean"] - last["mean"]} if first and last else None
-    else:
-        measured = mean_over(there, column.metric, column.judgements)
     if measured is None:
         return None
     resampled = measured.get("resampled")
@@ -278,11 +271,8 @@ def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, An
         return None
     if len(known) == 1:
         return known[0][1] | {"name": known[0][0]}
-    columns = [
-        [value for value in run.columns[name].values() if value is not None]
-        for run, (name, _) in zip(runs, known, strict=True)
-    ]
-    low, high = stratified(columns)
+    columns = [run.columns[name].values() for run, (name, _) in zip(runs, known, strict=True)]
+    low, high = stratified([[value for value in column if value is not None] for column in columns])
     return {"mean": sum(one["mean"] for _, one in known) / len(known), "low": low, "high": high}
 
 
@@ -325,12 +315,9 @@ def figures_for(group: Group, column: Column) -> list[published.Figure]:
     """What the paper prints for a column, whatever the system; nothing for runs that it may not stand beside."""
     if not group.whole or not column.figure_task:
         return []
-    return [
-        figure
-        for figure in published.figures()
-        if (figure.task, figure.metric, figure.split) == (column.figure_task, column.metric, group.split)
-        and figure.judgements in ("", column.judgements)
-    ]
+    asked, judged = (column.figure_task, column.metric, group.split), ("", column.judgements)
+    figures = [figure for figure in published.figures() if figure.judgements in judged]
+    return [figure for figure in figures if (figure.task, figure.metric, figure.split) == asked]
 
 
 def is_bound(figure: published.Figure) -> bool:
@@ -354,8 +341,7 @@ def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
                 cells[place] = cells[place] or Cell(figure.value, text, source, error=figure.error, note=figure.note)
             figures = [figure for row in members for figure in row.values()]
             numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
-            where = f"Table{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-            label = f"{system} ({paper}, {where})"
+            label = f"{system} ({paper}, Table{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
             rows.append(Row("published", label, cells, ranked=not any(map(is_bound, figures))))
     return rows
 
@@ -377,14 +363,11 @@ def why_no_published(group: Group, made: Sequence[Table]) -> str:
     """Why a group has no published row; empty where it has some."""
     if any(table.of_kind("published") for table in made):
         return ""
-    known = {*group.tasks, _mean_task(group)}
-    splits = {figure.split for figure in published.figures() if figure.task in known}
+    splits = {figure.split for figure in published.figures() if figure.task in (*group.tasks, _mean_task(group))}
     why = "the paper has none for this variant and these metrics"
     if group.data == "mini":
-        why = (
-            "these are the bundled miniatures, which are invented. They stand beside runs over the full release: "
-            f"python -m environments fetch {group.tasks[0]}, then python -m evals.run --data full"
-        )
+        why = "these are the bundled miniatures, which are invented. They stand beside runs over the full release: "
+        why += f"python -m environments fetch {group.tasks[0]}, then python -m evals.run --data full"
     elif group.data != "full":
         why = "the data is a folder's, not the pinned release that evals.run --data full reads"
     elif group.queries:

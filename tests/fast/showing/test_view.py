@@ -484,7 +484,7 @@ def test_nothing_of_the_environment_or_of_this_machine_is_exported(folder, run, 
 
 
 def test_every_file_of_the_page_is_in_its_program():
-    assert {path.stem for path in page_server.PAGE.glob("*.js")} == set(page_server.SCRIPTS)
+    assert {path.stem for path in page_server.PAGE.glob("*.js")} == set(page_server.SCRIPTS.split())
 
 
 def test_an_export_does_not_take_the_place_of_a_file_of_a_run(runs, multihop, command):
