@@ -102,13 +102,10 @@ class _Saver(SqliteSaver):
 
     def keep_last(self, thread: str) -> None:
         """Remove all checkpoints of a thread but the last one, which has everything."""
+        old = "thread_id = ?1 AND checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?1)"
         with self.cursor() as cursor:
             for table in ("checkpoints", "writes"):
-                cursor.execute(
-                    f"DELETE FROM {table} WHERE thread_id = ? AND checkpoint_id <"
-                    " (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?)",
-                    (thread, thread),
-                )
+                cursor.execute(f"DELETE FROM {table} WHERE {old}", (thread,))
 
 
 class _Checkpoints:

@@ -153,13 +153,10 @@ class React(Program):
     def _ask_by_openai(self, inputs: dict[str, Any], desk: "_Desk", turns: list[_Turn], model: Any) -> _Turn:
         tools = [tool.format_as_litellm_function_call() for tool in desk.tools]
         instructions, left = self.next_step.signature.instructions, inputs["steps_left"]
-        what = f"{inputs['objective']}\n\nWhat is searched for:\n{inputs['description']}"
+        what = f"{inputs['objective']}\n\nWhat is searched for:\n{inputs['description']}\n\nAt most {self.steps} steps."
 
         def make_messages(forgotten: int) -> list[Message]:
-            made: list[Message] = [
-                {"role": "system", "content": instructions},
-                {"role": "user", "content": f"{what}\n\nAt most {self.steps} steps.".strip()},
-            ]
+            made = [{"role": "system", "content": instructions}, {"role": "user", "content": what.strip()}]
             for place, turn in enumerate(turns):
                 made += _speak(turn, forgotten=place < forgotten)
             if turns and left < 2:
@@ -263,14 +260,12 @@ def _count_forgotten(session: Session, turns: list[_Turn], fits: Callable[[int],
 
 
 def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
-    return [
-        Turn(
-            thought=turn["thought"],
-            calls=[{"name": one["name"], "args": one["args"]} for one in turn["calls"]],
-            results=[_LEFT_OUT] * len(turn["results"]) if place < forgotten else turn["results"],
-        )
-        for place, turn in enumerate(turns)
-    ]
+    told = []
+    for place, turn in enumerate(turns):
+        calls = [{"name": one["name"], "args": one["args"]} for one in turn["calls"]]
+        results = [_LEFT_OUT] * len(turn["results"]) if place < forgotten else turn["results"]
+        told.append(Turn(thought=turn["thought"], calls=calls, results=results))
+    return told
 
 
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:

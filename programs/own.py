@@ -12,22 +12,25 @@
 import asyncio
 import inspect
 import re
-from collections.abc import Generator, Iterable, Mapping
+import types
+from collections.abc import Callable, Generator, Iterable, Mapping
+from enum import Enum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 import dspy
+import pydantic
 
 from programs.base import Program
 from programs.desk import DESK, Desk, make_tools, read, search, select
-from programs.own_offline import Guesses
 from tools import names, session
 from tools.errors import SextantError, UsageError
-from tools.models import lm
+from tools.models import lm, offline
 from tools.records import Query, Snippet, Submission
 from tools.session import Toolbox
+from tools.text import TermStatistics
 
 __all__ = ["adapt", "read", "search", "select"]
 
@@ -35,6 +38,7 @@ QUERY = ("query", "question", "description")  # names under which the text of a 
 ANSWERS = ("doc_ids", "ranking", "documents", "document_ids", "ids")  # names under which a ranking is handed in
 _FUNCTIONS = (*QUERY, "objective", "search", "read", "select", "depth")  # what a function of a query may ask for
 _MAKERS = ("search", "read", "select", "tools", "model", "depth", "toolbox")  # what a class or a maker may ask for
+_DOCUMENTS = re.compile(r"answer|doc|ids?$|passage|rank|relevant|select")  # in the name of a field
 
 
 def adapt(made: Any, name: str) -> Any:
@@ -97,6 +101,64 @@ class Hits(_There, list[Snippet]):
 
 class Text(_There, str):
     """A text; a query's has `text`, `objective` and `query_id`."""
+
+
+# What the engine without a model answers to a program without rules, by the names and types of fields, so that any
+# runs from end to end. A field that asks for documents gets ids that the call shows; an agent's next call is a search,
+# and then its end; other texts are the heaviest words of the query.
+
+
+class Guesses(dict[str, Any]):
+    """Rules for all fields there can be."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        return partial(_guess, name)
+
+
+def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> Any:
+    call: Any = offline.present()
+    kind = call.signature.output_fields[name].annotation
+    texts = {key: str(one) for key, one in inputs.items()}
+    asked = [texts[key] for key in ("description", *QUERY) if key in texts] or [*texts.values(), ""]
+    shown, desk = "\n".join(texts.values()), DESK.get()
+    ids = [doc_id for doc_id in (desk.best_rank if desk else ()) if doc_id in shown]
+    words = offline.rewrite({"description": asked[0]}, statistics)
+    if name == "next_tool_name":  # of dspy.ReAct
+        return "search" if "search" in get_args(kind) and not ids else "finish"
+    if name == "next_tool_args":
+        return {} if ids else {"query": words}
+    if kind is dspy.ToolCalls:
+        calls = [] if ids or "search" not in shown else [{"name": "search", "args": {"query": words}}]
+        return dspy.ToolCalls.from_dict_list(calls)
+    return _fill(kind, name, ids, words)
+
+
+def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
+    """Return a value of the type `kind`."""
+    inside, origin = get_args(kind), get_origin(kind) or kind
+    if origin is Literal:
+        return inside[0]
+    if origin in (Union, types.UnionType):
+        return _fill(inside[0], name, ids, words)
+    if origin in (list, tuple, set, frozenset):
+        if inside and inside[0] is not str:
+            return [_fill(inside[0], name, ids, words)]
+        return ids if _DOCUMENTS.search(name) else [words]
+    if inspect.isclass(kind) and issubclass(kind, pydantic.BaseModel):
+        return {key: _fill(field.annotation, key, ids, words) for key, field in kind.model_fields.items()}
+    if inspect.isclass(kind) and issubclass(kind, Enum):
+        return next(iter(kind)).value
+    if origin in (bool, int, float, dict):
+        return {bool: True, int: 1, float: 1.0, dict: {}}[origin]
+    if ids and _DOCUMENTS.search(name):
+        return ids[0] if name.endswith("id") else ", ".join(ids)
+    return words
 
 
 class Own(Program):

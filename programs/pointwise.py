@@ -233,9 +233,5 @@ class Subtask(Pointwise):
         answer = ask(self.list_requirements, filled("requirements"), **inputs, most=most)
         requirements = answer.requirements[: most or None]
         session.note("\n".join(requirements))
-
-        def score(doc_id: str) -> float:
-            judge = partial(self.judge, session, self.judge_requirement, doc_id, **inputs)
-            return fmean(judge(requirement=one) for one in requirements)
-
-        return score
+        judge: Callable[..., float] = partial(self.judge, session, self.judge_requirement, **inputs)
+        return lambda doc_id: fmean(judge(doc_id, requirement=one) for one in requirements)

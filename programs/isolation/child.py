@@ -126,7 +126,7 @@ class _Model(LanguageModel):
     """Stands in for the run's model: without a key, a budget or a ledger."""
 
     def __init__(self, parent: _Parent, about: Mapping[str, Any]) -> None:
-        engine = offline.OfflineEngine(lambda: TermStatistics(*parent.ask("statistics")))
+        engine = offline.OfflineEngine(lambda: TermStatistics(**parent.ask("statistics")))
         super().__init__(about["model"], Terms(), free=True, window=about["window"], engine=engine, **about["settings"])
         self.tools = about["tools"] or None
         self._ask = parent.ask

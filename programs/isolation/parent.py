@@ -254,7 +254,7 @@ class _Desk:
             "submit": lambda ranking, **how: self._ended.append(_current().submit(ranking, **how)),
             "ask": _ask_model,
             "converse": lambda messages, tools: dspy.settings.lm.converse(messages, tools),
-            "statistics": _get_statistics,
+            "statistics": lambda: asdict(dspy.settings.lm.engine.statistics()),
         }
 
     def have_answered(self, child: _Child) -> Submission:
@@ -289,8 +289,3 @@ def _ask_model(prompt: Any, messages: Any, settings: dict[str, Any], written: st
     with nullcontext() if written is None else publish(written):
         outputs = dspy.settings.lm(prompt, messages=messages, **settings)
     return outputs, *(ANSWERED.get())
-
-
-def _get_statistics() -> tuple[int, float, Mapping[str, int]]:
-    known = dspy.settings.lm.engine.statistics()
-    return known.documents, known.average_length, known.frequency
