@@ -140,13 +140,11 @@ class _Account:
         return _Relevant(unit, history, place, fate)
 
     def fates(self) -> str:
-        """Tell how many relevant documents had which fate."""
         number = Counter(one.fate for one in self.relevant)
         counted = "; ".join(f"{number[fate]} {fate.value[0].format(self.cutoff)}" for fate in Fate if number[fate])
         return f"Relevant documents: {len(self.relevant)}{f' ({counted})' if counted else ''}."
 
     def lost(self, parts: Collection[Part]) -> list[str]:
-        """Tell the relevant documents that were lost, one by one."""
         concerned = [one for one in self.relevant if one.fate.value[1] & set(parts)]
         lines = [f"- {self._sentence(one)}" for one in concerned[:DOCUMENTS]]
         if len(concerned) > DOCUMENTS:
@@ -177,7 +175,6 @@ class _Account:
         return f"{_name(one.unit)} {', '.join(events)}.{self._quote(one.unit, history.doc_id)}"
 
     def searches(self) -> list[str]:
-        """Tell each search: its words, what it brought, and whether it repeated an earlier one."""
         lines: list[str] = []
         known: set[str] = set()
         made: set[tuple[str, ...]] = set()
@@ -199,7 +196,6 @@ class _Account:
         return ["Searches, in order:", *lines] if lines else ["Nothing was searched for."]
 
     def ranked_above(self) -> list[str]:
-        """Tell the first documents that are judged not relevant and stand above a relevant one."""
         if all(one.fate is Fate.WELL for one in self.relevant):
             return []
         grades = self.judgements.by_unit(self.judgements.qrels.get(self.query.query_id, {}))
