@@ -126,26 +126,20 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
     suite_name, complete = parts(task)[0], marker_of(task)
     if suite_name == "own" and data:
         return data, Path(data)
-    get = f"`python -m environments fetch {task}`"
+    get, copy = f"`python -m environments fetch {task}`", "--data FOLDER with a copy of the release"
     if data is None:
         data = "full" if complete.exists() else "mini"
     if data == "mini":
         if not (MINI / suite_name).is_dir():
-            raise DataError(
-                f"{suite_name} has no miniature; get the release with {get}, or use --data FOLDER with a copy of it"
-            )
+            raise DataError(f"{suite_name} has no miniature; get the release with {get}, or use {copy}")
         return data, MINI / suite_name
     if data == "full":
         if not complete.exists():
-            raise DataError(
-                f"the full release of {task} is not in {complete.parent}; get it with {get}, "
-                "or use --data mini, or --data FOLDER with a copy of the release"
-            )
+            lacks = f"the full release of {task} is not in {complete.parent}"
+            raise DataError(f"{lacks}; get it with {get}, or use --data mini, or {copy}")
         if not fetched_from(complete, release := suite(suite_name).release):
-            raise DataError(
-                f"{complete} is not of the revision that is pinned now ({release}); "
-                f"get that with {get}, or use --data mini"
-            )
+            other = f"{complete} is not of the revision that is pinned now ({release})"
+            raise DataError(f"{other}; get that with {get}, or use --data mini")
         return data, complete.parent
     folder = expanded(data)
     if not folder.is_dir():
@@ -209,9 +203,7 @@ def load(
     except DataError as error:
         if ";" in str(error) or suite_name == "own":  # it has a remedy, or the user wrote the file
             raise
-        remedies = {
-            "mini": "the installation is damaged, so install again",
-            "full": f"`python -m environments fetch {full_name}` gets it again",
-        }
+        again = f"`python -m environments fetch {full_name}` gets it again"
+        remedies = {"mini": "the installation is damaged, so install again", "full": again}
         raise DataError(f"{error}; {remedies.get(data, 'mend the file, or get it again')}") from None
     return environment

@@ -61,9 +61,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Do one verb; exit code 3 when `check` finds something wrong."""
-    {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search, "init": _init}[arguments.verb](
-        arguments
-    )
+    verbs = {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search, "init": _init}
+    verbs[arguments.verb](arguments)
     return 0
 
 

@@ -159,10 +159,8 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
     if request.variant == DOCUMENT and not task.whole:
         return {DOCUMENT: Judgements(by_document)}
     binary = {row.query_id: row.passage_binary for row in rows} if task.binary else None
-    if unlabelled := [row.query_id for row in rows if task.binary and not row.passage_binary]:
-        raise DataError(
-            f"{request.folder}: query {unlabelled[0]!r} has no passage_binary_qrels, which {request.task} is scored by"
-        )
+    if bare := [row.query_id for row in rows if task.binary and not row.passage_binary]:
+        raise DataError(f"{request.folder}: query {bare[0]!r} has no passage_binary_qrels, which {request.task} needs")
     by_passage = {PASSAGE: Judgements({row.query_id: row.passage for row in rows}, binary)}
     if not task.max_p:
         return by_passage

@@ -113,11 +113,10 @@ def load(request: Request) -> Environment:
     single = [] if padded else read_csv(request.folder, task.name, "Task1")
     rows = read_csv(request.folder, task.name, padded or "Task2_&_3")
     _add_documents(draft, single, rows)
-    ask = {SEARCH: _search, COMPLEXITY: _complexity, FORMAT: _format}.get(request.variant, _monotonicity)
     records = single if request.variant == COMPLEXITY else rows
     dev, numbers = DEV_MINI if request.data == "mini" else DEV, [str(n) for n in range(1, len(records) + 1)]
     for record in map(int, dev.choose(numbers, request.split, request.source(RELEASE))):
-        ask(draft, records[record - 1], record)
+        _ask(draft, request.variant, records[record - 1], record)
     apart = not padded and not {row["Positive"] for row in single} & {row["Positive"] for row in rows}
     return _make(
         request,
@@ -150,29 +149,25 @@ def _ladder(draft: _Draft, row: Row, record: int) -> list[str]:
     return ladder
 
 
-def _search(draft: _Draft, row: Row, record: int) -> None:
-    positive = _ladder(draft, row, record)[0]
-    draft.ask(str(record), row["Query10"], {positive: 1.0}, pooled=False)
-
-
-def _complexity(draft: _Draft, row: Row, record: int) -> None:
-    positive = draft.document(row["Positive"], f"{record}-T1-Positive")
-    for k in TENS:
-        query_id = f"{record}-q{k}"
-        negative = draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}", beside=[positive])
-        draft.ask(query_id, row[f"Query{k}"], {negative: 0.0, positive: 1.0})
-        draft.comparisons[query_id] = (Comparison(f"Win({k})", positive, negative),)
-
-
-def _monotonicity(draft: _Draft, row: Row, record: int) -> None:
-    draft.ask_ladder(f"{record}-q10", row["Query10"], _ladder(draft, row, record))
-
-
-def _format(draft: _Draft, row: Row, record: int) -> None:
+def _ask(draft: _Draft, variant: str, row: Row, record: int) -> None:
+    """Add the queries of a record, as the variant's protocol has them."""
+    if variant == COMPLEXITY:
+        positive = draft.document(row["Positive"], f"{record}-T1-Positive")
+        for k in TENS:
+            query_id = f"{record}-q{k}"
+            negative = draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}", beside=[positive])
+            draft.ask(query_id, row[f"Query{k}"], {negative: 0.0, positive: 1.0})
+            draft.comparisons[query_id] = (Comparison(f"Win({k})", positive, negative),)
+        return
     ladder = _ladder(draft, row, record)
-    draft.ask_ladder(f"{record}-list", row["Query10"], ladder)
-    draft.ask_ladder(f"{record}-prose", row["Natural_Query10"], ladder)
-    draft.twins[f"{record}-prose"] = f"{record}-list"
+    if variant == SEARCH:
+        draft.ask(str(record), row["Query10"], {ladder[0]: 1.0}, pooled=False)
+    elif variant == FORMAT:
+        draft.ask_ladder(f"{record}-list", row["Query10"], ladder)
+        draft.ask_ladder(f"{record}-prose", row["Natural_Query10"], ladder)
+        draft.twins[f"{record}-prose"] = f"{record}-list"
+    else:
+        draft.ask_ladder(f"{record}-q10", row["Query10"], ladder)
 
 
 def _make(request: Request, **fields: Any) -> Environment:
