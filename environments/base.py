@@ -199,9 +199,8 @@ class Environment:
 
     def narrow(self, dev: DevSplit, split: str) -> "Environment":
         """Return the environment with the queries of `split` alone; the corpus stays whole."""
-        query_ids = dev.choose([query.query_id for query in self.queries], split, self.source)
-        note = "" if split == "all" else OURS
-        return dataclasses.replace(self.asking(query_ids=query_ids), split=split, split_note=note)
+        chosen = self.asking(query_ids=dev.choose([query.query_id for query in self.queries], split, self.source))
+        return dataclasses.replace(chosen, split=split, split_note="" if split == "all" else OURS)
 
 
 def check(environment: Environment) -> None:

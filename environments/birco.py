@@ -130,12 +130,6 @@ def load(request: Request) -> Environment:
     """Load one task, from the release or the task's own folder."""
     task = TASKS[request.name]
     parts = _parts(request, task)
-    objective = request.objective(task.objective)
-    queries = [
-        Query(query_id, text, objective, *_scope(request.variant, query_id, part))
-        for part in parts.values()
-        for query_id, text in part.queries.items()
-    ]
     qrels = {query_id: labels for part in parts.values() for query_id, labels in part.qrels.items()}
     triplets = {
         query_id: tuple(Comparison(TRIPLETS, better, worse) for better, worse in task.pairs(labels))
@@ -144,7 +138,11 @@ def load(request: Request) -> Environment:
     return request.make(
         RELEASE,
         documents=_documents(parts, request),
-        queries=tuple(queries),
+        queries=tuple(
+            Query(query_id, text, request.objective(task.objective), *_scope(request.variant, query_id, part))
+            for part in parts.values()
+            for query_id, text in part.queries.items()
+        ),
         judgements={"gold": Judgements(qrels)},
         metrics=(*METRICS, TRIPLETS) if request.split == "dev" else METRICS,
         hints={"document": task.document},

@@ -101,9 +101,8 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     except OSError as error:
         if error.errno in disk.FULL:
             here = sum(max(_size_of(folder / file.path), _size_of(file.part(folder))) for file in listed)
-            why = (
-                f"{folder}: {error.strerror}; {decimal(here)} of {decimal(sum(file.size for file in listed))} are here"
-            )
+            whole = sum(file.size for file in listed)
+            why = f"{folder}: {error.strerror}; {decimal(here)} of {decimal(whole)} are here"
             raise DataError(f"{why}. Make room, and the same command goes on from there") from None
         why = f"{error.filename or folder} cannot be written: {error.strerror or error}; set SEXTANT_HOME"
         raise UsageError(why) from None

@@ -183,12 +183,11 @@ def _ported(request: Request, task: Task) -> Environment:
         raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
     place = request.place([task.name], [other.name for other in TASKS.values()])
     port = read_port(place, request.home, f"{place} holds neither datasets/ of the release nor a port in BEIR's form")
-    objective = request.objective(task.objective)
     return _make(
         request,
         split="all",
         documents=port.documents,
-        queries=tuple(Query(query_id, text, objective) for query_id, text in port.queries.items()),
+        queries=tuple(Query(one, text, request.objective(task.objective)) for one, text in port.queries.items()),
         judgements={"gold": Judgements(port.qrels)},
     ).narrow(DEV, request.split)
 

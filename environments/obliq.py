@@ -33,8 +33,7 @@ class Task:
 
     folder: str  # inside the release
     objective: str  # what counts as a find, in our words; shown to models
-    lens: str  # what makes a document relevant, by the name of its lens (tools/models/prompting.py)
-    document: str  # what a document is, in words
+    hints: dict[str, str]  # what makes a document relevant, by the name of its lens, and what a document is, in words
     pooled: bool = False  # judgements of pooled results are released
     masked: bool = False  # so are documents that must not be shown, query by query
     duplicates: bool = False  # so many documents repeat a text that it deserves figures of its own
@@ -55,8 +54,7 @@ TASKS = {
             "that hold this stance without saying so: by irony, hedging, framing, a rhetorical question, or by what "
             "they choose to mention. A post that states the stance outright, or only reports news, is no find."
         ),
-        lens="stance",
-        document="a short public post",
+        hints={"lens": "stance", "document": "a short public post"},
         pooled=True,
     ),
     "wildchat": Task(
@@ -66,8 +64,7 @@ TASKS = {
             "an assistant can fail. Conversations are wanted in which that failure happens, whether or not anybody in "
             "them notices; what they are about does not matter."
         ),
-        lens="failure",
-        document="a conversation between a person and an AI assistant",
+        hints={"lens": "failure", "document": "a conversation between a person and an AI assistant"},
         pooled=True,
         duplicates=True,
     ),
@@ -78,8 +75,7 @@ TASKS = {
             "problems that are solved by the same idea of proof, whatever field they come from and whatever they are "
             "about; problems that only look alike are no finds."
         ),
-        lens="proof",
-        document="the statement of a mathematical problem",
+        hints={"lens": "proof", "document": "the statement of a mathematical problem"},
         pooled=True,
         masked=True,
     ),
@@ -89,8 +85,7 @@ TASKS = {
             "The collection holds passages of prose by many authors. The query is one such passage. Wanted are other "
             "passages by the same author, recognised by the way of writing; what a passage is about is no evidence."
         ),
-        lens="authorship",
-        document="a passage of prose",
+        hints={"lens": "authorship", "document": "a passage of prose"},
         masked=True,
     ),
     "congress": Task(
@@ -100,8 +95,7 @@ TASKS = {
             "one moment of one hearing, imperfectly and without names, and a detail or two may be wrong. "
             "The one passage in which that moment happens is wanted."
         ),
-        lens="recollection",
-        document="a turn of speech from the transcript of a committee hearing",
+        hints={"lens": "recollection", "document": "a turn of speech from the transcript of a committee hearing"},
     ),
 }
 
@@ -129,19 +123,18 @@ def load(request: Request) -> Environment:
         )
     if request.qrels and request.qrels not in judgements:
         raise UsageError(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")
-    objective = request.objective(task.objective)
     whole = request.make(
         RELEASE,
         split="all",
         documents=files.documents,
         queries=tuple(
-            Query(query_id, text, objective, files.excluded.get(query_id, frozenset()))
+            Query(query_id, text, request.objective(task.objective), files.excluded.get(query_id, frozenset()))
             for query_id, text in files.queries.items()
         ),
         judgements=judgements,
         headline=request.qrels or GOLD,
         metrics=METRICS,
-        hints={"lens": task.lens, "document": task.document},
+        hints=task.hints,
         notes=("there are no pooled judgements in this copy",) if task.pooled and files.pooled is None else (),
     )
     return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
