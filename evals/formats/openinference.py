@@ -122,11 +122,7 @@ def _of_step(step: Step, one: Answered) -> dict[str, Any]:
     elif step.tool == "read":
         attributes |= {"tool.name": "read", "tool.parameters": compact({"doc_id": step.argument})}
     prefix = {"search": "retrieval.documents", "rank": "reranker.output_documents"}.get(step.tool, "output.documents")
-    return attributes | _documents(prefix, step, one)
-
-
-def _documents(prefix: str, step: Step, one: Answered) -> dict[str, Any]:
-    gold, attributes = one.gold(step.doc_ids), dict[str, Any]()
+    gold = one.gold(step.doc_ids)
     for place, doc_id in enumerate(step.doc_ids):
         known: dict[str, Any] = {"rank": place + 1}
         if step.shown:

@@ -31,7 +31,7 @@ _COLUMNS = "query, Q0, document, rank, score, tag"
 
 def write(source: "Source", folder: Path) -> list[str]:
     """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what recall counts)."""
-    run, notes, empty, fractions, units = source.run.path, list[str](), 0, False, False
+    run, empty, fractions, units = source.run.path, 0, False, False
     chosen = {encode_id(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids}
     with (run / "run.trec").open("rb") as lines, (folder / "run.trec").open("wb") as copy:
         copy.writelines(line for line in lines if line.partition(b"\t")[0] in chosen)
@@ -50,13 +50,12 @@ def write(source: "Source", folder: Path) -> list[str]:
             fractions |= any(grade != int(grade) for grade in grades.values())
     for name in ([] if units else ["documents"]) + ([] if source.has_judged else ["qrels", "relevant"]):
         (folder / f"{name}.trec").unlink()
-    if units:
-        notes.append("run.trec ranks what is judged, documents.trec the passages or documents that were handed in")
-    if empty:
-        notes.append(f"{empty} queries have no ranking: they count 0 in our means, and trec_eval leaves them out")
-    if fractions:
-        notes.append("qrels.trec has grades that are fractions, which trec_eval does not read; ranx does")
-    return notes
+    notes = (
+        (units, "run.trec ranks what is judged, documents.trec the passages or documents that were handed in"),
+        (empty, f"{empty} queries have no ranking: they count 0 in our means, and trec_eval leaves them out"),
+        (fractions, "qrels.trec has grades that are fractions, which trec_eval does not read; ranx does"),
+    )
+    return [what for holds, what in notes if holds]
 
 
 def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
@@ -77,7 +76,6 @@ class RunFile:
         # Query -> for each of its lines the document's number in the list of ids, the line's number, and the score.
         self._lines: dict[str, tuple[array[int], array[int], array[float]]] = {}
         self._read()
-        self._check()
 
     def ranking(self, query_id: str) -> tuple[list[str], list[float]]:
         """Return a query's documents, best first, and their scores; none where the file has none."""
@@ -104,14 +102,20 @@ class RunFile:
         self._orders = [0] * len(number_of)
         for order, raw in enumerate(sorted(number_of)):
             self._orders[number_of[raw]] = order
+        for query_id, (numbers, places, _) in self._lines.items():
+            doc_ids = [self._doc_ids[number] for number in numbers]
+            try:
+                check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
+            except BadRanking as wrong:
+                found = [line for doc_id, line in zip(doc_ids, places, strict=True) if doc_id == wrong.doc_id]
+                raise self._wrong(found[:2][-1], str(wrong)) from None  # the second, of one that is there twice
 
     def _fields(self) -> Iterator[tuple[int, list[bytes]]]:
         """Yield (line number, six columns) of lines that are not empty; only ASCII's blanks separate, as in C."""
         try:
             with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as lines:
                 for number, line in enumerate(lines, start=1):
-                    fields = line.split()
-                    if fields and len(fields) != 6:
+                    if len(fields := line.split()) not in (0, 6):
                         raise self._wrong(number, f"has {len(fields)} columns, not the six of a run file: {_COLUMNS}")
                     if fields:
                         yield number, fields
@@ -144,15 +148,6 @@ class RunFile:
         if not math.isfinite(score) or b"_" in raw:
             raise self._wrong(line, f"the score {raw.decode('utf-8', 'replace')!r} is no finite number")
         return score
-
-    def _check(self) -> None:
-        for query_id, (numbers, lines, _) in self._lines.items():
-            doc_ids = [self._doc_ids[number] for number in numbers]
-            try:
-                check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
-            except BadRanking as wrong:
-                found = [line for doc_id, line in zip(doc_ids, lines, strict=True) if doc_id == wrong.doc_id]
-                raise self._wrong(found[:2][-1], str(wrong)) from None  # the second, of one that is there twice
 
     def _wrong(self, line: int, what: str) -> DataError:
         return DataError(f"{self.path}, line {line}: {what}")

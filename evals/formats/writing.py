@@ -169,9 +169,7 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
 
 
 def _is_replaceable(place: Path) -> bool:
-    if not place.exists():
-        return True
-    files = files_in(place) if place.is_dir() else [""]
+    files = [""] if place.is_file() else files_in(place)
     try:
         listed = json.loads((place / MANIFEST).read_bytes())["files"] if files else []
         return set(files) <= {MANIFEST, *listed}

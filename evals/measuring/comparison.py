@@ -144,11 +144,10 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
             if name in columns or "[" in name:
                 continue
             try:
-                column, weights = _compute_column(run, name, loaded)
+                columns[name], weights = _compute_column(run, name, loaded)
+                metrics[name] = summarise_column(columns[name], weights, resampled=resampled)
             except SextantError as problem:
                 problems.append(problem.saying(f"{name} of {run.name} cannot be computed: {problem}"))
-            else:
-                columns[name], metrics[name] = column, summarise_column(column, weights, resampled=resampled)
         filled_runs.append(dataclasses.replace(run, scores=run.scores | {"metrics": metrics}, columns=columns))
     return filled_runs, problems
 

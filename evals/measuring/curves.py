@@ -37,12 +37,6 @@ class Course(NamedTuple):
         self.values.append(value)
 
 
-class _Curve(NamedTuple):
-    run: str
-    label: str
-    courses: list[Course]  # of the queries for which the metric is defined, in the order of the run
-
-
 def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(AXES)) -> Result:
     """Return the runs in `paths` and below on each axis, by the first one's headline metric where none is named."""
     if strange := [axis for axis in axes if axis not in AXES]:
@@ -56,25 +50,27 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     metric = _choose_metric(runs[0], metric)
     names = [run.path.resolve().name for run in runs]
     # A run is named by its folder, or by its whole path where two folders have one name.
-    labels = [name if names.count(name) == 1 else run.name for name, run in zip(names, runs, strict=True)]
+    labels = {run.name: name if names.count(name) == 1 else run.name for name, run in zip(names, runs, strict=True)}
     refused = {axis: {run.name: why for run in runs if (why := _refuse(run, axis))} for axis in axes}
-    drawn: dict[str, list[_Curve]] = {axis: [] for axis in axes}
-    for run, label in zip(runs, labels, strict=True):
+    # axis -> run -> courses of the queries for which the metric is defined, in the order of the run
+    drawn: dict[str, dict[str, list[Course]]] = {axis: {} for axis in axes}
+    for run in runs:
         found, bare = _follow_queries(run, metric, [axis for axis in axes if run.name not in refused[axis]])
         for axis, courses in found.items():
             if bare:
                 refused[axis][run.name] = f"{bare} of {len(run.query_ids)} queries have a ranking and no trajectory"
             elif courses:
-                drawn[axis].append(_Curve(run.name, label, courses))
-    if not (shown := {axis: made for axis, found in drawn.items() if (made := _describe_axis(axis, found))}):
+                drawn[axis][run.name] = courses
+    if not (shown := {axis: made for axis, found in drawn.items() if (made := _describe_axis(axis, found, labels))}):
         raise UsageError(_why_nothing(metric, refused, drawn))
     return {
         **{key: (runs[0].config | runs[0].scores)[key] for key in ("task", "data", "split", "judgements")},
         "metric": metric,
         "queries": len(runs[0].query_ids),
         "runs": [
-            {"run": run.name, "label": label} | {key: run.scores[key] for key in ("program", "retriever", "lm")}
-            for run, label in zip(runs, labels, strict=True)
+            {"run": run.name, "label": labels[run.name]}
+            | {key: run.scores[key] for key in ("program", "retriever", "lm")}
+            for run in runs
         ],
         "axes": shown,
         "refused": [
@@ -108,7 +104,7 @@ def _refuse(run: Run, axis: str) -> str:
     return ""
 
 
-def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, list[_Curve]]) -> str:
+def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, Any]) -> str:
     for axis, found in drawn.items():
         for name, why in refused[axis].items():
             return f"{name} has no curve by {AXES[axis]}: {why}; choose another --by, or other runs"
@@ -117,12 +113,12 @@ def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapp
     return f"{metric} is defined for none of the queries; choose another --metric"
 
 
-def _describe_axis(axis: str, found: Sequence[_Curve]) -> Result | None:
-    largest = max((course.costs[-1] for curve in found for course in curve.courses), default=0)
+def _describe_axis(axis: str, found: Mapping[str, list[Course]], labels: Mapping[str, str]) -> Result | None:
+    largest = max((course.costs[-1] for courses in found.values() for course in courses), default=0)
     if not largest:
         return None
     budgets = _choose_budgets(axis, largest)
-    rows = [_describe_curve(curve, budgets) for curve in found]
+    rows = [Result(run=run, label=labels[run]) | _describe_curve(courses, budgets) for run, courses in found.items()]
     front = list[Result]()
     for place, budget in enumerate(budgets):
         value = max(row["mean"][place] for row in rows)
@@ -147,22 +143,20 @@ def _choose_budgets(axis: str, largest: float) -> list[float]:
     return budgets if axis == "usd" else [round(budget) for budget in budgets]
 
 
-def _describe_curve(curve: _Curve, budgets: list[float]) -> Result:
-    values, spent = np.empty((2, len(curve.courses), len(budgets)))
-    for number, course in enumerate(curve.courses):
+def _describe_curve(courses: Sequence[Course], budgets: list[float]) -> Result:
+    values, spent = np.empty((2, len(courses), len(budgets)))
+    for number, course in enumerate(courses):
         costs = np.asarray(course.costs)
         places = costs.searchsorted(budgets, side="right") - 1
         values[number], spent[number] = np.asarray(course.values)[places], costs[places]
-    ends = np.array([course.costs[-1] for course in curve.courses])
+    ends = np.array([course.costs[-1] for course in courses])
     # Columns in which nothing changes have one interval.
     kept = [0, *(place for place in range(1, len(budgets)) if (values[:, place] != values[:, place - 1]).any())]
     intervals = bootstrap_means(np.ascontiguousarray(values[:, kept]))
     of = np.searchsorted(kept, np.arange(len(budgets)), side="right") - 1
     mean = _average(values)
     return {
-        "run": curve.run,
-        "label": curve.label,
-        "queries": len(curve.courses),
+        "queries": len(courses),
         "mean": mean,
         "low": [intervals[place].low for place in of],
         "high": [intervals[place].high for place in of],

@@ -132,8 +132,6 @@ def summarise_unfinished(
 @lru_cache(1 << 16)
 def encode_id(identifier: str) -> str:
     """Return an id as it stands in TREC files, whose columns blanks separate: blanks and % are percent-encoded."""
-    if not _SPECIAL.search(identifier):
-        return identifier
     return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
 
 
@@ -245,10 +243,10 @@ def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     least: dict[str, tuple[int, int]] = {}  # doc_id -> characters shown, of how many
     for step in steps:
         if step["tool"] in ("judge", "read"):
-            for doc_id, *reading in zip(step["doc_ids"], step.get("shown", ()), step.get("lengths", ()), strict=False):
-                shown, length = reading
-                if shown:  # what was to be shown when a limit came is 0
-                    least[doc_id] = min(least.get(doc_id, (shown, length)), (shown, length))
+            readings = zip(step.get("shown", ()), step.get("lengths", ()), strict=False)
+            for doc_id, one in zip(step["doc_ids"], readings, strict=False):
+                if one[0]:  # what was to be shown when a limit came is 0
+                    least[doc_id] = min(least.get(doc_id, one), one)
     left_out = [max(0, length - shown) for shown, length in least.values()]
     characters = sum(length for _, length in least.values())
     cut = sum(map(bool, left_out))
