@@ -63,14 +63,13 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Write, and say what was made."""
-    to, as_json = arguments.to, arguments.json
+    to, as_json, table = arguments.to, arguments.json, FOLDERS | SERVICES
     if to == "list":
-        table = FOLDERS | SERVICES
         known = {name: (inspect.getdoc(pick("format", name, table)) or "").partition("\n")[0] for name in table}
         put_out(json.dumps(known) + "\n" if as_json else "".join(f"{n:<15}{a}\n" for n, a in known.items()))
         return 0
-    if to not in FOLDERS | SERVICES:
-        raise UnknownName("format", to, FOLDERS | SERVICES)
+    if to not in table:
+        raise UnknownName("format", to, table)
     if arguments.run is None:
         raise UsageError("RUN is missing; name a run folder")
     out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if to in SERVICES else None)

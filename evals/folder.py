@@ -324,20 +324,13 @@ def check_ranking(
     if len(set(ranking)) < len(ranking):
         twice = next(doc_id for doc_id, count in Counter(ranking).items() if count > 1)
         raise BadRanking(twice, f"is there twice for query {query.query_id!r}")
-    check_documents(ranking, query, documents, known)
-
-
-def check_documents(
-    doc_ids: Sequence[str], query: "Query", documents: "Mapping[str, Document]", known: set[str] | None = None
-) -> None:
-    """Raise BadRanking as `check_ranking`, for documents that may be named more than once."""
-    for doc_id in set(doc_ids).difference(known or ()):
+    for doc_id in set(ranking).difference(known or ()):
         if doc_id not in documents:
             raise BadRanking(doc_id, "is not in the corpus")
         if known is not None:
             known.add(doc_id)
-    if hidden := query.excluded.intersection(doc_ids):
+    if hidden := query.excluded.intersection(ranking):
         why = f"is excluded for query {query.query_id!r}, so no system may find it"
-        raise BadRanking(min(hidden, key=doc_ids.index), why)
-    if query.candidates is not None and (outside := set(doc_ids) - query.candidates):
-        raise BadRanking(min(outside, key=doc_ids.index), f"is not in the pool of query {query.query_id!r}")
+        raise BadRanking(min(hidden, key=ranking.index), why)
+    if query.candidates is not None and (outside := set(ranking) - query.candidates):
+        raise BadRanking(min(outside, key=ranking.index), f"is not in the pool of query {query.query_id!r}")

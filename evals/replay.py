@@ -14,12 +14,11 @@ from tools.console import Parser, positive, put_out, run_and_leave
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.replay", description="Issue the searches of a run again; no model is called.")
-    made.add_argument("run", type=Path, metavar="RUN", help="a run folder that has been scored")
-    made.add_argument(
-        "--retriever", default="", metavar="SPEC", help="for all searches; without it each has its own again"
-    )
-    made.add_argument("--depth", type=positive, metavar="K", help="documents a search; without it as many as then")
-    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add = made.add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder that has been scored")
+    add("--retriever", default="", metavar="SPEC", help="for all searches; without it each has its own again")
+    add("--depth", type=positive, metavar="K", help="documents a search; without it as many as then")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 
 

@@ -71,9 +71,8 @@ def _trajectory(one: Answered, source: Source) -> dict[str, Any]:
     return {
         "run": source.run.path.name,
         "query_id": one.query_id,
-        "ranking": one.outcome["ranking"],
         "ranking_scores": one.outcome.get("scores") or [],
-        **{key: one.outcome.get(key) for key in ("answer", "error", "seconds")},
+        **{key: one.outcome.get(key) for key in ("ranking", "answer", "error", "seconds")},
         **{key: getattr(one.usage, key, None) for key in USED},
         "values": [{"metric": name, "value": value} for name, value in one.values.items()],
         "relevant": one.relevant,
@@ -100,8 +99,7 @@ def _run(source: Source) -> dict[str, Any]:
     named |= {"judgements": run.scores["judgements"]}
     return {
         **{key: named.get(key, config.get(key)) for key in (*_ABOUT, "depth")},  # data: no folder of the user's machine
-        "queries": run.scores["queries"],
-        "failed": run.scores["failed"],
+        **{key: run.scores[key] for key in ("queries", "failed")},
         **{key: run.scores["usage"].get(key) for key in USED},
         "means": [{"metric": name, "value": one["mean"]} for name, one in run.scores["metrics"].items()],
         "config": compact({key: value for key, value in config.items() if key != "provenance"}),

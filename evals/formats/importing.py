@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, get_args
 from typing_extensions import TypedDict
 
 from evals import folder as run_folder
-from evals.folder import check_documents
+from evals.folder import check_ranking
 from evals.formats import atif
 from evals.formats.trec import RunFile
 from evals.measuring.scoring import score
@@ -169,7 +169,7 @@ def _make_step(row: Mapping[str, Any], query: "Query", environment: "Environment
     try:
         if tool not in TOOLS:
             raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
-        check_documents(doc_ids, query, environment.documents)
+        check_ranking(list(dict.fromkeys(doc_ids)), query, environment.documents)  # a step may name one twice
         if (shown or tool in ("read", "judge")) and not lengths:
             lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
         if tool in ("read", "judge") and not shown:

@@ -112,9 +112,8 @@ def _of_query(one: Answered, source: Source) -> dict[str, Any]:
 
 
 def _of_step(step: Step, one: Answered) -> dict[str, Any]:
-    attributes: dict[str, Any] = {"input.value": step.argument} if step.argument else {}
-    if step.refused:
-        attributes["output.value"] = step.refused
+    told = {"input.value": step.argument, "output.value": step.refused}
+    attributes: dict[str, Any] = {name: text for name, text in told.items() if text}
     if step.tool == "search":
         about: dict[str, Any] = {"k": step.k, "retriever": step.retriever}
         about |= {"instruction": step.instruction} if step.instruction else {}
@@ -127,8 +126,7 @@ def _of_step(step: Step, one: Answered) -> dict[str, Any]:
         known: dict[str, Any] = {"rank": place + 1}
         if step.shown:
             known |= {"shown_chars": step.shown[place], "chars": step.lengths[place]}
-        if doc_id in gold:
-            known["grade"] = gold[doc_id]
+        known |= {"grade": gold[doc_id]} if doc_id in gold else {}
         attributes[f"{prefix}.{place}.document.id"] = doc_id
         attributes[f"{prefix}.{place}.document.metadata"] = compact(known)
     return attributes

@@ -22,7 +22,7 @@ import numpy as np
 from environments.base import Environment
 from evals import folder as run_folder
 from evals.measuring.metrics import add_metrics, check_metric, compute, is_pairwise, ranking_of, ranking_value
-from evals.measuring.scored import CONTRACT, USED, Column, Run, differences, pair, read
+from evals.measuring.scored import ABOUT, CONTRACT, NAMED, USED, Column, Run, differences, pair, read
 from evals.measuring.scoring import describe_cuts, summarise_column, weigh_queries
 from evals.measuring.stats import TIE, Paired, bootstrap_means, holm, paired
 from evals.measuring.traces import WORDS, Fate, choose_cutoffs, fate_at
@@ -44,22 +44,17 @@ _ORDER = {fate: place for place, fate in enumerate(WORDS)}
 class System:
     """A system with its runs, in the order in which they were named."""
 
-    runs: tuple[Run, ...]
-
-    @property
-    def first(self) -> Run:
-        """The run that stands for all where they do not differ."""
-        return self.runs[0]
+    runs: tuple[Run, ...]  # the first stands for all where they do not differ
 
     @property
     def name(self) -> str:
         """The path of its first run as given."""
-        return self.first.name
+        return self.runs[0].name
 
     @property
     def metrics(self) -> list[str]:
         """The metrics that all its runs have, in the order of the first run's table."""
-        return [name for name in self.first.columns if all(name in run.columns for run in self.runs)]
+        return [name for name in self.runs[0].columns if all(name in run.columns for run in self.runs)]
 
     def values(self, metric: str) -> dict[str, float]:
         """Return query -> its mean over the repeats, for queries in which all of them have the metric."""
@@ -71,8 +66,8 @@ class System:
         spread = {name: _measure_spread(self.runs, name, self.values(name)) for name in metrics}
         return {
             "run": self.name,
-            **{key: self.first.scores[key] for key in ("program", "retriever", "lm")},
-            "compiled": self.first.scores.get("compiled"),
+            **{key: self.runs[0].scores[key] for key in NAMED},
+            "compiled": self.runs[0].scores.get("compiled"),
             "repeats": [run.name for run in self.runs],
             "spread": spread if len(self.runs) > 1 else None,
         }
@@ -102,7 +97,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     if problems:
         raise problems[0]
     baseline, *others = systems = _group(runs, paths)
-    forced, notes = _check_contracts(runs[0], runs[1:], metrics, force=force)
+    forced, notes = _check_contracts(runs, metrics, force=force)
     chosen = [_choose_metrics(baseline, system, metrics) for system in others]
     pairs = list(zip(others, chosen, strict=True))
     comparisons = [_compare_metric(baseline, system, name) for system, names in pairs for name in names]
@@ -114,7 +109,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     return {
         "baseline": baseline.name,
         "runs": [system.name for system in others],
-        **{key: (first.config | first.scores)[key] for key in ("task", "data", "split", "judgements")},
+        **{key: (first.config | first.scores)[key] for key in ABOUT},
         "metric": headline,
         "forced": forced,
         "notes": [
@@ -204,11 +199,9 @@ def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]
     return math.sqrt(math.fsum((mean - centre) ** 2 for mean in means) / (len(means) - 1))
 
 
-def _check_contracts(
-    baseline: Run, others: list[Run], metrics: Sequence[str], *, force: bool
-) -> tuple[list[str], list[str]]:
-    forced, notes = list[str](), list[str]()
-    for run in others:
+def _check_contracts(runs: list[Run], metrics: Sequence[str], *, force: bool) -> tuple[list[str], list[str]]:
+    baseline, forced, notes = runs[0], list[str](), list[str]()
+    for run in runs[1:]:
         differ = differences(baseline, run)
         if "data_fingerprint" in differ:
             differ["data_fingerprint"] += "; of texts, queries, judgements, exclusions and pools"
@@ -275,7 +268,7 @@ def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[s
 
 
 def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
-    before, after = _flatten(baseline.first.config), _flatten(system.first.config)
+    before, after = _flatten(baseline.runs[0].config), _flatten(system.runs[0].config)
     keys = [*before, *(key for key in after if key not in before)]
     changed = [key for key in keys if _identity(before.get(key)) != _identity(after.get(key))]
     if before["program"] != after["program"]:  # then what only one of them has is no choice between the two
@@ -317,7 +310,7 @@ def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
 def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
     """Return a row a system on what became of relevant documents (means over repeats), and notes on what is missing."""
     rows, notes = list[Result](), list[str]()
-    k = choose_cutoffs(baseline.first.metric, baseline.first.columns)[0]
+    k = choose_cutoffs(baseline.runs[0].metric, baseline.runs[0].columns)[0]
     for system in others:
         try:
             before, after = ([_read_fates(run, k) for run in one.runs] for one in (baseline, system))
@@ -341,9 +334,8 @@ def _share_fates(repeats: list[Fates], query_ids: list[str]) -> np.ndarray:
     shares = np.zeros((len(query_ids), len(_ORDER)))
     for fates in repeats:
         for row, query_id in zip(shares, query_ids, strict=True):
-            units = fates[query_id]
-            for fate in units.values():
-                row[_ORDER[fate]] += 1 / len(units)
+            for fate in fates[query_id].values():
+                row[_ORDER[fate]] += 1 / len(fates[query_id])
     return shares / len(repeats)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evals.measuring.metrics import Judged, check_metric, is_pairwise, ranking_metric, ranking_value
-from evals.measuring.scored import Run, differences, find_folders, read
+from evals.measuring.scored import ABOUT, NAMED, Run, differences, find_folders, read
 from evals.measuring.stats import bootstrap_means
 from evals.measuring.traces import Anytime, Row
 from tools.errors import UnknownName, UsageError
@@ -64,13 +64,11 @@ def curves(paths: Sequence[Path], metric: str = "", axes: Sequence[str] = tuple(
     if not (shown := {axis: made for axis, found in drawn.items() if (made := _describe_axis(axis, found, labels))}):
         raise UsageError(_why_nothing(metric, refused, drawn))
     return {
-        **{key: (runs[0].config | runs[0].scores)[key] for key in ("task", "data", "split", "judgements")},
+        **{key: (runs[0].config | runs[0].scores)[key] for key in ABOUT},
         "metric": metric,
         "queries": len(runs[0].query_ids),
         "runs": [
-            {"run": run.name, "label": labels[run.name]}
-            | {key: run.scores[key] for key in ("program", "retriever", "lm")}
-            for run in runs
+            {"run": run.name, "label": labels[run.name], **{key: run.scores[key] for key in NAMED}} for run in runs
         ],
         "axes": shown,
         "refused": [
@@ -178,8 +176,7 @@ def _dominates(one: Result, other: Result) -> bool:
 
 
 def _follow_queries(run: Run, metric: str, axes: Sequence[str]) -> tuple[dict[str, list[Course]], int]:
-    found: dict[str, list[Course]] = {axis: [] for axis in axes}
-    bare = 0
+    found, bare = {axis: list[Course]() for axis in axes}, 0
     for query_id in run.query_ids if axes else ():
         outcome = run.outcomes[query_id]
         bare += bool(outcome["ranking"]) and not outcome["trace"]["steps"]

@@ -48,7 +48,7 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
         raise UsageError(f"{path} has no search in its trajectories, so there is nothing to issue again")
     return {
         "run": run.name,
-        **{key: run.scores[key] for key in ("task", "data", "split", "judgements", "program", "retriever", "lm")},
+        **{key: run.scores[key] for key in (*scored.ABOUT, *scored.NAMED)},
         "compiled": run.scores.get("compiled"),
         "replayed": {"retriever": searcher.name, "depth": depth, "distinct": searcher.distinct},
         "searches": hops.total(),
