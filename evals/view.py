@@ -16,14 +16,12 @@ from evals.folder import check_output
 from tools.console import Parser, clean, plural, port, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 
-PORT = 8017  # as page_server has it, which takes longer to import than --help may
-
 
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.view", description="Look at runs in a browser, or write them into one file.")
     made.add_argument("runs", type=Path, nargs="+", metavar="RUNS", help="run folders, or folders with some in them")
-    made.add_argument("--port", type=port, metavar="N", help=f"{PORT}, or the next that is free; 0 is any")
+    made.add_argument("--port", type=port, metavar="N", help="8017, or the next that is free; 0 is any")
     made.add_argument("--no-open", action="store_true", help="print the address, open no browser")
     made.add_argument("--export", type=Path, metavar="FILE.html", help="write the page into one file, serve nothing")
     made.add_argument("--query", action="append", default=[], metavar="ID", help="export this query; may be repeated")

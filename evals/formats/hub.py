@@ -36,17 +36,13 @@ def write(source: Source, folder: Path) -> list[str]:
         "runs": [_run(source)],
     }
     for table, rows in tables.items():
-        _parquet(folder / f"{table}/{name}.parquet", schemas[table], rows)
+        path, left = folder / f"{table}/{name}.parquet", iter(rows)
+        path.parent.mkdir()
+        # A file, because pyarrow takes no path that is not UTF-8.
+        with path.open("wb") as file, pq.ParquetWriter(file, schemas[table], compression="zstd") as writer:
+            while batch := [json.loads(compact(row)) for row in islice(left, ROWS)]:  # well-formed text alone
+                writer.write_batch(pa.RecordBatch.from_pylist(batch, schemas[table]))
     return ["to put it on the Hub, in that folder: hf upload OWNER/NAME . --repo-type dataset"]
-
-
-def _parquet(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> None:
-    path.parent.mkdir()
-    left = iter(rows)
-    # A file, because pyarrow takes no path that is not UTF-8.
-    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        while batch := [json.loads(compact(row)) for row in islice(left, ROWS)]:  # well-formed text alone
-            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema))
 
 
 def _schemas() -> dict[str, pa.Schema]:
