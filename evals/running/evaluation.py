@@ -156,7 +156,7 @@ def _run(request: Request, report: Report | None) -> Result:
     engines = Engines(environment, terms)
     ready = _prepare(resolved, environment, engines, terms)
     place = run_folder.place(request.runs, ready.config)
-    if not (place / "outcomes.jsonl").exists() and not terms.replays:
+    if not (place / "outcomes.jsonl").exists() and not terms.cassette:
         check_key(request.lm)
     with run_folder.claim(place, ready.config) as folder:
         if request.again:

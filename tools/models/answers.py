@@ -163,10 +163,6 @@ class Answers:
         self.settle()
         return Ledger(self, run)
 
-    def books(self, run: str) -> Books:
-        """Return what a run has sent and used so far."""
-        return self.books_and_marks(run)[0]
-
     def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
         """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
         sent, usage, marks = Counter[str](), Usage(), set[int]()
@@ -215,7 +211,8 @@ class Answers:
     def clear(self, where: str, values: Sequence[Any]) -> None:
         """Remove the text of answers, and what was sent for them; their rows stay, as the books of runs need them."""
         self.query(f"UPDATE calls SET outputs = NULL, request = NULL, reasoning = NULL WHERE {where}", values)
-        self.query(kept.CLEAR_PARTS)
+        needed = "SELECT value FROM calls, json_each(calls.request) WHERE request IS NOT NULL"
+        self.query(f"DELETE FROM parts WHERE id NOT IN ({needed})")
         self.parts.clear()
         self.query("VACUUM")
 
@@ -318,19 +315,8 @@ class Ledger:
         self.run = _storable(run)
         self._lock = threading.Lock()
         self._sent = dict[str, Future[_Failure | None]]()  # by key: requests on their way; equal ones wait for them
-        self._books, self._marks = answers.books_and_marks(self.run)
-        self._replayed: Mapping[str, Answer] | None = None
-        self._source = ""
-
-    def replay(self, answers: Mapping[str, Answer], source: str) -> None:
-        """Answer every request from these, which are of the file `source`, and send none."""
-        self._replayed, self._source = answers, source
-
-    @property
-    def books(self) -> Books:
-        """The books of the run, those of earlier sittings included."""
-        with self._lock:
-            return self._books
+        self.books, self._marks = answers.books_and_marks(self.run)  # those of earlier sittings included
+        self.cassette: tuple[Mapping[str, Answer], str] | None = None  # as in Terms
 
     @contextmanager
     def turn(
@@ -377,13 +363,13 @@ class Ledger:
                 raise failure[0].with_traceback(failure[1])  # where it went wrong, without those that have waited
 
     def _take(self, query_id: str, key: str, model: str, price: Callable[[Usage], float | None]) -> Answer | None:
-        if self._replayed is None:
+        if self.cassette is None:
             taken = self.answers.take(key, self.run, query_id)
-        elif key in self._replayed:
-            taken = self._replayed[key], "", ""
+        elif key in self.cassette[0]:
+            taken = self.cassette[0][key], "", ""
         else:
             raise ProviderRefused(
-                f"{self._source} has no answer to a call of query {query_id!r}: it was recorded with another "
+                f"{self.cassette[1]} has no answer to a call of query {query_id!r}: it was recorded with another "
                 "command, data or version; name a new file to record"
             )
         if taken is None:
@@ -424,11 +410,9 @@ class Ledger:
 
     def _book(self, *, usage: Usage, sent: int = 0, answered: int = 0, cached: int = 0, fault: str = "") -> None:
         with self._lock:
-            old = self._books
+            old = self.books
             faults = {**old.faults, fault: old.faults.get(fault, 0) + 1} if fault else old.faults
-            self._books = Books(
-                old.sent + sent, old.answered + answered, old.cached + cached, faults, old.usage + usage
-            )
+            self.books = Books(old.sent + sent, old.answered + answered, old.cached + cached, faults, old.usage + usage)
 
     def _row(self, query_id: str, key: str, model: str, answer: Answer, fault: str) -> _Row:
         try:

@@ -72,18 +72,16 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     models: dict[str, Any] = {}
     where, values = _where(answers, arguments)
     for found in answers.select(("key", "model", "usage", "at"), f"WHERE {where} ORDER BY id", values):
-        at = found["at"]
+        at = _day(found["at"])
         row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at})
         row |= {"answers": row["answers"] + 1, "usage": row["usage"] + usage_from_json(found["usage"]), "last": at}
-    for row in models.values():
-        row |= {"first": _day(row["first"]), "last": _day(row["last"])}
     names = sorted({found["run"] for found in answers.select(("run",), "GROUP BY run")})
-    runs = {run: answers.books(run).json() for run in names}
+    runs = {run: answers.ledger(run).books.json() for run in names}
     calls = list(_calls(answers, where, values)) if arguments.calls else []
     if arguments.json:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
-        listed = {"calls": calls} if arguments.calls else {}
-        put_out(json.dumps({"answers": str(answers.path), "models": written, "runs": runs, **listed}) + "\n")
+        told = {"answers": str(answers.path), "models": written, "runs": runs}
+        put_out(json.dumps(told | ({"calls": calls} if arguments.calls else {})) + "\n")
         return
     lines = [str(answers.path)]
     for name, row in models.items():
@@ -95,9 +93,8 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     for one in calls:
         tokens = f"{one['usage']['input_tokens']:,} tokens in, {one['usage']['output_tokens']:,} out"
         tokens += "" if one["prompt"] else ", prompt not kept"
-        lines.append(
-            f"  {one['key']}  {one['at']}  {one['query_id'] or '-'}  {one['model']}  {tokens}  {one['begins']}"
-        )
+        columns = (one["key"], one["at"], one["query_id"] or "-", one["model"], tokens, one["begins"])
+        lines.append("  ".join(("", *columns)))
     for run, books in {} if arguments.calls else runs.items():
         faults = ", ".join(f"{count} {fault}" for fault, count in books["faults"].items())
         lines.append(

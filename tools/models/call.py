@@ -9,6 +9,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -254,19 +255,16 @@ class Metered(NamedTuple):
 
 def read_report(usage: Any) -> Metered | None:
     """Read a provider's usage block, as parsed from JSON; None when it is missing or cannot be true."""
-    if not isinstance(usage, dict):
-        return None
+    with suppress(ValueError):
+        return _read(usage) if isinstance(usage, dict) else None
+    return None
+
+
+def _read(usage: dict[str, Any]) -> Metered | None:
     names = ("prompt_tokens", "completion_tokens")
     name_in, name_out = names if usage.get("prompt_tokens") is not None else ("input_tokens", "output_tokens")
     if usage.get(name_in) is None or usage.get(name_out) is None:
         return None
-    try:
-        return _read(usage, name_in, name_out)
-    except ValueError:
-        return None
-
-
-def _read(usage: dict[str, Any], name_in: str, name_out: str) -> Metered:
     tokens_in, tokens_out = _count(usage, name_in), _count(usage, name_out)
     of_input, of_output = _details(usage, f"{name_in}_details"), _details(usage, f"{name_out}_details")
     read = _count(usage, "cache_read_input_tokens")

@@ -30,16 +30,11 @@ class Gate:
 
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic, unit: float = 1.0) -> None:
         """At most `most` at once; `unit` is the first wait of an open circuit, in seconds."""
-        self.most = most
-        self.in_flight = 0
-        self.waiting = 0
-        self._limit = float(most)
-        self._threshold = float(most)  # up to which the limit doubles, on its way back
-        self._clock = clock
-        self._unit = unit
+        self.most, self._clock, self._unit = most, clock, unit
+        self.in_flight = self.waiting = 0
+        self._limit = self._threshold = float(most)  # on its way back, the limit doubles up to the threshold
         self._free = threading.Condition()
-        self._paused_until = 0.0
-        self._reason = ""
+        self._paused_until, self._reason = 0.0, ""
         self._failures = 0  # in a row
         self._openings = 0  # of the circuit, since the last answer
         self._opened = 0.0  # when the circuit last was opened

@@ -32,10 +32,6 @@ COLUMNS = (
     "request TEXT",  # the parts of what was sent: a JSON list of ids, in order
     "reasoning TEXT",  # of the model, where the provider shows it
 )
-# Answers that are cleared away leave parts behind that no request has any more.
-CLEAR_PARTS = (
-    "DELETE FROM parts WHERE id NOT IN (SELECT value FROM calls, json_each(calls.request) WHERE request IS NOT NULL)"
-)
 _BEGINS = re.compile(rb'\{\\?"')  # an object, also in a text
 _SHORTEST = 300  # bytes of a part, but for the last: a row has a cost, too
 _AT_ONCE = 1000  # rows of a statement; SQLite takes 32,766 values

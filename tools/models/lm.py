@@ -310,8 +310,11 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     if settings.api == "responses" and settings.seed is not None:
         raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
     temperature = settings.temperature
-    if temperature is None and _takes_temperature(name):
-        temperature = 0.0
+    if temperature is None:
+        with suppress(dspy.LMConfigurationError):
+            # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0 through.
+            dspy.LM(name, temperature=0.5)
+            temperature = 0.0
     chosen = {"seed": settings.seed, "reasoning_effort": settings.effort}
     options: dict[str, Any] = {option: value for option, value in chosen.items() if value is not None}
     wire = None
@@ -332,13 +335,6 @@ def _server(name: str) -> str:
     provider = name.partition("/")[0].upper()
     ends = ("_BASE", "_URL", "_ENDPOINT", "_HOST")
     return " ".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(provider) and k.endswith(ends))
-
-
-def _takes_temperature(name: str) -> bool:
-    with suppress(dspy.LMConfigurationError):
-        # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0 through.
-        return bool(dspy.LM(name, temperature=0.5))
-    return False
 
 
 # LiteLLM's clients follow redirects, and there is no setting for it. httpx takes off one header of keys on the way to

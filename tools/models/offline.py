@@ -16,9 +16,9 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Self
 
@@ -42,23 +42,9 @@ class Call(NamedTuple):
     inputs: Inputs
 
 
-_CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
+# The call that is being answered, or the answer to it that another process has written.
+CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
 _RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # it is never written to
-
-
-def present() -> Call | str | None:
-    """Return the call that is being answered."""
-    return _CALL.get()
-
-
-def publish(call: Call | str) -> AbstractContextManager[None]:
-    """Let the engine see the call of the block, or the answer to it that another process has written."""
-    return _set(_CALL, call)
-
-
-def follow(rules: Rules) -> AbstractContextManager[None]:
-    """Answer the calls of the block by `rules`."""
-    return _set(_RULES, rules)
 
 
 @contextmanager
@@ -68,6 +54,10 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+publish = partial(_set, CALL)  # lets the engine see the call of the block, or its answer
+follow = partial(_set, _RULES)  # has the calls of the block answered by these rules
 
 
 class OfflineEngine:
@@ -85,7 +75,7 @@ class OfflineEngine:
 
     def fill(self) -> dict[str, Any]:
         """Return the output fields of the present call, each filled by its rule."""
-        call = _CALL.get()
+        call = CALL.get()
         if not isinstance(call, Call):
             raise UsageError("offline is no language model and answers no free prompt; name a model with --lm")
         rules = _RULES.get() or self._rules
@@ -96,7 +86,7 @@ class OfflineEngine:
 
     def write(self) -> str:
         """Return the answer to the present call, as DSPy's adapter writes it."""
-        call = _CALL.get()
+        call = CALL.get()
         if isinstance(call, str):
             return call
         outputs = self.fill()
@@ -104,9 +94,8 @@ class OfflineEngine:
 
     def complete(self, request: Request) -> Response:
         """Return the answer in DSPy's form, without tokens: there is no model."""
-        usage = Usage(input_tokens=0, output_tokens=0)
-        message = Message.assistant(self.write())
-        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
+        message, nothing = Message.assistant(self.write()), Usage(input_tokens=0, output_tokens=0)
+        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=nothing)
 
     def stream(self, request: Request) -> Iterator[Any]:
         """Yield the whole answer as one event."""
@@ -309,9 +298,8 @@ def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
                 rows = json.loads(result) if result.startswith("[") else []
                 shown += [[SimpleNamespace(id=row["doc_id"], text=row["text"]) for row in rows]] if rows else []
     notes = [observe({**inputs, "passages": passages}, statistics) for passages in shown]
-    calls: list[dict[str, Any]] = []
-    if shown and (best := select({**inputs, "passages": shown[-1]}, statistics)):
-        calls.append({"name": "select", "args": {"doc_ids": best}})
+    best = select({**inputs, "passages": shown[-1]}, statistics) if shown else []
+    calls: list[dict[str, Any]] = [{"name": "select", "args": {"doc_ids": best}}] if best else []
     if inputs["steps_left"] < 1:
         calls.append({"name": "finish", "args": {"doc_ids": []}})
     else:

@@ -115,10 +115,8 @@ def window(spec: str, file: str | Path | None = None) -> int | None:
 
 
 def _find_listed(model: str) -> Price | None:
-    row = _row(model)
+    row = None if _SEARCHING.search(f"/{model}") else _row(model)
     if row is None or row.get("mode") not in _MODES or "input_cost_per_request" in row:
-        return None
-    if _SEARCHING.search(f"/{model}"):
         return None
     tiers = [tier for tier in row.get("tiered_pricing") or () if len(tier.get("range", ())) == 2]
     base = _rates(tiers[0] if tiers else row)

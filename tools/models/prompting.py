@@ -278,15 +278,13 @@ def _encoding() -> Any:
     """Return the tokenizer, from the file that LiteLLM ships: tiktoken by itself would download it."""
     spec = importlib.util.find_spec("litellm")  # which is not imported: that takes seconds
     bundled = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers" if spec and spec.origin else None
-    if bundled is None or not (bundled / _FILE).is_file():
+    file = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for o200k_base: the SHA-1 of its address
+    if bundled is None or not (bundled / file).is_file():
         return None
     import tiktoken  # few commands count tokens
 
     os.environ["TIKTOKEN_CACHE_DIR"] = str(bundled)  # as LiteLLM sets it
     return tiktoken.get_encoding("o200k_base")
-
-
-_FILE = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for o200k_base: the SHA-1 of its address
 
 
 # What makes a document relevant, for each of OBLIQ-Bench's mechanisms. The paper's prompts differ by task (appendix D);

@@ -183,7 +183,7 @@ class Terms:
     def __post_init__(self) -> None:
         self.ledger: Ledger | None = None
         self.answered_before = False  # whether a model of the run has answered in an earlier sitting
-        self._cassette: tuple[Mapping[str, Answer], str] | None = None
+        self.cassette: tuple[Mapping[str, Answer], str] | None = None  # all there are, and their file; nothing is sent
         self._place: tuple[Path, Path | None] | None = None  # the folder of the run and that of all runs
         self._sends = False  # whether a model that sends something is connected
         self._unbooked = list[tuple[str, str, Usage, float]]()  # (model, fault, usage, seconds) before the ledger
@@ -211,8 +211,7 @@ class Terms:
         books = ledger.books
         self.budget.resume(books.usage, books.sent)
         self.answered_before = books.answered > 0
-        if self._cassette:
-            ledger.replay(*self._cassette)
+        ledger.cassette = self.cassette
         with self._lock:
             self.ledger, unbooked, self._unbooked = ledger, self._unbooked, []
         for model in dict.fromkeys(one[0] for one in unbooked):
@@ -223,19 +222,10 @@ class Terms:
             if fault:
                 ledger.book(model, usage, fault=fault, seconds=seconds)
 
-    def replay(self, answers: Mapping[str, Answer], source: str) -> None:
-        """Answer every request from these, which are of the file `source`, and send none."""
-        self._cassette = answers, source
-
-    @property
-    def replays(self) -> bool:
-        """Whether every request is answered from a cassette."""
-        return self._cassette is not None
-
     def check_sends(self, what: str) -> None:
         """Raise ProviderRefused for `what` when a cassette is replayed, because nothing may be sent."""
-        if self._cassette:
-            raise ProviderRefused(f"{self._cassette[1]} has no answer to {what}, and nothing is sent beside it")
+        if self.cassette:
+            raise ProviderRefused(f"{self.cassette[1]} has no answer to {what}, and nothing is sent beside it")
 
     def book(
         self, model: str, usage: Usage, *, fault: str = "", seconds: float = 0.0, query_id: str = "", key: str = ""
@@ -245,7 +235,7 @@ class Terms:
             if self.ledger is None:
                 self._unbooked.append((model, fault, usage, seconds))
                 return
-        self.ledger.book(model, usage, fault=fault, seconds=seconds, query_id=query_id, key=key if fault else "")
+        self.ledger.book(model, usage, fault=fault, seconds=seconds, query_id=query_id, key=key)
 
     def resume(self, model: str, spent: Usage) -> None:
         """Count what an index has cost in an earlier process, unless the ledger, once there, has it already."""
@@ -290,7 +280,7 @@ class Cassette:
         if path.is_dir():
             raise UsageError(f"--cassette {path} is a folder; name a file")
         if path.exists():
-            terms.replay(dict(read_cassette(path)), str(path))
+            terms.cassette = dict(read_cassette(path)), str(path)
         elif not folder.is_dir():
             raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
         elif not os.access(folder, os.W_OK):
@@ -299,7 +289,7 @@ class Cassette:
     def record(self, *, complete: bool) -> None:
         """Write what the run has used, if it is complete and not replayed."""
         ledger = self._terms.ledger
-        if ledger is None or self._terms.replays:
+        if ledger is None or self._terms.cassette:
             return
         if not complete:
             say(f"{self._path} is written when the run is complete")

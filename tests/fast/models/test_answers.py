@@ -123,7 +123,7 @@ def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
     assert len(kept - set(told)) <= 16, "of each of eight threads, one answer on its way and one before it was told"
     answers = Answers(path)
     assert all(answers.take(one)[0].outputs == ["answer " * 50] for one in told)
-    assert answers.books("run").answered == len(kept)
+    assert answers.ledger("run").books.answered == len(kept)
 
 
 @pytest.mark.parametrize("end", [None, RunIncomplete("owed"), KeyboardInterrupt(), ZeroDivisionError()])
@@ -164,7 +164,7 @@ def test_a_file_that_is_none_of_ours_is_said_to_be_and_left_alone(content, path)
 def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(column, value, said, path):
     spoilt(path, column, value)
     with pytest.raises(DataError, match=said):
-        Answers(path).books("run")
+        Answers(path).ledger("run")
         Answers(path).take(key(1))
 
 
@@ -212,7 +212,7 @@ def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_
     for _ in range(3):
         books = sitting()
         assert (books.cached, books.usage) == (2, Usage(list_usd=1.2)), "of two queries"
-    assert len(rows(path)) == 3 and Answers(path).books("second") == books
+    assert len(rows(path)) == 3 and Answers(path).ledger("second").books == books
     assert len(used) == 9 and {usage.cached_calls for usage in used} == {1}, "what a query is told stays the same"
 
 

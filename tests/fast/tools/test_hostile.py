@@ -59,10 +59,10 @@ class Watched(offline.OfflineEngine):
         self.obeying = Lock()
 
     def complete(self, request):
-        self.prompts.append((offline._CALL.get(), request))
+        self.prompts.append((offline.CALL.get(), request))
         if not self.obeys:
             return super().complete(request)
-        call = offline._CALL.get()
+        call = offline.CALL.get()
         hostile = [p.id for p in call.inputs.get("passages", ()) if p.id.startswith("h")]
         with self.obeying:  # agents ask from several threads
             rules = offline._RULES.get()

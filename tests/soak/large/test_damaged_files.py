@@ -170,7 +170,7 @@ def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, 
             changed = Answers(path)
             with contextlib.suppress(SextantError):
                 changed.take("0" * 16)
-            changed.books("t/r/1").json()
+            changed.ledger("t/r/1").books.json()
         for words in (["list"], ["show", "0"]):
             code = run_command(parser(), command, ["cache", *words, "--runs", str(path.parent)])
             assert code in (0, 2, 3)

@@ -220,35 +220,30 @@ def _call(call: Any, function: Any) -> dict[str, str]:
 _NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<(script|style|head\b).*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 _OF_ACCOUNT: Mapping[int, type[dspy.LMError]] = {
-    401: dspy.LMAuthError,
-    402: dspy.LMBillingError,
-    403: dspy.LMAuthError,
+    **dict.fromkeys((401, 403), dspy.LMAuthError),
+    **dict.fromkeys((402, 429), dspy.LMBillingError),
     404: dspy.LMUnsupportedModelError,
-    429: dspy.LMBillingError,
 }
 
 
 def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = str) -> dspy.LMError:
     """Return the error for an answer of another status than 200."""
-    status = answer.status
+    status, page = answer.status, ""
     if 300 <= status < 400:
         return faults.redirect_error(status, answer.headers, model, clean)
     try:
         said = faults.read_error(orjson.loads(answer.body))
-        about = faults.classify(status, said.codes, said.words)
     except ValueError:
         page = _start(answer.body, 4000, clean)
-        about = faults.classify(status, (), page)
         words = " ".join(_MARKUP.sub(" ", page).split())[:200]
         said = faults.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
-    error = _error(status, said, about, model, clean, tools)
+    error = _error(status, said, model, clean, tools, page)
     error.retry_after = retry_after(answer.headers)
     return error
 
 
-def _error(
-    status: int, said: faults.Said, about: faults.Subject, model: str, clean: Clean, tools: bool
-) -> dspy.LMError:
+def _error(status: int, said: faults.Said, model: str, clean: Clean, tools: bool, page: str = "") -> dspy.LMError:
+    about = faults.classify(status, said.codes, page or said.words)
     error = _type(status, about, said, tools)(
         message=clean(said.words) or f"status {status}",
         model=model,
@@ -290,8 +285,7 @@ def _failure_inside(error: Any, usage: Any, model: str, clean: Clean) -> dspy.LM
     """Return the error for one that came with status 200: its own code is the status, or else 500."""
     code = error.get("code") if isinstance(error, dict) else None
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
-    said = faults.read_error({"error": error})
-    made = _error(status, said, faults.classify(status, said.codes, said.words), model, clean, tools=False)
+    made = _error(status, faults.read_error({"error": error}), model, clean, tools=False)
     made.kind = f"error {status}"
     made.usage, made.billed = usage, read_report(usage) is not None
     return made
