@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END
@@ -26,7 +26,7 @@ from tools import disk
 from tools.console import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Submission
-from tools.session import Session
+from tools.session import Session, Shared
 
 
 class Notes(MultiHop):
@@ -108,7 +108,7 @@ class _Saver(SqliteSaver):
                 cursor.execute(f"DELETE FROM {table} WHERE {old}", (thread,))
 
 
-class _Checkpoints:
+class _Checkpoints(Shared):
     """A run's checkpoints, whose file is opened at the first query: its folder is made after the agent."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -133,10 +133,6 @@ class _Checkpoints:
             raise RunIncomplete(f"{path}: {error}; the hops of a query could not be kept; make room") from None
         except (sqlite3.DatabaseError, json.JSONDecodeError) as error:
             raise DataError(f"{path}: {error}; remove the file, and the queries in it start again") from None
-
-    def __deepcopy__(self, memo: object) -> Self:
-        # DSPy's optimizers copy programs; a connection cannot be copied, and the file is one.
-        return self
 
 
 class _Json:

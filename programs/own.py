@@ -122,7 +122,7 @@ class Guesses(dict[str, Any]):
 
 
 def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> Any:
-    call: Any = offline.present()
+    call: Any = offline.CALL.get()
     kind = call.signature.output_fields[name].annotation
     texts = {key: str(one) for key, one in inputs.items()}
     asked = [texts[key] for key in ("description", *QUERY) if key in texts] or [*texts.values(), ""]

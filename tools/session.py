@@ -89,7 +89,14 @@ def count_unbooked(to: str) -> None:
             payer.note(said)
 
 
-class Toolbox:
+class Shared:
+    """What stays one where DSPy's optimizers deep-copy a program or its model: a connection, books, the corpus."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class Toolbox(Shared):
     """The world that all queries of a run share. Threads may use it; nothing in it changes."""
 
     def __init__(
@@ -122,9 +129,6 @@ class Toolbox:
         session = Session(query, self._documents, self._retrievers, self._limits, self._clock, snapshot or {})
         enter(session)
         return session
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self  # DSPy's optimizers deep-copy programs; the corpus is the world, not a parameter
 
 
 class Session(Recorder):

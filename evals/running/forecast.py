@@ -372,7 +372,7 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     return Rehearsal(program, environment.queries, calls, notes + failed)
 
 
-class StandIn(dspy.LM):
+class StandIn(session.Shared, dspy.LM):
     """Takes the real model's place, with its window and interface: counts calls, and answers as `offline` does.
 
     What they used is booked on the query, so that its limits hold.
@@ -431,9 +431,6 @@ class StandIn(dspy.LM):
         self.calls.append(call)
         if payer := session.current():
             payer.charge(Usage(calls=1, input_tokens=call.prompt, output_tokens=call.answer))
-
-    def __deepcopy__(self, memo: object) -> "StandIn":
-        return self  # DSPy copies the model with a program, and there is one count
 
 
 def _texts(message: Mapping[str, Any]) -> list[str]:

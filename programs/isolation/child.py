@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import dspy
 
@@ -104,7 +104,7 @@ class _Session:
         return Submission(tuple(ranking), Trace(self.query_id), how.get("answer", ""), scores=scores)
 
 
-class _Toolbox:
+class _Toolbox(session.Shared):
     checkpoints: Path | None = None  # an agent that would keep some keeps none
 
     def __init__(self, parent: _Parent) -> None:
@@ -117,9 +117,6 @@ class _Toolbox:
         made = _Session(self._parent, query.query_id)
         session.enter(made)  # type: ignore[arg-type]
         return made
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
 
 
 class _Model(LanguageModel):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
 
@@ -23,7 +23,7 @@ from tools.models.kept import pack
 from tools.models.spec import secrets
 from tools.models.terms import Expected, Terms
 from tools.records import Usage
-from tools.session import booking
+from tools.session import Shared, booking
 
 if TYPE_CHECKING:
     from tools.models.prices import Price
@@ -55,7 +55,7 @@ class _Failures:
 
 
 @dataclass(eq=False)
-class Caller:
+class Caller(Shared):
     """Sends the requests of one model on the terms of its run. Threads share it."""
 
     model: str
@@ -214,10 +214,6 @@ class Caller:
         nothing = 0.0 if self.free or self.cost else None  # without a price, its cost is not known either
         usage = self.usage_of(reported) if reported else Usage(paid_usd=nothing, list_usd=nothing)
         return replace(usage, calls=0, unmetered=0)
-
-    def __deepcopy__(self, memo: object) -> Self:
-        # DSPy's optimizers copy the language model with the program; what it has learnt of its model stays one.
-        return self
 
 
 def _out_of_time(why: str = "") -> dspy.LMTimeoutError:

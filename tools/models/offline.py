@@ -20,12 +20,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import dspy
 from dspy.lm15 import Message, Request, Response, Usage, response_to_events
 
 from tools.errors import UsageError
+from tools.session import Shared
 from tools.text import TermStatistics, sentences, words
 
 VERSION = "offline/2"  # goes into run configs: raise it with every change that changes an answer
@@ -60,7 +61,7 @@ publish = partial(_set, CALL)  # lets the engine see the call of the block, or i
 follow = partial(_set, _RULES)  # has the calls of the block answered by these rules
 
 
-class OfflineEngine:
+class OfflineEngine(Shared):
     """An engine for `dspy.LM(engine=...)`, by the rules of a program, or else by `rules`. Threads share it."""
 
     def __init__(self, statistics: Callable[[], TermStatistics], rules: Rules | None = None) -> None:
@@ -103,9 +104,6 @@ class OfflineEngine:
 
     def close(self) -> None:
         """Close nothing."""
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self  # DSPy's optimizers copy the language model with the program; the statistics are the corpus'
 
 
 # How these were chosen, and on which queries, is in docs/decisions/offline.md.

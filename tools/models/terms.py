@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from tools import disk, forms
 from tools.console import say
@@ -21,6 +21,7 @@ from tools.models.answers import Answer, Books, Ledger, open_ledger
 from tools.models.forms import CassetteLine
 from tools.models.gate import Gate
 from tools.records import Usage, total, usage_from_json, usage_json
+from tools.session import Shared
 
 QUERY_SECONDS = 3600.0  # until a query is given up in this sitting, by default
 _LOOK = 0.25  # seconds after which a call that waits for the budget looks whether the time is up
@@ -166,7 +167,7 @@ class Status:
 
 
 @dataclass(eq=False, kw_only=True)
-class Terms:
+class Terms(Shared):
     """The budget, gate, ledger and patience that all models of a run or a compilation share. Threads share it.
 
     An index may be built before there is a run folder; what it used is booked once there is a ledger.
@@ -256,10 +257,6 @@ class Terms:
         failed, calls = sum(books.faults.values()), books.usage.calls + books.cached
         usage = replace(books.usage, calls=calls, cached_calls=books.cached)
         return Status(gate.in_flight, gate.limit, gate.waiting, *gate.pause(), books.sent, failed, usage)
-
-    def __deepcopy__(self, memo: object) -> Self:
-        # DSPy's optimizers copy the language model with the program; the books stay one.
-        return self
 
 
 class Cassette:

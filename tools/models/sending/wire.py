@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import dspy
 import orjson
@@ -22,6 +22,7 @@ from tools.models.gate import retry_after
 from tools.models.prompting import Message
 from tools.models.sending.post import Answer, Server, Unanswered
 from tools.models.spec import PROVIDERS, SECRET, SERVER_KEY, openai_account, secret
+from tools.session import Shared
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 numbers have, written out
@@ -52,7 +53,7 @@ class Unreadable(dspy.LMTransportError):
         self.billed = read_report(usage) is not None
 
 
-class Wire:
+class Wire(Shared):
     """The connection to one model on a server. Threads share it, and so do copies of a language model."""
 
     def __init__(self, model: str, url: str = "", *, provider: str = "", api: str = "chat") -> None:
@@ -127,10 +128,6 @@ class Wire:
     def clean(self, text: str) -> str:
         """Return a server's words without the key."""
         return text.replace(self.key, "***") if self.key else text
-
-    def __deepcopy__(self, memo: object) -> Self:
-        # DSPy's optimizers copy the language model with the program.
-        return self
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
