@@ -190,15 +190,10 @@ class Kind:
 
 def kind_of(name: str, *, embedder: bool = False) -> Kind:
     """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the nearest names."""
-    known = embedder or name in RETRIEVERS  # a user's file may have been edited since
-    return _kind_of(name, embedder=embedder) if known else _kind_of.__wrapped__(name, embedder=False)
-
-
-@cache
-def _kind_of(name: str, *, embedder: bool) -> Kind:
-    own = not embedder and name not in RETRIEVERS
-    table, kind = (EMBEDDERS, "embedder") if embedder else (RETRIEVERS, "retriever")
-    return _read(name, names.pick(kind, _FILES.get(name, name), table, names.RETRIEVERS if own else ""), own)
+    if embedder:
+        return _read(name, names.pick("embedder", name, EMBEDDERS), own=False)
+    made = names.pick("retriever", _FILES.get(name, name), RETRIEVERS, names.RETRIEVERS)
+    return _read(name, made, own=name not in RETRIEVERS)
 
 
 @cache
@@ -218,13 +213,11 @@ def _read(name: str, made: Any, own: bool) -> Kind:
     simple = all(one.default is not one.empty and _is_plain(one.annotation, str) for one in options.values())
     if own and not (simple and "corpus" in parameters and subject in ("", "str", "Embedder", "Builder", "Retriever")):
         what = "`corpus`, `home` if it keeps an index, and options by keyword, with a default and a type"
-        raise UsageError(
-            f"{name}: its constructor takes {what}: str, int, float, bool, Literal, or a tuple of one of these"
-        )
-    has_default = subject == "str" and positional[0].default is not inspect.Parameter.empty
-    model = str(positional[0].default) if has_default else ""
+        types = "str, int, float, bool, Literal, or a tuple of one of these"
+        raise UsageError(f"{name}: its constructor takes {what}: {types}")
+    default = positional[0].default if subject == "str" else ""
     many = any(one.kind is one.VAR_POSITIONAL for one in positional)
-    return Kind(made, positional, options, subject, model, many)
+    return Kind(made, positional, options, subject, "" if default is inspect.Parameter.empty else default, many)
 
 
 def _is_plain(kind: Any, *others: type) -> bool:
@@ -247,9 +240,8 @@ def build(spec: str | Spec, corpus: "Corpus", home: Path | None = None, *, terms
     spec = check(spec) if isinstance(spec, str) else spec
     require(spec)
     if terms is None and (needy := lenses(spec)):
-        raise UsageError(
-            f"{needy[0]} needs a model that annotates, which evals.run connects; take another retriever here"
-        )
+        needs = "a model that annotates, which evals.run connects"
+        raise UsageError(f"{needy[0]} needs {needs}; take another retriever here")
     return typing.cast("Retriever", _make(spec, corpus, home, terms))
 
 
@@ -295,9 +287,8 @@ def with_attribute(spec: Spec, attribute: str) -> Spec:
     options = dict(spec.options)
     if kind_of(spec.kind).made.needs_lens and not options.get("attribute"):
         if not attribute:
-            raise UsageError(
-                f"{spec} needs attribute=..., because the task has no lens of its own; docs/decisions/lens-retriever.md"
-            )
+            why = "because the task has no lens of its own; docs/decisions/lens-retriever.md"
+            raise UsageError(f"{spec} needs attribute=..., {why}")
         options = {"attribute": attribute, **options}
     return replace(spec, parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options)
 
@@ -332,7 +323,7 @@ def _place(kind: str) -> str:
 
 
 def _check(spec: Spec, *, embedder: bool = False) -> Spec:
-    spec = spec if spec.kind in RETRIEVERS else replace(spec, kind=_place(spec.kind))
+    spec = replace(spec, kind=_place(spec.kind))
     kind, subject, parts = kind_of(spec.kind, embedder=embedder), spec.subject, spec.parts
     match kind.subject:
         case "str":
@@ -431,5 +422,4 @@ def _embedder_of(spec: Spec) -> Spec:
 
 def _select(made: Any, **given: Any) -> dict[str, Any]:
     """Return those of `given` that a constructor takes."""
-    parameters = inspect.signature(made).parameters
-    return {name: value for name, value in given.items() if name in parameters}
+    return {name: value for name, value in given.items() if name in inspect.signature(made).parameters}

@@ -12,7 +12,6 @@ import json
 import logging
 import time
 import typing
-from collections.abc import Iterable
 from typing import Any
 
 from tools.console import Parser, clean, put_out, run_and_leave, say
@@ -59,17 +58,14 @@ def _list(arguments: argparse.Namespace) -> None:
     for kind in kinds:
         lines.append(f"  {kind['form']:<22} {clean(' '.join((kind['what'], kind['from'])))}".rstrip())
         if kind["options"]:
-            lines.append(f"  {'':<22} options: {_join(kind['options'].items(), ', ')}")
+            options = ", ".join(f"{name}={value}" for name, value in kind["options"].items())
+            lines.append(f"  {'':<22} options: {options}")
     lines.append(f"  {'FILE.py:CLASS':<22} A class of your own, also as package.module:CLASS; docs/guide/retriever.md")
     lines += ["", "models of the papers, and some more; every other sentence-transformers model works by its folder"]
     for model in models:
         lines.append(f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}")
         lines.append(f"      {model['unsupported'] or model['needs']}")
     put_out("\n".join(lines) + "\n")
-
-
-def _join(pairs: Iterable[tuple[str, Any]], between: str) -> str:
-    return between.join(f"{name}={value}" for name, value in pairs)
 
 
 def _kind(name: str) -> dict[str, Any]:
@@ -122,8 +118,8 @@ def _indexes(arguments: argparse.Namespace) -> None:
     for index in found:
         state = "" if index.finished else "being built" if index.in_use else "half built; the next use goes on"
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
-        shown = ((name, value) for name, value in index.key.items() if name not in ("kind", "corpus", "code", "format"))
-        what = _join(((n, v) for n, v in shown if isinstance(v, str | int | float) and v != ""), " ")
+        shown = {name: value for name, value in index.key.items() if name not in ("kind", "corpus", "code", "format")}
+        what = " ".join(f"{n}={v}" for n, v in shown.items() if isinstance(v, str | int | float) and v != "")
         put_out(f"{clean(index.name):<32} {_size(index.bytes):>9}  {day}  {clean(what)} {state}".rstrip() + "\n")
     total, place = _size(sum(index.bytes for index in found)), home() / "indexes"
     say(f"{len(found)} indexes, {total}, in {place}" if found else f"no indexes in {place}")
@@ -148,12 +144,9 @@ def _delete(arguments: argparse.Namespace) -> None:
         raise refused[0]
 
 
-def _size(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
+def _size(count: int) -> str:
+    unit, name = next((one for one in ((10**9, "GB"), (10**6, "MB"), (1000, "kB")) if count >= one[0]), (1, "bytes"))
+    return f"{count} bytes" if unit == 1 else f"{count / unit:.1f} {name}"
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ class TestAnnotating:
 
     def test_what_does_not_fit_the_model_goes_in_more_calls(self, server, monkeypatch):
         server.answer = written()
-        monkeypatch.setattr(annotate, "fits", lambda predictor, **inputs: len(inputs["passages"]) <= 3)
+        monkeypatch.setattr(annotate.prompting, "fits", lambda predictor, **inputs: len(inputs["passages"]) <= 3)
         opened(server, corpus_of(TEXTS[:8]))
         assert [len(texts) for texts in sent(server)] == [3, 3, 2]
 

@@ -17,22 +17,9 @@ import dspy
 import pydantic
 
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
-from tools.models import lm, spec
+from tools.models import lm, prompting, spec
 from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
-from tools.models.prompting import (
-    LENSES,
-    Outputs,
-    Passage,
-    UnusableAnswer,
-    ask,
-    batches,
-    defuse,
-    fits,
-    known_ids,
-    lens,
-    tokens,
-)
 from tools.models.terms import Terms
 from tools.records import Document, Query, Usage
 from tools.retriever import NoRetriever
@@ -74,7 +61,7 @@ class AnnotateDocuments(dspy.Signature):
     """
 
     attribute: str = dspy.InputField(desc="what to write down of a passage")
-    passages: list[Passage] = dspy.InputField(desc="what is to be annotated, in no particular order")
+    passages: list[prompting.Passage] = dspy.InputField(desc="what is to be annotated, in no particular order")
     annotations: list[Annotation] = dspy.OutputField(desc="one for every passage, with its id")
 
 
@@ -85,11 +72,10 @@ def check(model: str, attribute: str) -> None:
     except UsageError as error:
         raise UsageError(str(error).replace("--lm", "lens: the model", 1)) from None
     if " " not in attribute:
-        lens(attribute)
+        prompting.lens(attribute)
     elif model == "offline":
-        raise UsageError(
-            f"offline only counts, by one of {', '.join(LENSES)}; lens(..., model=...) takes any attribute"
-        )
+        known = ", ".join(prompting.LENSES)
+        raise UsageError(f"offline only counts, by one of {known}; lens(..., model=...) takes any attribute")
 
 
 class ModelAnnotator:
@@ -104,7 +90,7 @@ class ModelAnnotator:
 
     def __init__(self, model: str, attribute: str, terms: Terms, window: int = 0) -> None:
         self._attribute = attribute
-        self._wording = attribute if " " in attribute else LENSES[attribute].annotate
+        self._wording = attribute if " " in attribute else prompting.LENSES[attribute].annotate
         self._model = lm.connect(model, terms, settings=lm.Settings(context=window or None))
         self._model.lm.repeats = True  # a repeated prompt is the same call, and no further sample
         self._predictor = dspy.Predict(AnnotateDocuments)
@@ -126,8 +112,8 @@ class ModelAnnotator:
         """
         calls = -(-texts // BATCH)
         prompt = Adapter().format(AnnotateDocuments, [], {"attribute": self._wording, "passages": []})
-        overhead = sum(tokens(str(message["content"])) for message in prompt)
-        rate = sum(map(tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
+        overhead = sum(prompting.tokens(str(message["content"])) for message in prompt)
+        rate = sum(map(prompting.tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
         tokens_out = texts * ANSWER_TOKENS
         price, terms = self._model.price, self._model.terms
@@ -175,7 +161,7 @@ class ModelAnnotator:
                 return self._queries[text]
         try:
             with self._model.active():
-                note = self._ask([Passage(id="1", text=defuse(text))]).get("1", "")
+                note = self._ask([prompting.Passage(id="1", text=prompting.defuse(text))]).get("1", "")
         except Exception as error:
             raise self._explain(error, kept="") from error
         with self._lock:
@@ -184,26 +170,26 @@ class ModelAnnotator:
     def _fill(self, session: Session, doc_ids: list[str], chars: int, notes: dict[str, str]) -> None:
         """Annotate all, in as many calls as the model's window needs; those that answers leave out, one by one."""
 
-        def fit(passages: list[Passage]) -> bool:
-            return fits(self._predictor, attribute=self._wording, passages=passages)
+        def fit(passages: list[prompting.Passage]) -> bool:
+            return prompting.fits(self._predictor, attribute=self._wording, passages=passages)
 
-        for passages in batches(session, doc_ids, chars, fit):
+        for passages in prompting.batches(session, doc_ids, chars, fit):
             notes |= self._ask(passages)
             for passage in passages:
                 if passage.id not in notes:
                     alone = self._ask([passage]) if len(passages) > 1 else {}
                     notes |= alone or {passage.id: ""}
 
-    def _ask(self, passages: list[Passage]) -> dict[str, str]:
+    def _ask(self, passages: list[prompting.Passage]) -> dict[str, str]:
         doc_ids = [passage.id for passage in passages]
-        known = known_ids("annotations", doc_ids, needed=True)
+        known = prompting.known_ids("annotations", doc_ids, needed=True)
 
-        def check_ids(outputs: Outputs) -> None:
+        def check_ids(outputs: prompting.Outputs) -> None:
             known({"annotations": [note.id for note in outputs["annotations"]]})
 
         try:
-            answer = ask(self._predictor, check_ids, attribute=self._wording, passages=passages)
-        except (UnusableAnswer, dspy.LMInvalidRequestError) as error:
+            answer = prompting.ask(self._predictor, check_ids, attribute=self._wording, passages=passages)
+        except (prompting.UnusableAnswer, dspy.LMInvalidRequestError) as error:
             if fault(error) != "system":  # nothing that these texts are refused for
                 raise
             return {}

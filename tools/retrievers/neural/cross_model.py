@@ -11,18 +11,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from tools.errors import DataError, UsageError
-from tools.retrievers.neural.loading import (
-    cores,
-    dtype,
-    from_files,
-    import_peft,
-    keep_loaded,
-    load_tokenizer,
-    loading,
-    merge_adapter,
-    positions,
-    threads,
-)
+from tools.retrievers.neural import loading
 from tools.retrievers.neural.models import LocalModel, Row, device, find_base
 from tools.text import encodable
 
@@ -36,8 +25,8 @@ def workers() -> Iterator[ThreadPoolExecutor]:
     Batches would save a CPU at most a fifth of its time, at 128 tokens a pair (measured with MiniLM's shape;
     sentence-transformers, which pads, takes 1.4 times as long as this).
     """
-    count = cores() if device() == "cpu" else 1
-    with threads(1), ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    count = loading.cores() if device() == "cpu" else 1
+    with loading.threads(1), ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             yield pool
         except BaseException:
@@ -45,16 +34,16 @@ def workers() -> Iterator[ThreadPoolExecutor]:
             raise
 
 
-@keep_loaded
+@loading.keep_loaded
 def load(found: LocalModel) -> tuple[Any, Any]:
     """Return the model with its head, ready to compute, and its tokenizer."""
     folder, row = found.folder, found.row
     base = find_base(folder, row.base)
     model, missing = _with_head(base or folder, row, labels=1 if base else None)
     if base:
-        adapter = import_peft(folder).load_peft_weights(str(folder), device="cpu")
+        adapter = loading.import_peft(folder).load_peft_weights(str(folder), device="cpu")
         missing = [name for name in missing if not any(key.endswith(f".{name}") for key in adapter)]
-        model = merge_adapter(model, folder)
+        model = loading.merge_adapter(model, folder)
     if missing:
         raise DataError(
             f"{folder} has no trained {missing[0]}, so it is no cross-encoder; "
@@ -64,13 +53,13 @@ def load(found: LocalModel) -> tuple[Any, Any]:
         raise DataError(f"{folder} gives {model.config.num_labels} numbers for a pair; a cross-encoder gives 1")
     if hasattr(model, "score"):
         model.config.pad_token_id = None  # a decoder's number is its last token's, also where that is the padding token
-    return model.eval().to(device()), load_tokenizer(folder, row)
+    return model.eval().to(device()), loading.load_tokenizer(folder, row)
 
 
 def _with_head(folder: Path, row: Row, labels: int | None) -> tuple[Any, list[str]]:
     """Return the model of a folder, and the names of its missing weights."""
-    options = from_files(row)
-    with loading("model", folder, row):
+    options = loading.from_files(row)
+    with loading.explaining("model", folder, row):
         config = transformers.AutoConfig.from_pretrained(folder, **options)
         if labels:
             config.num_labels = labels
@@ -78,7 +67,7 @@ def _with_head(folder: Path, row: Row, labels: int | None) -> tuple[Any, list[st
         if row.prompt:
             kind = "Seq2SeqLM" if config.is_encoder_decoder else "CausalLM"
         model, report = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(
-            folder, config=config, dtype=dtype(row, device()), output_loading_info=True, **options
+            folder, config=config, dtype=loading.dtype(row, device()), output_loading_info=True, **options
         )
     return model, sorted(report["missing_keys"])
 
@@ -92,7 +81,7 @@ class PairReader:
         self._tokenizer.no_padding()  # some folders keep one
         self._tokenizer.no_truncation()
         self._answers = [self._id_of(word) for word in (row.relevant, row.irrelevant) if word]
-        own = min(positions(model.config), int(tokenizer.model_max_length))
+        own = min(loading.positions(model.config), int(tokenizer.model_max_length))
         self._most = min(max_tokens or row.max_document_tokens or own, own)
         fixed = len(self._tokens("", "").ids)
         if self._most - fixed < 2:

@@ -19,17 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SpladePooling
 
 from tools.errors import DataError
-from tools.retrievers.neural.loading import (
-    cores,
-    dtype,
-    from_files,
-    keep_loaded,
-    load_tokenizer,
-    loading,
-    merge_adapter,
-    positions,
-    threads,
-)
+from tools.retrievers.neural import loading
 from tools.retrievers.neural.models import LocalModel, Row, device, find_base, read_class
 from tools.text import encodable
 
@@ -49,7 +39,9 @@ class Encoder:
         # A length of 0 is what the folder says.
         self._most = {"query": row.max_query_tokens, "document": row.max_document_tokens}
         for task, each in self.models.items():
-            longest = positions(each[0].config) if isinstance(each[0], Transformer) else each.max_seq_length or 1 << 30
+            longest = each.max_seq_length or 1 << 30
+            if isinstance(each[0], Transformer):
+                longest = loading.positions(each[0].config)
             self._most[task] = min(self._most[task], longest)
             if each.max_seq_length and each.max_seq_length > longest:
                 each.max_seq_length = longest
@@ -68,10 +60,10 @@ class Encoder:
         encode, count = model.encode_query, 1
         if task == "document":
             batches = batch_equal_lengths(self._lengths(texts, task, prompt), self._batch_tokens)
-            encode, count = model.encode_document, cores()
+            encode, count = model.encode_document, loading.cores()
         for places in batches:
             batch = [texts[place] for place in places]
-            with threads(count):
+            with loading.threads(count):
                 made = encode(batch, prompt=prompt, batch_size=len(batch), show_progress_bar=False, **options)
             yield places, made
 
@@ -114,17 +106,17 @@ def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[li
     for place, length in enumerate(lengths):
         places[length].append(place)
     for length in sorted(places, reverse=True):
-        size = max(1, most_tokens // length) if length > _FEW * cores() else 1
+        size = max(1, most_tokens // length) if length > _FEW * loading.cores() else 1
         for start in range(0, len(places[length]), size):
             yield places[length][start : start + size]
 
 
-@keep_loaded
+@loading.keep_loaded
 def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
     """Load a model of one vector a text. With the `precision` int8, its 8-bit weights are kept in `home`."""
     folder, row = model.folder, model.row
     where = "cpu" if precision == "int8" else device()
-    with loading("model", folder, row):
+    with loading.explaining("model", folder, row):
         made = _sentence_transformer(folder, row, where, row.task_document)
         same = row.task_query == row.task_document
         for_queries = None if same else _sentence_transformer(folder, row, where, row.task_query)
@@ -136,7 +128,7 @@ def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
     return Encoder(row, made, for_queries, batch_tokens=1 if precision == "int8" else 1024)
 
 
-@keep_loaded
+@loading.keep_loaded
 def load_sparse(model: LocalModel, form: str) -> Encoder:
     """Load a model of weights of terms; `form` is "saved", "masked" or "causal", see form_of in sparse.py.
 
@@ -145,7 +137,7 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
     model's width, as in its authors' code.
     """
     folder, row, where = model.folder, model.row, device()
-    with loading("model", folder, row):
+    with loading.explaining("model", folder, row):
         if form == "saved":
             made = SparseEncoder(str(folder), device=where, **_options(row, where))
         else:
@@ -156,7 +148,7 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
     return Encoder(row, made, batch_tokens=1024)  # whose logits are 125 MB with BERT's vocabulary
 
 
-@keep_loaded
+@loading.keep_loaded
 def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     """Load a model of one vector a token.
 
@@ -165,7 +157,7 @@ def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     MultiVectorEncoder would append a projection with new random numbers at every load.
     """
     folder, row, where = model.folder, model.row, device()
-    with loading("model", folder, row):
+    with loading.explaining("model", folder, row):
         if trained:
             made = MultiVectorEncoder(str(folder), device=where, **_options(row, where))
         else:
@@ -179,7 +171,7 @@ def load_tokens(model: LocalModel, trained: bool) -> Encoder:
 
 
 def _options(row: Row, where: str) -> dict[str, Any]:
-    return {**from_files(row), "model_kwargs": {"dtype": dtype(row, where)}}
+    return {**loading.from_files(row), "model_kwargs": {"dtype": loading.dtype(row, where)}}
 
 
 def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> SentenceTransformer:
@@ -195,7 +187,7 @@ def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> Sent
         _require_weights(modules[0].model, folder, row)
     first = modules[0]
     if task:
-        first.model = merge_adapter(first.model, folder / task)
+        first.model = loading.merge_adapter(first.model, folder / task)
     if row.eos:
         _append_eos(first.tokenizer)
     if row.bidirectional:
@@ -216,16 +208,16 @@ def _transformer(folder: Path, row: Row, where: str, task: Any = "feature-extrac
     """Load a transformer and its tokenizer, with an adapter merged; other tasks than the default give all logits."""
     if base := find_base(folder, row.base):
         made = _transformer(base, replace(row, base=""), where, task)
-        made.model = merge_adapter(made.model, folder)
-        made.processor = load_tokenizer(folder, row)
+        made.model = loading.merge_adapter(made.model, folder)
+        made.processor = loading.load_tokenizer(folder, row)
     else:
         output = "last_hidden_state" if task == "feature-extraction" else "logits"
         made = Transformer(
             str(folder),
             transformer_task=task,
-            model_kwargs={**from_files(row), "dtype": dtype(row, where)},
-            processor_kwargs=dict(from_files(row)),
-            config_kwargs=dict(from_files(row)),
+            model_kwargs={**loading.from_files(row), "dtype": loading.dtype(row, where)},
+            processor_kwargs=dict(loading.from_files(row)),
+            config_kwargs=dict(loading.from_files(row)),
             modality_config={"text": {"method": "forward", "method_output_name": output}},  # and no chat template
             module_output_name="token_embeddings",
             processing_kwargs={"text": {"logits_to_keep": 0}} if task == "text-generation" else {},  # 0 is all
@@ -241,7 +233,7 @@ def _require_weights(model: Any, folder: Path, row: Row) -> None:
     """Raise DataError when weights of `model` are not in its folder: the library has drawn random ones."""
     # On the device "meta", names are compared and no weights are read.
     _, report = type(model).from_pretrained(
-        model.name_or_path, config=model.config, device_map="meta", output_loading_info=True, **from_files(row)
+        model.name_or_path, config=model.config, device_map="meta", output_loading_info=True, **loading.from_files(row)
     )
     if missing := [name for name in report["missing_keys"] if "pooler" not in name]:  # no pooler is used
         raise DataError(

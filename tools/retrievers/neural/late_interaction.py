@@ -30,19 +30,9 @@ from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.neural.models import (
-    BUNDLED,
-    Row,
-    find_folder,
-    index_key,
-    name_model,
-    open_model,
-    read_architectures,
-    read_class,
-    require_model,
-)
+from tools.retrievers.neural import models
 from tools.retrievers.store import open_index
-from tools.retrievers.vectors.embedding import require_finite
+from tools.retrievers.vectors.embedding import require_finite, runs
 
 if TYPE_CHECKING:
     from tools.retrievers.neural.encoder import Encoder
@@ -123,10 +113,12 @@ class TokenVectors:
         """
         scores = np.zeros((len(queries), len(digests)), dtype=np.float32)
         mapped, places = self._mapped, [self._places[digest] for digest in digests]
-        for some in _runs([len(query) for query in queries], _QUERY_TOKENS):
+        asked = [n for n, query in enumerate(queries) if len(query)]
+        filled = [n for n, place in enumerate(places) if place.tokens]
+        for some in (asked[run] for run in runs([len(queries[n]) for n in asked], _QUERY_TOKENS)):
             tokens, scales = (np.concatenate(each) for each in zip(*(_round(queries[n]) for n in some), strict=True))
             ends = np.cumsum([0, *(len(queries[n]) for n in some)])
-            for texts in _runs([place.tokens for place in places], _BLOCK_TOKENS):
+            for texts in (filled[run] for run in runs([places[n].tokens for n in filled], _BLOCK_TOKENS)):
                 block = [_unpack(mapped, places[n]) for n in texts]
                 products = np.concatenate([numbers for numbers, _ in block], dtype=np.float32) @ tokens.T
                 products *= np.concatenate([text_scales for _, text_scales in block])[:, None]
@@ -213,20 +205,6 @@ def _unpack(mapped: "mmap.mmap | bytes", place: _Place) -> tuple[NDArray[np.int8
     return flat.reshape(place.tokens, place.dimension), scales
 
 
-def _runs(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield positions whose lengths add up to at most `most`, or single ones; those of length 0 are left out."""
-    run, total = list[int](), 0
-    for position, length in enumerate(lengths):
-        if run and total + length > most:
-            yield run
-            run, total = [], 0
-        if length:
-            run.append(position)
-            total += length
-    if run:
-        yield run
-
-
 def _write(descriptor: int, content: bytes, offset: int) -> None:
     """Write all of `content` at `offset`. OSError when it does not fit."""
     while content:
@@ -246,22 +224,22 @@ class LateInteraction(Retriever):
         self,
         corpus: Corpus,
         home: Path | None = None,
-        model: str = BUNDLED,
+        model: str = models.BUNDLED,
         *,
         like: str = "",
         weights: str = "",
         run_code: str = "",
     ) -> None:
-        self._found = open_model(_row(model, like, run_code), model, weights)
+        self._found = models.open_model(_row(model, like, run_code), model, weights)
         self._row = self._found.row
-        self.name = name_model("late", model, like=like, weights=self._found.weights, run_code=run_code)
+        self.name = models.name_model("late", model, like=like, weights=self._found.weights, run_code=run_code)
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
         self._digests = dict[int, bytes]()  # of the texts that were asked for, by position in the corpus
         self._tokens = open_index(
             home,
             # Without the corpus: a text has the same vectors in every one.
-            index_key("late", self.name, self._row, "late_interaction"),
+            models.index_key("late", self.name, self._row, "late_interaction"),
             build=lambda folder: None,  # it is complete when it is empty, and grows with what is asked for
             load=_load,
         )
@@ -349,10 +327,10 @@ def _load(folder: Path) -> TokenVectors:
             return TokenVectors(temporary)
 
 
-def _row(model: str, like: str, run_code: str) -> Row:
+def _row(model: str, like: str, run_code: str) -> models.Row:
     """Return the row of a model, less what sentence-transformers does by itself."""
-    trained = is_trained(find_folder(model))
-    row = require_model(model, "late" if trained else "dense", like, run_code)
+    trained = is_trained(models.find_folder(model))
+    row = models.require_model(model, "late" if trained else "dense", like, run_code)
     if row.bidirectional or row.base:
         raise UsageError(f"{row.name} is more than its folder says; late takes ColBERT-style models and plain encoders")
     # A trained model's marks are in its folder, and sentence-transformers puts them in.
@@ -364,9 +342,9 @@ def is_trained(folder: Path) -> bool:
 
     Of such a one, sentence-transformers would make a model with a new random projection at every load.
     """
-    if any(name == "HF_ColBERT" or name.endswith("ForRetrieval") for name in read_architectures(folder)):
+    if any(name == "HF_ColBERT" or name.endswith("ForRetrieval") for name in models.read_architectures(folder)):
         return True
-    kind = read_class(folder)
+    kind = models.read_class(folder)
     if kind not in ("SentenceTransformer", "MultiVectorEncoder", "ColBERT"):  # the last is PyLate's
         raise DataError(f"the model folder {folder} is a {kind}, which has no vectors of tokens; use another kind")
     return kind != "SentenceTransformer"

@@ -67,7 +67,7 @@ def from_files(row: Row) -> dict[str, bool]:
 
 
 @contextmanager
-def loading(what: str, folder: Path, row: Row) -> Iterator[None]:
+def explaining(what: str, folder: Path, row: Row) -> Iterator[None]:
     """Turn the libraries' exceptions from loading `what`, a part of a model, into a DataError."""
     try:
         yield
@@ -86,7 +86,7 @@ def load_tokenizer(folder: Path, row: Row) -> Any:
     """Return the tokenizer of a model folder, or of the base model of an adapter that has none."""
     own = any((folder / name).is_file() for name in TOKENIZERS)
     place = folder if own else find_base(folder, row.base) or folder
-    with loading("tokenizer", place, row):
+    with explaining("tokenizer", place, row):
         return AutoTokenizer.from_pretrained(place, **from_files(row))
 
 

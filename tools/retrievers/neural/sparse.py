@@ -26,16 +26,7 @@ from tools.errors import DataError
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers.kernels import Postings, complete_lists, run_in_threads
-from tools.retrievers.neural.models import (
-    Row,
-    find_folder,
-    index_key,
-    name_model,
-    open_model,
-    read_architectures,
-    read_class,
-    require_model,
-)
+from tools.retrievers.neural import models
 from tools.retrievers.store import open_index
 from tools.retrievers.vectors.embedding import order_of, require_finite
 
@@ -55,13 +46,13 @@ class Sparse(Retriever):
     def __init__(
         self, corpus: Corpus, home: Path | None, model: str, *, like: str = "", weights: str = "", run_code: str = ""
     ) -> None:
-        self._found = open_model(require_model(model, "sparse", like, run_code), model, weights)
-        self.name = name_model("splade", model, like=like, weights=self._found.weights, run_code=run_code)
+        self._found = models.open_model(models.require_model(model, "sparse", like, run_code), model, weights)
+        self.name = models.name_model("splade", model, like=like, weights=self._found.weights, run_code=run_code)
         ranker = Ranker(corpus.doc_ids)
         self._postings, self._terms = open_index(
             home,
             {
-                **index_key("splade", self.name, self._found.row, "sparse ../kernels", vectors="embedding"),
+                **models.index_key("splade", self.name, self._found.row, "sparse ../kernels", vectors="embedding"),
                 "corpus": corpus.fingerprint,
             },
             build=lambda folder: self._build(corpus, folder),
@@ -71,7 +62,7 @@ class Sparse(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
-        form_of(find_folder(model), require_model(model, "sparse", options["like"], options["run_code"]))
+        form_of(models.find_folder(model), models.require_model(model, "sparse", options["like"], options["run_code"]))
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return how many tokens at the end of a query are more than the model takes."""
@@ -159,18 +150,18 @@ def _read(file: Path, texts: int) -> Weights | None:
     return weights if weights.shape[0] == texts else None
 
 
-def form_of(folder: Path, row: Row) -> str:
+def form_of(folder: Path, row: models.Row) -> str:
     """Name the kind of model in a folder: "saved" (by SparseEncoder), "masked" or "causal" (with its head).
 
     DataError for anything else, of which sentence-transformers would make a sparse encoder with random weights.
     """
     if (folder / "modules.json").is_file():
-        if (kind := read_class(folder)) == "SparseEncoder":
+        if (kind := models.read_class(folder)) == "SparseEncoder":
             return "saved"
         raise DataError(f"the model folder {folder} is a {kind}, not a SparseEncoder; use another kind of retriever")
     if row.bidirectional:
         return "causal"
-    names = read_architectures(folder)
+    names = models.read_architectures(folder)
     if any(name.endswith("ForMaskedLM") for name in names):
         return "masked"
     raise DataError(

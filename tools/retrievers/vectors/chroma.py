@@ -14,7 +14,7 @@ import sqlite3
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.metadata import version
@@ -38,7 +38,7 @@ from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers import Value, spell
 from tools.retrievers.store import name_of, open_index
-from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, vectors_key
+from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, runs, vectors_key
 from tools.retrievers.vectors.exact_search import exact
 
 T = TypeVar("T")
@@ -149,11 +149,6 @@ def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[st
     return {"configuration": {"hnsw": graph}, "embedding_function": None}
 
 
-def _blocks(documents: int) -> Iterator[slice]:
-    for first in range(0, documents, _BLOCK):
-        yield slice(first, min(first + _BLOCK, documents))
-
-
 def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
     """Return the `n` nearest documents that the graph finds for each query, or fewer, and those that tie with them."""
     nearest = list[Rows]()
@@ -217,7 +212,7 @@ def _build(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
         with closing(client):
             collection = client.create_collection(_NAME, **settings)
             progress = Progress("chroma", len(vectors))
-            for block in _blocks(len(vectors)):
+            for block in runs([1] * len(vectors), _BLOCK):
                 ids = [str(row) for row in range(block.start, block.stop)]
                 collection.add(ids=ids, embeddings=vectors[block])
                 progress.add(len(ids))
@@ -268,7 +263,7 @@ class ServerIndex:
 
     def _fill(self, vectors: Vectors, documents: int) -> None:
         progress = Progress(f"chroma at {self._url}", documents)
-        for block in _blocks(documents):
+        for block in runs([1] * documents, _BLOCK):
             ids = [str(row) for row in range(block.start, block.stop)]
             there = set(self._ask(self._collection.get, ids=ids, include=[])["ids"])
             if missing := [row for row in ids if row not in there]:
@@ -285,7 +280,7 @@ class ServerIndex:
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """Return the exact inner products of documents with one query, shape (rows,)."""
         scores = np.empty(len(rows))
-        for block in _blocks(len(rows)):
+        for block in runs([1] * len(rows), _BLOCK):
             vectors = self._vectors(rows[block])
             scores[block] = exact(vectors, np.arange(len(vectors)), query)
         return scores

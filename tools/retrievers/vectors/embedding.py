@@ -4,7 +4,7 @@ Embedders are in neural/ (dense, api); the vectors are searched exactly or by ch
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -118,19 +118,20 @@ def order_of(corpus: Corpus, most: int) -> Order:
     _, rows, text_of = np.unique(digests, axis=0, return_index=True, return_inverse=True)
     longest_first = np.argsort(-lengths[rows], kind="stable")
     places = np.argsort(longest_first)
-    return Order(rows[longest_first], places[text_of.ravel()], _blocks(lengths[rows[longest_first]], most))
+    blocks = runs(lengths[rows[longest_first]].tolist(), _BLOCK_CHARACTERS, most)
+    return Order(rows[longest_first], places[text_of.ravel()], np.array([0, *(block.stop for block in blocks)]))
 
 
-def _blocks(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return where blocks of at most `most` texts of these lengths, in characters, begin, and the end of the last."""
-    blocks, characters = [0], 0
-    for position, length in enumerate(lengths.tolist()):
-        full = position - blocks[-1] == most or characters + length > _BLOCK_CHARACTERS
-        if full and position > blocks[-1]:
-            blocks.append(position)
-            characters = 0
-        characters += length
-    return np.array([*blocks, len(lengths)] if len(lengths) else [0])
+def runs(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slice]:
+    """Yield runs of at most so many `items`, whose sizes add up to at most `most`; one that is larger is alone."""
+    first = total = 0
+    for place, size in enumerate(sizes):
+        if place > first and (place - first == items or total + size > most):
+            yield slice(first, place)
+            first, total = place, 0
+        total += size
+    if sizes:
+        yield slice(first, len(sizes))
 
 
 def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
