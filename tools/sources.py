@@ -11,7 +11,6 @@ import hashlib
 import re
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,8 +33,7 @@ class _Class(NamedTuple):
     docstring: str
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(NamedTuple):
     """What one file contributes."""
 
     code: str  # without comments, formatting and docstrings
@@ -45,8 +43,7 @@ class Module:
     strings: frozenset[str]  # constants that could name a file
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(NamedTuple):
     """The modules that some modules depend on, with themselves, and the libraries that all of these import."""
 
     modules: Mapping[str, Module]
@@ -108,7 +105,6 @@ def _file(name: str, folder: Path, root: Path) -> Path | None:
 
 
 def _imported(module: Module, package: str, folder: Path, root: Path) -> Iterator[str]:
-    """Yield the full names of the modules that a module of `package` imports."""
     for name, dots, names in module.imports:
         parents = package.split(".")
         source = ".".join([*parents[: len(parents) - dots + 1], name]).rstrip(".") if dots else name

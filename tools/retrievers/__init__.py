@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tools import names
 from tools.errors import SextantError, UsageError
@@ -176,8 +176,7 @@ class _Reader:
         return match[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """A class of one of the tables, and what an expression says to its constructor."""
 
     made: Any

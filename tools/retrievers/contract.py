@@ -39,7 +39,8 @@ def run(spec: Spec) -> Iterator[tuple[str, str]]:
         return build(spec, corpus, home, terms=Terms())
 
     made = over(CORPUS)
-    for holds in CHECKS:
+    of_searches = _finds, _narrows, _finds_nothing, _takes_any_text, _repeats_itself, _breaks_ties
+    for holds in (*of_searches, _has_a_name, _keeps_indexes):
         try:
             wrong = next((found for right, found in holds(made, over) if not right), "")
         except Exception as error:  # noqa: BLE001  # of a user's class
@@ -134,9 +135,3 @@ def _keeps_indexes(made: Retriever, over: Over) -> Found:
         for corpus, home in ((CORPUS, folder), (CORPUS, folder), (changed, folder), (CORPUS, file)):
             fresh, kept = over(corpus).search(QUERIES[0], 6), over(corpus, Path(home)).search(QUERIES[0], 6)
             yield kept == fresh, f"{kept}, and in memory {fresh}"
-
-
-CHECKS: tuple[Callable[[Retriever, Over], Found], ...] = (
-    *(_finds, _narrows, _finds_nothing, _takes_any_text, _repeats_itself, _breaks_ties),
-    *(_has_a_name, _keeps_indexes),
-)

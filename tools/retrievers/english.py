@@ -21,9 +21,8 @@ _LONGEST = 255  # characters; a longer word becomes several
 # digits across one of . , ' ; (WB11, WB12), and connectors such as _ join anything (WB13).
 _IDEOGRAPH = r"\u3005-\u3007\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _MARK = r"[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u064b-\u065f\u0900-\u0903\u093a-\u094f\u200d\u00ad\ufe0f]*"
-_NUMBER = (
-    r"\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f\u2460-\u249b\u24ea-\u24ff\u2776-\u2793"  # \w, no letter
-)
+# What is \w and no letter.
+_NUMBER = r"\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f\u2460-\u249b\u24ea-\u24ff\u2776-\u2793"
 _LETTER = rf"(?:[^\W\d_{_IDEOGRAPH}{_NUMBER}]{_MARK})"
 _DIGIT = rf"(?:\d{_MARK})"
 _CONNECTOR = r"[_\u203f\u2040\u2054\ufe33\ufe34\ufe4d-\ufe4f\uff3f]"

@@ -92,7 +92,6 @@ class Rerank(Retriever):
     def __init__(
         self, corpus: Corpus, home: Path | None, first: Retriever, second: Retriever, *, depth: int = 100
     ) -> None:
-        self.require("", 2, {"depth": depth})
         self.parts, self._depth = (first, second), depth
         self.name = spell("rerank", parts=[first.name, second.name], options={"depth": depth})
 

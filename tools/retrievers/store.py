@@ -17,9 +17,8 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tools import disk, sources
 from tools.errors import DataError, UnknownName, UsageError
@@ -94,8 +93,7 @@ def name_of(key: Mapping[str, object]) -> str:
     return f"{key.get('kind', 'index')}-{digest}"
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """One index on disk, or the draft of one."""
 
     name: str

@@ -255,7 +255,7 @@ class TestMoney:
         server.answer = written()
         opened(server, corpus_of(texts))
         prompts = ["\n".join(m["content"] for m in request["messages"]) for request in server.requests]
-        assert tokens_in == pytest.approx(sum(map(annotate.tokens, prompts)), rel=0.1)
+        assert tokens_in == pytest.approx(sum(map(annotate.prompting.tokens, prompts)), rel=0.1)
         nano = price("openai/gpt-5-nano")
         assert f"about ${nano.of(tokens_in, 0, tokens_out):.4f}" in line
 

@@ -76,12 +76,9 @@ class LensIndex(Retriever):
         context: int = 0,
         digest: str = "",
     ) -> None:
-        fused = {"weights": weights, "constant": constant, "depth": depth}
-        self.require("", 1, {"chars": chars, "context": context, **fused})
         if not attribute:
-            raise UsageError(
-                "a lens needs attribute=..., where the task gives it none; docs/decisions/lens-retriever.md"
-            )
+            where = "where the task gives it none; docs/decisions/lens-retriever.md"
+            raise UsageError(f"a lens needs attribute=..., {where}")
         check(model, attribute)
         annotator: Annotator
         if model == "offline":

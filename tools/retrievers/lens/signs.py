@@ -45,12 +45,10 @@ _STANCE = {
     "compares analogy": r"\b(?:like a|as if|as though|imagine|same as|reminds)\b",
     "personal experience everyday anecdote": r"\b(?:my|our|me|i)\b",
 }
-_COMPLAINT = (
-    r"\b(?:no,|wrong|incorrect|that's not|not what i|i said|i asked|i told you|again|you (?:forgot|missed|didn't))"
-)
 _TURN = re.compile(r"\[(User|Assistant)\]:(.*?)(?=\[(?:User|Assistant)\]:|\Z)", re.DOTALL)
 _USER = {
-    "user complains corrects assistant": _COMPLAINT,
+    "user complains corrects assistant": r"\b(?:no,|wrong|incorrect|that's not|not what i|i said|i asked|i told you|"
+    r"again|you (?:forgot|missed|didn't))",
     "user asks to be brief short": r"\b(?:short|brief|one (?:word|line|sentence)|concise|at most|no more than|only)\b",
     "user sets condition constraint rule must": r"\b(?:must|don't|do not|never|without|has to|stay|keep|exactly)\b",
     "user thanks satisfied": r"\b(?:thanks|thank you|perfect|great)\b",

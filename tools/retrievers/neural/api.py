@@ -21,8 +21,7 @@ from tools.models.prices import Price, price
 from tools.models.terms import Terms
 from tools.records import Usage
 from tools.retriever import Search
-from tools.retrievers import Value, spell
-from tools.retrievers.neural.models import Row, find_row
+from tools.retrievers.neural.models import Row, find_row, name_model
 from tools.retrievers.vectors.embedding import Embedder, Vectors, require_finite
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 from tools.text import encodable
@@ -56,11 +55,9 @@ class ApiEmbedder(Embedder):
         UsageError when `model` names no provider and no server.
         """
         if dimensions < 0:
-            raise UsageError(
-                f"dimensions is {dimensions}; it is how many numbers a vector has, or 0 for the model's own"
-            )
-        options: dict[str, Value] = {"dimensions": dimensions, "like": like}
-        self.name = spell("api", model, options={name: value for name, value in options.items() if value})
+            means = "how many numbers a vector has, or 0 for the model's own"
+            raise UsageError(f"dimensions is {dimensions}; it is {means}")
+        self.name = name_model("api", model, dimensions=dimensions, like=like)
         self._row = _row(model, like)
         terms = terms or Terms()
         self._api = Embeddings(model, terms, dimensions=dimensions, cost=list_price(model, like, terms.prices))

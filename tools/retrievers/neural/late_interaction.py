@@ -206,7 +206,6 @@ def _unpack(mapped: "mmap.mmap | bytes", place: _Place) -> tuple[NDArray[np.int8
 
 
 def _write(descriptor: int, content: bytes, offset: int) -> None:
-    """Write all of `content` at `offset`. OSError when it does not fit."""
     while content:
         written = os.pwrite(descriptor, content, offset)
         content, offset = content[written:], offset + written
@@ -262,7 +261,11 @@ class LateInteraction(Retriever):
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         queries = self._encode_queries(searches)
         hits: list[list[Hit]] = [[] for _ in searches]
-        pools = {place: self._pool(search) for place, search in enumerate(searches) if search.among is not None}
+        pools = {
+            place: sorted(self._ranker.rows(set(search.among).difference(search.excluded)))
+            for place, search in enumerate(searches)
+            if search.among is not None
+        }
         self._hold(sorted(set().union(*pools.values())))
         for place, rows in pools.items():
             scores = self._tokens.maxsim([queries[place]], [self._digests[row] for row in rows])[0]
@@ -277,10 +280,6 @@ class LateInteraction(Retriever):
                 hits[place] = self._ranker.top(scores, k, excluded=searches[place].excluded)
         return hits
 
-    def _pool(self, search: Search) -> list[int]:
-        rows = self._ranker.rows(search.among or ())
-        return sorted(set(rows).difference(self._ranker.rows(search.excluded)))
-
     def _encode_queries(self, searches: Sequence[Search]) -> list[Vectors]:
         texts = [self._row.query_text(search.text, search.instruction) for search in searches]
         queries = [vectors.float().cpu().numpy() for _, [vectors] in self._encoder.encode(texts, "query")]
@@ -292,7 +291,6 @@ class LateInteraction(Retriever):
         return indexed_text(self._corpus[self._corpus.doc_ids[row]])
 
     def _hold(self, rows: Sequence[int]) -> None:
-        """Have the token vectors of the documents at these positions."""
         self._digests |= {row: digest_text(self._text(row)) for row in rows if row not in self._digests}
         self._tokens.hold([self._digests[row] for row in rows], lambda missing: self._encode(missing, rows))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import safetensors
 
@@ -172,8 +172,7 @@ def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
     return replace(row, run_code=run_code)
 
 
-@dataclass(frozen=True, slots=True)
-class LocalModel:
+class LocalModel(NamedTuple):
     """A model that runs here. Equal ones load the same."""
 
     row: Row

@@ -43,26 +43,21 @@ class Embedder(Protocol):
     @property
     def dimension(self) -> int:
         """Numbers in a vector."""
-        ...
 
     def key(self) -> Mapping[str, object]:
         """Return all that shapes a document's vector: weights, formats, precision, library versions, our own code."""
-        ...
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of documents, in order; finite, a text of no tokens gets the zero vector."""
-        ...
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of the texts (with their instructions, where the model takes one), in order.
 
         A query's vector is the same to the last bit in any batch.
         """
-        ...
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return how many tokens at the end of a query are more than the model takes."""
-        ...
 
 
 @runtime_checkable
@@ -71,11 +66,9 @@ class Paid(Protocol):
 
     def take_usage(self) -> Usage:
         """Return the usage of `documents` since the last call."""
-        ...
 
     def resume(self, spent: Usage) -> None:
         """Count what an earlier process spent on an unfinished index."""
-        ...
 
 
 def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> MappedVectors:
