@@ -119,10 +119,8 @@ class _Reader:
 
     def error(self, expected: str) -> UsageError:
         found = f"{self.rest()!r}" if self.rest() else "nothing"
-        return UsageError(
-            f"the retriever {self._text!r} has {found} where {expected} is expected; "
-            "the form is KIND, KIND:MODEL, FILE.py:CLASS or KIND(PART,...,option=value)"
-        )
+        form = "KIND, KIND:MODEL, FILE.py:CLASS or KIND(PART,...,option=value)"
+        return UsageError(f"the retriever {self._text!r} has {found} where {expected} is expected; the form is {form}")
 
     def spec(self) -> Spec:
         kind = self._take(_OWN) or self._take(_NAME) or (self._take(r'"[^"]+"') or "").strip('"')

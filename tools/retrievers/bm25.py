@@ -161,7 +161,6 @@ class _Counter:
             self._count([(" ".join(sorted(analyzer.stop_words)).encode(), True)])
 
     def add(self, corpus: Corpus) -> None:
-        """Count the texts of a corpus."""
         progress, block, size = Progress("reading words", len(corpus)), list[tuple[bytes, bool]](), 0
         for row, text in enumerate(corpus.texts(), start=1):
             block.append(self._analyzer.encode(text))
@@ -255,7 +254,6 @@ class BM25(WordRetriever):
         b: float = 0.4,
         analyzer: Literal["plain", "english"] = "plain",
     ) -> None:
-        check(k1, b)
         options: dict[str, Value] = {"k1": k1, "b": b}
         self.name = spell("bm25", options=options | ({} if analyzer == "plain" else {"analyzer": analyzer}))
         self._k1, self._b = k1, b

@@ -51,7 +51,6 @@ class RankBM25(WordRetriever):
     def __init__(
         self, corpus: Corpus, home: Path | None = None, *, k1: float = 1.5, b: float = 0.75, epsilon: float = 0.25
     ) -> None:
-        check(k1, b)
         self._k1, self._b, self._epsilon = k1, b, epsilon
         options = {"k1": k1, "b": b, "epsilon": epsilon}
         self.name = spell("rank_bm25", options=options)

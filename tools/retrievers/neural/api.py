@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tools import session
+from tools.console import brief
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError
 from tools.models.embeddings import Embeddings, NotAccepted, place
@@ -106,7 +107,7 @@ class ApiEmbedder(Embedder):
         new = [text for text in dict.fromkeys(texts) if text not in known]
         for batch in self._batches(new):
             for text, one in zip(new[batch], self._embed(new[batch], kept=True), strict=True):
-                require_finite(one.vector, self.name, f"the query {_beginning(text)}")
+                require_finite(one.vector, self.name, f"the query {brief(text)!r}")
                 with self._lock:  # of several answers, the first
                     known[text] = self._queries.setdefault(text, one)
                     while len(self._queries) > _KEPT_QUERIES:
@@ -172,10 +173,10 @@ class ApiEmbedder(Embedder):
             return _Embedded(vector, max(1, round(longest * (whole - len(text)) / len(text))))
         if refusal.about != "unknown":
             hint = "" if longest or refusal.about == "content" else "; (like=MODEL) says how long a text may be"
-            raise NotAccepted(f"{name} refuses the text {_beginning(text)}: {refusal}{hint}", refusal.about) from None
+            raise NotAccepted(f"{name} refuses the text {brief(text)!r}: {refusal}{hint}", refusal.about) from None
         if not self._api.caller.answered:  # so it is not the text
             raise ProviderRefused(f"{name} refuses: {refusal}; check the name and the options") from None
-        raise RunIncomplete(f"{name} does not answer for the text {_beginning(text)}: {refusal}") from None
+        raise RunIncomplete(f"{name} does not answer for the text {brief(text)!r}: {refusal}") from None
 
     def _request(self, texts: Sequence[str], kept: bool) -> Vectors:
         """Return the vectors of one request, shape (texts, dimension), and book it on the session or the index."""
@@ -248,7 +249,3 @@ def list_price(spec: str, like: str = "", file: Path | None = None) -> Price | N
         return own
     usd = _row(spec, like).price / 1e6 if place(spec)[0] else 0.0
     return Price(input=usd, cached_input=usd, output=0.0, source="tools/retrievers/models.toml") if usd else None
-
-
-def _beginning(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:60]}...")

@@ -45,10 +45,8 @@ def load(found: LocalModel) -> tuple[Any, Any]:
         missing = [name for name in missing if not any(key.endswith(f".{name}") for key in adapter)]
         model = loading.merge_adapter(model, folder)
     if missing:
-        raise DataError(
-            f"{folder} has no trained {missing[0]}, so it is no cross-encoder; "
-            "for one that answers with a word, name a model of its family: like=castorini/monot5-3b-msmarco-10k"
-        )
+        like = "for one that answers with a word, name a model of its family: like=castorini/monot5-3b-msmarco-10k"
+        raise DataError(f"{folder} has no trained {missing[0]}, so it is no cross-encoder; {like}")
     if not row.prompt and model.config.num_labels != 1:
         raise DataError(f"{folder} gives {model.config.num_labels} numbers for a pair; a cross-encoder gives 1")
     if hasattr(model, "score"):
@@ -132,9 +130,8 @@ class PairReader:
 
     def _id_of(self, token: str) -> int:
         if (token_id := self._tokenizer.token_to_id(token)) is None:
-            raise DataError(
-                f"the tokenizer of {self._row.name} has no token {token!r}; is it a model of another family?"
-            )
+            name = self._row.name
+            raise DataError(f"the tokenizer of {name} has no token {token!r}; is it a model of another family?")
         return int(token_id)
 
 

@@ -188,8 +188,10 @@ def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> Sent
     first = modules[0]
     if task:
         first.model = loading.merge_adapter(first.model, folder / task)
-    if row.eos:
-        _append_eos(first.tokenizer)
+    if row.eos and (ids := first.tokenizer("a").input_ids)[-1] != first.tokenizer.eos_token_id:
+        # As it was: the next line writes both anew.
+        first.tokenizer.add_bos_token = ids[0] == first.tokenizer.bos_token_id
+        first.tokenizer.add_eos_token = True
     if row.bidirectional:
         _attend_both_ways(first.model, folder)
     if len(modules) == 1 and isinstance(first, Transformer):
@@ -236,16 +238,8 @@ def _require_weights(model: Any, folder: Path, row: Row) -> None:
         model.name_or_path, config=model.config, device_map="meta", output_loading_info=True, **loading.from_files(row)
     )
     if missing := [name for name in report["missing_keys"] if "pooler" not in name]:  # no pooler is used
-        raise DataError(
-            f"the weights in {folder} lack {min(missing)} and {len(missing) - 1} more; is it another model?"
-        )
-
-
-def _append_eos(tokenizer: Any) -> None:
-    ids = tokenizer("a").input_ids
-    if ids[-1] != tokenizer.eos_token_id:
-        tokenizer.add_bos_token = ids[0] == tokenizer.bos_token_id  # as it was: the next line writes both anew
-        tokenizer.add_eos_token = True
+        lacking = f"{min(missing)} and {len(missing) - 1} more"
+        raise DataError(f"the weights in {folder} lack {lacking}; is it another model?")
 
 
 def _attend_both_ways(model: Any, folder: Path) -> None:
@@ -258,9 +252,8 @@ def _attend_both_ways(model: Any, folder: Path) -> None:
         ids = torch.tensor([[1, 2, 3], [1, 2, 4]], device=next(model.parameters()).device)
         first, second = model(input_ids=ids, attention_mask=torch.ones_like(ids))[0][:, 0]
     if torch.equal(first, second):
-        raise DataError(
-            f"the model in {folder} needs attention to both sides, which this transformers does not give it"
-        )
+        lacking = "attention to both sides, which this transformers does not give it"
+        raise DataError(f"the model in {folder} needs {lacking}")
 
 
 class _Divide(torch.nn.Module):

@@ -259,7 +259,10 @@ class LateInteraction(Retriever):
         return load_tokens(self._found, is_trained(self._found.folder))
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        queries = self._encode_queries(searches)
+        texts = [self._row.query_text(search.text, search.instruction) for search in searches]
+        queries = [vectors.float().cpu().numpy() for _, [vectors] in self._encoder.encode(texts, "query")]
+        for search, vectors in zip(searches, queries, strict=True):
+            require_finite(vectors, self.name, f"the query {search.text[:80]!r}")
         hits: list[list[Hit]] = [[] for _ in searches]
         pools = {
             place: sorted(self._ranker.rows(set(search.among).difference(search.excluded)))
@@ -279,13 +282,6 @@ class LateInteraction(Retriever):
             for place, scores in zip(some, scored, strict=True):
                 hits[place] = self._ranker.top(scores, k, excluded=searches[place].excluded)
         return hits
-
-    def _encode_queries(self, searches: Sequence[Search]) -> list[Vectors]:
-        texts = [self._row.query_text(search.text, search.instruction) for search in searches]
-        queries = [vectors.float().cpu().numpy() for _, [vectors] in self._encoder.encode(texts, "query")]
-        for search, vectors in zip(searches, queries, strict=True):
-            require_finite(vectors, self.name, f"the query {search.text[:80]!r}")
-        return queries
 
     def _text(self, row: int) -> str:
         return indexed_text(self._corpus[self._corpus.doc_ids[row]])

@@ -73,11 +73,9 @@ def explaining(what: str, folder: Path, row: Row) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError) as error:
         if "trust_remote_code" in str(error) and not row.run_code:
-            raise DataError(
-                f"the {what} in {folder} is Python code of its own, which may do anything with your files and keys; "
-                f"read it, and allow just that code with the option run_code={digest_code(folder, row.base)} of this "
-                "retriever"
-            ) from error
+            allow = f"allow just that code with the option run_code={digest_code(folder, row.base)} of this retriever"
+            can = "which may do anything with your files and keys"
+            raise DataError(f"the {what} in {folder} is Python code of its own, {can}; read it, and {allow}") from error
         line = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise DataError(f"the {what} in {folder} cannot be loaded: {line}") from error
 

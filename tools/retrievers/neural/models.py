@@ -218,9 +218,8 @@ def versions(*packages: str) -> dict[str, str]:
     try:
         return {package: version(package) for package in packages}
     except PackageNotFoundError as error:
-        raise UsageError(
-            f"encoder=int8 needs the package {error.name}, which is not installed: pip install 'sextant[int8]'"
-        ) from None
+        lacking = f"the package {error.name}, which is not installed: pip install 'sextant[int8]'"
+        raise UsageError(f"encoder=int8 needs {lacking}") from None
 
 
 def name_model(kind: str, model: str, **options: Value) -> str:
@@ -279,10 +278,8 @@ def _downloaded(model: str) -> Path:
         return folder
     snapshots = sorted((kept / "snapshots").glob("*"), key=lambda folder: folder.stat().st_mtime)
     if not snapshots:
-        raise DataError(
-            f"the model {model} is not on this machine; run `hf download {name}` where there is a network, "
-            "or give a folder that has it"
-        )
+        todo = f"run `hf download {name}` where there is a network, or give a folder that has it"
+        raise DataError(f"the model {model} is not on this machine; {todo}")
     return snapshots[-1]
 
 

@@ -28,10 +28,8 @@ _OPSET = 17  # of ONNX: the newest that torch's exporter by tracing is sure of
 
 def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn.Module:
     """Return an encoder's `transformer` with 8-bit weights, kept under `home` as an index of kind "encoder"."""
-    if transformer.config.model_type not in FAMILIES:
-        raise UsageError(
-            f"encoder=int8 is for the families {', '.join(FAMILIES)}; {model.folder} is {transformer.config.model_type}"
-        )
+    if (family := transformer.config.model_type) not in FAMILIES:
+        raise UsageError(f"encoder=int8 is for the families {', '.join(FAMILIES)}; {model.folder} is {family}")
     key = {
         "kind": "encoder",
         "weights": model.weights,

@@ -164,7 +164,6 @@ def form_of(folder: Path, row: models.Row) -> str:
     names = models.read_architectures(folder)
     if any(name.endswith("ForMaskedLM") for name in names):
         return "masked"
-    raise DataError(
-        f"the model folder {folder} ({', '.join(names) or 'no architecture named'}) is no sparse encoder: "
-        "it has no modules.json of a SparseEncoder, and no head of a masked language model"
-    )
+    what = f"the model folder {folder} ({', '.join(names) or 'no architecture named'})"
+    lacks = "it has no modules.json of a SparseEncoder, and no head of a masked language model"
+    raise DataError(f"{what} is no sparse encoder: {lacks}")

@@ -94,9 +94,8 @@ class Chroma(Retriever):
                 raise UsageError(f"chroma: {name} is {options[name]}; it is a whole number of at least 2")
         url = options["url"]
         if url and not (is_server(url) and urlsplit(url).path in ("", "/")):
-            raise UsageError(
-                "chroma: url is that of a Chroma server, as in url=http://host:8000, without password, path or query"
-            )
+            form = "as in url=http://host:8000, without password, path or query"
+            raise UsageError(f"chroma: url is that of a Chroma server, {form}")
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return how many tokens at the end of `text` are more than the embedder's model takes."""
