@@ -80,6 +80,13 @@ class WordRetriever(Retriever):
     dtype: ClassVar[type[np.floating[Any]]] = np.float32  # of weights and scores
     above: ClassVar[float] = 0.0  # what a score must be over: the documents that share a word have more
 
+    @classmethod
+    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+        """Refuse parameters that are out of BM25's range."""
+        k1, b = options.get("k1", 0.0), options.get("b", 0.0)
+        if k1 < 0 or not 0 <= b <= 1:
+            raise UsageError(f"BM25 takes k1 of 0 or more and b from 0 to 1, not k1={k1} and b={b}")
+
     def open(
         self, corpus: Corpus, home: Path | None, analyzer: Analyzer, key: Mapping[str, object], ranker: Ranker
     ) -> None:
@@ -260,11 +267,6 @@ class BM25(WordRetriever):
         key = {"kind": "bm25", "k1": k1, "b": b, "analyzer": analyzer}
         self.open(corpus, home, analyzer_of(analyzer), key, Ranker(corpus.doc_ids))
 
-    @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
-        """Refuse parameters that are out of range."""
-        check(options.get("k1", 0.0), options.get("b", 0.0))
-
     def weigh(self, statistics: Statistics) -> Weights:
         """Return the weights of the postings; bm25s rounds the idf before it multiplies."""
         documents = len(statistics.lengths)
@@ -279,9 +281,3 @@ class BM25S(BM25):
     def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
         super().__init__(corpus, home, k1=1.5, b=0.75)
         self.name = "bm25s"
-
-
-def check(k1: float, b: float) -> None:
-    """UsageError for parameters that are out of BM25's range."""
-    if k1 < 0 or not 0 <= b <= 1:
-        raise UsageError(f"BM25 takes k1 of 0 or more and b from 0 to 1, not k1={k1} and b={b}")

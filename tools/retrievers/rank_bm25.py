@@ -14,9 +14,8 @@ never seen: that is what the published figures measure. `PoolBM25` repeats it.
 import math
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rank_bm25 import BM25Okapi
@@ -25,7 +24,7 @@ from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers import spell
-from tools.retrievers.bm25 import Analyzer, Statistics, WordRetriever, check
+from tools.retrievers.bm25 import Analyzer, Statistics, WordRetriever
 from tools.retrievers.kernels import Weights
 
 # As OBLIQ-Bench's WildChat script, the only one there that calls rank_bm25: lower case, everything but ASCII letters,
@@ -56,11 +55,6 @@ class RankBM25(WordRetriever):
         self.name = spell("rank_bm25", options=options)
         ranker = Ranker(corpus.doc_ids, tie_order=np.arange(len(corpus))[::-1])
         self.open(corpus, home, _ANALYZER, {"kind": "rank_bm25", **options}, ranker)
-
-    @classmethod
-    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
-        """Refuse parameters that are out of range."""
-        check(options["k1"], options["b"])
 
     def weigh(self, statistics: Statistics) -> Weights:
         """Return BM25Okapi's idf, whose mean is a sum in order of first appearance, and its norm."""

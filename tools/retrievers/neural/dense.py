@@ -4,8 +4,8 @@ Vectors are kept and searched in vectors/; the model itself is in encoder.py.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,26 +91,26 @@ class SentenceEmbedder(Embedder):
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of documents, shape (texts, dimension); a text of no tokens gets the zero vector."""
-        row = self._found.row
-        return self._vectors(texts, [row.document_text(text) for text in texts], "document", row.document_prefix())
+        return self._vectors(texts, "document", self._found.row.document_text)
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension), the same to the last bit in any batch."""
-        row, vectors = self._found.row, np.empty((len(searches), self.dimension), dtype=np.float32)
+        vectors = np.empty((len(searches), self.dimension), dtype=np.float32)
         for place, search in enumerate(searches):
-            whole, before = row.query_text(search.text, search.instruction), row.query_prefix(search.instruction)
-            vectors[place] = self._vectors([search.text], [whole], "query", before)
+            read = partial(self._found.row.query_text, instruction=search.instruction)
+            vectors[place] = self._vectors([search.text], "query", read)
         return vectors
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return how many tokens at the end of a query are more than the model takes."""
         return self._encoder.left_out(self._found.row.query_text(text, instruction))
 
-    def _vectors(self, texts: Sequence[str], formatted: Sequence[str], task: str, before: str) -> Vectors:
-        """Return the vectors of `texts`, which the model reads as `formatted`, where they follow `before`."""
+    def _vectors(self, texts: Sequence[str], task: str, read: Callable[[str], str]) -> Vectors:
+        """Return the vectors of `texts`, each of which the model reads as what `read` makes of it."""
+        before, _, _ = read("\0").partition("\0")  # what stands before any text
         prompt = before.rstrip(" ")  # a blank at its end belongs to the word after it
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         filled = [place for place, text in enumerate(texts) if _WORD.search(text) or self._encoder.has_tokens(text)]
-        for places, made in self._encoder.encode([formatted[place][len(prompt) :] for place in filled], task, prompt):
+        for places, made in self._encoder.encode([read(texts[n])[len(prompt) :] for n in filled], task, prompt):
             vectors[[filled[place] for place in places]] = made
         return vectors

@@ -84,22 +84,12 @@ class Row:
 
     def query_text(self, text: str, instruction: str = "") -> str:
         """Format a query for the model. An instruction goes in only where the model was trained with one."""
-        return self._query_format(instruction).format(query=text, instruction=instruction)
-
-    def query_prefix(self, instruction: str) -> str:
-        """Return the part of a formatted query before its text."""
-        return self._query_format(instruction).partition("{query}")[0].format(instruction=instruction)
+        form = self.query if instruction or not self.query_plain else self.query_plain
+        return form.format(query=text, instruction=instruction)
 
     def document_text(self, text: str) -> str:
         """Format a document, given its title and text, joined, for the model."""
         return self.document.format(text=text)
-
-    def document_prefix(self) -> str:
-        """Return the part of a formatted document before its text."""
-        return self.document.partition("{text}")[0].format()
-
-    def _query_format(self, instruction: str) -> str:
-        return self.query if instruction or not self.query_plain else self.query_plain
 
 
 @cache
@@ -303,9 +293,8 @@ def _lacking(folder: Path) -> str:
     if not adapter and not (inner / "config.json").is_file():
         return "config.json"
     has_tokenizer = any((place / name).is_file() for place in (inner, folder) for name in TOKENIZERS)
-    return _lacking_weights(inner) or (
-        "" if has_tokenizer or adapter else "a tokenizer (tokenizer.json, vocab.txt or the like)"
-    )
+    tokenizer = "" if has_tokenizer or adapter else "a tokenizer (tokenizer.json, vocab.txt or the like)"
+    return _lacking_weights(inner) or tokenizer
 
 
 def _is_json(path: Path) -> bool:
@@ -323,10 +312,9 @@ def _lacking_weights(folder: Path) -> str:
     indexes = [read_settings(index) for index in sorted(folder.glob("*.index.json"))]
     shards = {name for index in indexes for name in index.get("weight_map", {}).values()}
     named = sorted(shards) or [name for name in _WEIGHTS if (folder / name).is_file()]
-    files = [folder / name for name in named]
-    if not files:
+    if not named:
         return f"its weights ({_WEIGHTS[0]})"
-    for file in files:
+    for file in map(folder.joinpath, named):
         if not file.is_file():
             return f"the weights {file.name}"
         if not _is_whole(file):
