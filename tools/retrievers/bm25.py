@@ -158,9 +158,7 @@ class _Counter:
     def __init__(self, analyzer: Analyzer) -> None:
         self._analyzer, self._reading = analyzer, analyzer.reading()
         integers = np.empty(0, dtype=np.int64)
-        self._words = Words(
-            np.full(2, -1, np.int32), integers, np.zeros(1, dtype=np.int64), np.empty(0, dtype=np.uint8)
-        )
+        self._words = Words(np.full(2, -1, np.int32), integers, np.zeros(1, np.int64), np.empty(0, np.uint8))
         self._seen = self._place = integers  # see kernels.count
         self._known = self._documents = 0  # words and documents
         self._counts = list[Counts]()

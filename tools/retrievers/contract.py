@@ -1,7 +1,6 @@
 """What holds for every retriever, as checks over a tiny corpus: `python -m tools.retrievers check SPEC`.
 
-The docstring of a check says what has to hold. It yields whether it does, and what else was found. What a kind computes
-is not checked here.
+The docstring of a check says what has to hold. It yields whether it does, and what else was found.
 """
 
 import math

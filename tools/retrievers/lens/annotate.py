@@ -143,10 +143,8 @@ class ModelAnnotator:
                 self._fill(session, list(documents), max(map(len, texts)), notes)
             if len(texts) == BATCH and not any(notes.values()) and not self._useful:
                 notes.clear()  # it will not do better with all the others
-                raise RunIncomplete(
-                    f"lens: nothing that {self._model.name} answered about {BATCH} texts could be used; "
-                    "take another model, or try again"
-                )
+                answers = f"nothing that {self._model.name} answered about {BATCH} texts could be used"
+                raise RunIncomplete(f"lens: {answers}; take another model, or try again")
         except Exception as error:  # noqa: BLE001  # returned with the annotations so far, and raised by the caller
             problem = self._explain(error, "; what was annotated is kept, and the same command goes on")
         self._useful |= any(notes.values())

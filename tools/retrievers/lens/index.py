@@ -98,9 +98,9 @@ class LensIndex(Retriever):
             salvage=True,  # what was paid for and is whole stays
         )
         if not any(note.text.strip() for note in notes.stream()):
+            again = f"`python -m tools.retrievers delete {name_of(key)}` to have them made again"
             raise DataError(
-                f"lens: none of the annotations by {model} says anything; take another attribute, or "
-                f"`python -m tools.retrievers delete {name_of(key)}` to have them made again"
+                f"lens: none of the annotations by {model} says anything; take another attribute, or {again}"
             )
         text, annotations = part(corpus), part(notes)
         options: dict[str, Value] = {"attribute": attribute, "model": model, "chars": chars, "query": query}
@@ -200,11 +200,9 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
         progress.add(len(notes))
     if annotator.paid:
         cost = "an unknown price" if spent.list_usd is None else f"${spent.list_usd:.4f} at list price"
-        _LOG.log(
-            level,
-            f"lens: annotated so far with {spent.calls:,} calls, {spent.input_tokens:,} tokens in and "
-            f"{spent.output_tokens:,} out, {cost}{''.join(f'; {n} {what}' for what, n in tally.items() if n)}",
-        )
+        used = f"{spent.calls:,} calls, {spent.input_tokens:,} tokens in and {spent.output_tokens:,} out, {cost}"
+        troubles = "".join(f"; {n} {what}" for what, n in tally.items() if n)
+        _LOG.log(level, f"lens: annotated so far with {used}{troubles}")
     if fault:
         raise fault
 

@@ -140,9 +140,8 @@ def _failure(text: str) -> list[str]:
     requests = [said for who, said in turns if who == "User"]
     answers = [said for who, said in turns if who == "Assistant"]
     found = _signs(_USER, "\n".join(requests)) + _signs(_ASSISTANT, "\n".join(answers))
-    found.append(
-        "long conversation many turns" if len(requests) > 2 else "several turns" if len(requests) > 1 else "one turn"
-    )
+    several = "long conversation many turns" if len(requests) > 2 else "several turns"
+    found.append(several if len(requests) > 1 else "one turn")
     if any(_alike(a, b) for a, b in pairwise(requests)):
         found.append("user repeats the same request again")
     if any(_alike(a, b) for a, b in pairwise(answers)):

@@ -50,14 +50,11 @@ class CrossEncoder(Retriever):
         from tools.retrievers.neural.cross_model import PairReader, load, workers  # imports torch: seconds
 
         found = open_model(require_model(model, "cross", like, run_code), model, weights)
-        self.name = name_model(
-            "cross", model, like=like, weights=found.weights, max_tokens=max_tokens, run_code=run_code
-        )
+        options = {"like": like, "weights": found.weights, "max_tokens": max_tokens, "run_code": run_code}
+        self.name = name_model("cross", model, **options)
         # Loaded here and not with the first search, so that a model that cannot rank stops a run before it starts.
         self._reader = PairReader(*load(found), found.row, max_tokens)
-        self._workers = workers
-        self._corpus = corpus
-        self._row = found.row
+        self._corpus, self._row, self._workers = corpus, found.row, workers
         self._scores = dict[tuple[str, str], float]()  # of a query as the model reads it, and a doc_id
 
     @classmethod

@@ -1,8 +1,7 @@
 """Models that turn each text into a vector, into weights of terms, or into a vector a token, by sentence-transformers.
 
 A folder that the library saved is loaded as it is, any other as its row of models.toml says. Beyond the library, this
-merges adapters, refuses missing weights (which it would draw at random), and never pads texts, so that a text's output
-does not depend on its batch.
+merges adapters, refuses missing weights (which it would draw at random), and never pads a text: no batch changes it.
 """
 
 from collections import defaultdict
@@ -133,8 +132,7 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
     """Load a model of weights of terms; `form` is "saved", "masked" or "causal", see form_of in sparse.py.
 
     A masked language model gets SPLADE's pooling, as the first SPLADE models were published; so does a decoder whose
-    tokens attend to both sides (Lion, Zeng et al. 2025), whose logits are first divided by the fourth root of the
-    model's width, as in its authors' code.
+    tokens attend to both sides (Lion, Zeng et al. 2025), whose logits its authors divide by the fourth root of its width.
     """
     folder, row, where = model.folder, model.row, device()
     with loading.explaining("model", folder, row):

@@ -64,9 +64,9 @@ class _Place(NamedTuple):
 class TokenVectors:
     """The vectors of the tokens of texts in one folder, by the 16-byte digests of the texts, and MaxSim over them.
 
-    Vectors are added on first use. Two files grow together: `vectors`, and `records` with each text's place in it. Only
-    whole records count, and a text whose checksum is wrong is encoded again, because a writer can be killed at any
-    time. Threads and processes share it.
+    Vectors are added on first use. Two files grow together: `vectors`, and `records` with each text's place in it. As a
+    writer may be killed, only whole records count, and a text whose checksum is wrong is encoded again. Threads and
+    processes share it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -97,10 +97,8 @@ class TokenVectors:
                 for position, vectors in encode(sorted(missing.values())):
                     self._add(digests[position], vectors)
             except OSError as error:
-                raise RunIncomplete(
-                    f"token vectors cannot be written to {self._folder}: {error.strerror}; "
-                    "make room, and the same command goes on"
-                ) from error
+                why = f"{error.strerror}; make room, and the same command goes on"
+                raise RunIncomplete(f"token vectors cannot be written to {self._folder}: {why}") from error
             finally:
                 self._map()
 
@@ -235,13 +233,9 @@ class LateInteraction(Retriever):
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
         self._digests = dict[int, bytes]()  # of the texts that were asked for, by position in the corpus
-        self._tokens = open_index(
-            home,
-            # Without the corpus: a text has the same vectors in every one.
-            models.index_key("late", self.name, self._row, "late_interaction"),
-            build=lambda folder: None,  # it is complete when it is empty, and grows with what is asked for
-            load=_load,
-        )
+        # Without the corpus: a text has the same vectors in every one. It grows with what is asked for.
+        key = models.index_key("late", self.name, self._row, "late_interaction")
+        self._tokens = open_index(home, key, build=lambda folder: None, load=_load)
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:

@@ -139,13 +139,8 @@ def _plain(model: str, kind: Kind) -> Row:
         for name in ("query", "document" if prompts.get("document") else "passage")
     )
     # Where the score is an inner product, lengths say something; the default is a cosine.
-    return Row(
-        model,
-        kind,
-        query=query + "{query}",
-        document=document + "{text}",
-        normalize=own.get("similarity_fn_name") != "dot",
-    )
+    normalize = own.get("similarity_fn_name") != "dot"
+    return Row(model, kind, query=query + "{query}", document=document + "{text}", normalize=normalize)
 
 
 def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:

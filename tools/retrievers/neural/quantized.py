@@ -1,7 +1,6 @@
 """An encoder's transformer with 8-bit weights, for the CPU: exported to ONNX, quantised, and run by onnxruntime.
 
-Activations are quantised too, with one scale for a batch. So texts are computed one at a time, and a text's vector does
-not depend on others.
+Activations are quantised too, with one scale for a batch; so texts are computed one at a time.
 """
 
 import logging
@@ -30,12 +29,8 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
     """Return an encoder's `transformer` with 8-bit weights, kept under `home` as an index of kind "encoder"."""
     if (family := transformer.config.model_type) not in FAMILIES:
         raise UsageError(f"encoder=int8 is for the families {', '.join(FAMILIES)}; {model.folder} is {family}")
-    key = {
-        "kind": "encoder",
-        "weights": model.weights,
-        "versions": versions("onnx", "onnxruntime", "torch", "transformers"),
-        "code": code(neural="quantized"),
-    }
+    libraries = versions("onnx", "onnxruntime", "torch", "transformers")
+    key = {"kind": "encoder", "weights": model.weights, "versions": libraries, "code": code(neural="quantized")}
     return open_index(
         home,
         key,

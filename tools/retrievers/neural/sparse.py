@@ -49,12 +49,10 @@ class Sparse(Retriever):
         self._found = models.open_model(models.require_model(model, "sparse", like, run_code), model, weights)
         self.name = models.name_model("splade", model, like=like, weights=self._found.weights, run_code=run_code)
         ranker = Ranker(corpus.doc_ids)
+        key = models.index_key("splade", self.name, self._found.row, "sparse ../kernels", vectors="embedding")
         self._postings, self._terms = open_index(
             home,
-            {
-                **models.index_key("splade", self.name, self._found.row, "sparse ../kernels", vectors="embedding"),
-                "corpus": corpus.fingerprint,
-            },
+            {**key, "corpus": corpus.fingerprint},
             build=lambda folder: self._build(corpus, folder),
             load=lambda folder: (Postings(folder, ranker), np.load(folder / "terms.npy")),
         )
@@ -90,9 +88,8 @@ class Sparse(Retriever):
     def _build(self, corpus: Corpus, folder: Path) -> None:
         """Encode each distinct text once, block by block, then sort all weights by term."""
         order = order_of(corpus, _BLOCK_TEXTS)
-        files = {
-            folder / f"block-{first}.npz": order.rows[first:last] for first, last in pairwise(order.blocks.tolist())
-        }
+        bounds = pairwise(order.blocks.tolist())
+        files = {folder / f"block-{first}.npz": order.rows[first:last] for first, last in bounds}
         done = sum(len(block) for file, block in files.items() if file.is_file())  # of an interrupted build
         progress = Progress(self.name, len(order.rows), "texts", done=done)
         blocks = []
