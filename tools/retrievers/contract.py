@@ -1,6 +1,6 @@
 """What holds for every retriever, as checks over a tiny corpus: `python -m tools.retrievers check SPEC`.
 
-The docstring of a check says what has to hold. It yields whether it does, and what else was found.
+A check's docstring says what has to hold; it yields whether it does, and what was found. Figures are not checked.
 """
 
 import math

@@ -50,8 +50,9 @@ class CrossEncoder(Retriever):
         from tools.retrievers.neural.cross_model import PairReader, load, workers  # imports torch: seconds
 
         found = open_model(require_model(model, "cross", like, run_code), model, weights)
-        options = {"like": like, "weights": found.weights, "max_tokens": max_tokens, "run_code": run_code}
-        self.name = name_model("cross", model, **options)
+        self.name = name_model(
+            "cross", model, like=like, weights=found.weights, max_tokens=max_tokens, run_code=run_code
+        )
         # Loaded here and not with the first search, so that a model that cannot rank stops a run before it starts.
         self._reader = PairReader(*load(found), found.row, max_tokens)
         self._corpus, self._row, self._workers = corpus, found.row, workers

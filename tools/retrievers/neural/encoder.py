@@ -132,7 +132,7 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
     """Load a model of weights of terms; `form` is "saved", "masked" or "causal", see form_of in sparse.py.
 
     A masked language model gets SPLADE's pooling, as the first SPLADE models were published; so does a decoder whose
-    tokens attend to both sides (Lion, Zeng et al. 2025), whose logits its authors divide by the fourth root of its width.
+    tokens attend to both sides (Lion, Zeng et al. 2025), with logits divided by the fourth root of the width.
     """
     folder, row, where = model.folder, model.row, device()
     with loading.explaining("model", folder, row):
