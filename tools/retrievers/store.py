@@ -2,8 +2,7 @@
 
 A folder is complete or absent: an index is written into a draft beside its place, under a lock, and moved there in one
 step with the sizes and checksums of its files. So two processes that need the same index build it once, and altered
-bytes are noticed. A draft outlives the process that wrote it, for the next build to go on from. Several people may
-write one home.
+bytes are noticed. A draft outlives its process, for the next build to go on from. Several people may write one home.
 """
 
 import hashlib

@@ -81,8 +81,7 @@ def check(model: str, attribute: str) -> None:
 class ModelAnnotator:
     """Annotates texts by a language model on the `terms` of a run. Threads share it.
 
-    `attribute` is the name of a lens, or, with blanks in it, an attribute in words. `window` is how many tokens the
-    model takes, 0 where the price table has it.
+    `attribute` names a lens, or, with blanks in it, is one in words. `window` is in tokens, 0 for the price table's.
     """
 
     batch, workers = BATCH, WORKERS  # texts in a call of `annotate`, and calls at a time

@@ -98,10 +98,8 @@ class LensIndex(Retriever):
             salvage=True,  # what was paid for and is whole stays
         )
         if not any(note.text.strip() for note in notes.stream()):
-            todo = (
-                f"take another attribute, or `python -m tools.retrievers delete {name_of(key)}` to have them made again"
-            )
-            raise DataError(f"lens: none of the annotations by {model} says anything; {todo}")
+            again = f"or `python -m tools.retrievers delete {name_of(key)}` to have them made again"
+            raise DataError(f"lens: none of the annotations by {model} says anything; take another attribute, {again}")
         text, annotations = part(corpus), part(notes)
         options: dict[str, Value] = {"attribute": attribute, "model": model, "chars": chars, "query": query}
         options |= {"weights": tuple(map(float, weights)) or (1.0, 1.0), "constant": constant, "depth": depth}

@@ -1,8 +1,7 @@
 """Embeddings from a provider's API, or from any server that speaks OpenAI's embeddings protocol.
 
 `api:openai/text-embedding-3-large` asks the provider, `api:MODEL@http://host:port/v1` a server. Keys are read from the
-environment, and are in no name, index or message. Left out: the providers' batch jobs (half the price, a day's wait),
-and several requests at a time.
+environment, and are in no name, index or message. Left out: batch jobs (half the price, a day's wait), parallel calls.
 """
 
 import threading
@@ -44,8 +43,7 @@ class _Embedded(NamedTuple):
 class ApiEmbedder(Embedder):
     """Vectors from an API. Threads share it.
 
-    A provider may change a model, and need not give the same bits twice. So documents' vectors are kept as they came,
-    and a query is sent once in a process.
+    A provider need not give the same bits twice: documents' vectors are kept as they came, and a query is sent once.
     """
 
     sends = True

@@ -215,8 +215,7 @@ def estimate(vectors, query, first, last, out):  # type: ignore[no-untyped-def]
 def exact(vectors, rows, query):  # type: ignore[no-untyped-def]
     """Return the inner products of some rows of float32 vectors with a float32 query, shape (rows,), float64.
 
-    Products of two float32 numbers are exact in float64, and the sums are made in one order, so the result is the same
-    on every machine and in every batch.
+    Products of two float32 numbers are exact in float64, and sums have one order: on every machine, in every batch.
     """
     scores = np.empty(len(rows))
     fours = len(query) // 4 * 4
