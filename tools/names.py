@@ -108,13 +108,9 @@ def user_line(error: BaseException) -> str:
     """Return the innermost line of a user's own code that led to an error: " (my_agent.py, line 3)"; "" for none."""
     if hasattr(error, "user_line"):  # of another process
         return str(error.user_line)
-    own = [
-        f" ({Path(frame.filename).name}, line {frame.lineno})"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if _is_own(frame.filename)
-    ]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
     said = isinstance(error, SyntaxError) and str(error.filename).endswith(".py")  # in its message
-    return own[-1] if own and not said else ""
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own and not said else ""
 
 
 def _is_own(file: str) -> bool:

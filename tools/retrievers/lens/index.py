@@ -186,16 +186,19 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     def annotate(batch: list[str]) -> Annotated:
         return annotator.annotate([_beginning(corpus[texts[digest]], chars) for digest in batch])
 
-    for batch, annotated in _annotate_batches(annotate, annotator.workers, pending):
-        notes = {d: note for d, note in zip(batch, annotated.texts, strict=True) if note is not None}
-        row = {"annotations": notes, "usage": usage_json(annotated.usage)}
-        disk.append_line(path, json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace"))
-        spent += annotated.usage
-        tally["answers could not be used"] += annotated.unusable
-        tally["texts have no annotation that could be used"] += sum(not note for note in notes.values())
-        tally["prompts were shortened to fit the model"] += annotated.shortened
-        fault = fault or annotated.fault
-        progress.add(len(notes))
+    for some in (pending[:1], pending[1:]):  # the first alone: it shows whether the model is of any use
+        if fault:
+            break
+        for batch, annotated in _annotate_in_threads(annotate, annotator.workers, some):
+            notes = {d: note for d, note in zip(batch, annotated.texts, strict=True) if note is not None}
+            row = {"annotations": notes, "usage": usage_json(annotated.usage)}
+            disk.append_line(path, json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+            spent += annotated.usage
+            tally["answers could not be used"] += annotated.unusable
+            tally["texts have no annotation that could be used"] += sum(not note for note in notes.values())
+            tally["prompts were shortened to fit the model"] += annotated.shortened
+            fault = fault or annotated.fault
+            progress.add(len(notes))
     if annotator.paid:
         cost = "an unknown price" if spent.list_usd is None else f"${spent.list_usd:.4f} at list price"
         used = f"{spent.calls:,} calls, {spent.input_tokens:,} tokens in and {spent.output_tokens:,} out, {cost}"
@@ -221,19 +224,8 @@ Annotate = Callable[[list[str]], Annotated]  # of a batch, which is a list of di
 Finished = tuple[list[str], Annotated]
 
 
-def _annotate_batches(annotate: Annotate, workers: int, batches: Sequence[list[str]]) -> Iterator[Finished]:
-    """Yield each batch as it ends. After a fault no more are begun; those in flight are yielded."""
-    for some in (batches[:1], batches[1:]):  # the first alone: it shows whether the model is of any use
-        faults = 0
-        for batch, annotated in _annotate_in_threads(annotate, workers, some):
-            faults += annotated.fault is not None
-            yield batch, annotated
-        if faults:
-            return
-
-
 def _annotate_in_threads(annotate: Annotate, workers: int, batches: Sequence[list[str]]) -> Iterator[Finished]:
-    """Annotate batches in threads. After a Ctrl-C, those in flight are waited for a while: they are paid for."""
+    """Yield each batch as it ends; after a fault, or a while after a Ctrl-C, those in flight: they are paid for."""
     todo, stopped = iter(batches), threading.Event()  # an iterator over a list: threads may share it
     done: SimpleQueue[Finished | BaseException] = SimpleQueue()
 

@@ -199,8 +199,7 @@ class FolderIndex:
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """Return the exact inner products of documents with one query, shape (rows,)."""
-        scores: Scores = exact(np.asarray(self._vectors), rows, query)
-        return scores
+        return np.asarray(exact(np.asarray(self._vectors), rows, query))
 
 
 def _build(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
