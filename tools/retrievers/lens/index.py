@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -90,13 +91,8 @@ class LensIndex(Retriever):
         made = hashlib.blake2b(shaping.encode(), digest_size=4).hexdigest()
         if digest not in ("", made):
             raise DataError(f"lens: the annotations of {model} have the digest {made}, not {digest}; leave digest out")
-        notes = open_index(
-            home,
-            key,
-            build=lambda folder: _annotate_all(annotator, corpus, chars, folder),
-            load=lambda folder: _load_notes(corpus, chars, folder),
-            salvage=True,  # what was paid for and is whole stays
-        )
+        build, load = partial(_annotate_all, annotator, corpus, chars), partial(_load_notes, corpus, chars)
+        notes = open_index(home, key, build=build, load=load, salvage=True)  # what was paid for and is whole stays
         if not any(note.text.strip() for note in notes.stream()):
             again = f"or `python -m tools.retrievers delete {name_of(key)}` to have them made again"
             raise DataError(f"lens: none of the annotations by {model} says anything; take another attribute, {again}")

@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -31,21 +32,17 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
         raise UsageError(f"encoder=int8 is for the families {', '.join(FAMILIES)}; {model.folder} is {family}")
     libraries = versions("onnx", "onnxruntime", "torch", "transformers")
     key = {"kind": "encoder", "weights": model.weights, "versions": libraries, "code": code(neural="quantized")}
-    return open_index(
-        home,
-        key,
-        build=lambda place: _export(transformer, model.folder, place),
-        load=lambda place: _Quantized(transformer.config, (place / _FILE).read_bytes()),
-    )
+    build = partial(_export, transformer, model.folder)
+    return open_index(home, key, build=build, load=lambda place: _Quantized(transformer.config, place / _FILE))
 
 
 class _Quantized(torch.nn.Module):
     """Maps one text's token ids, shape (1, tokens), to its last hidden states, shape (1, tokens, width)."""
 
-    def __init__(self, config: Any, weights: bytes) -> None:
+    def __init__(self, config: Any, file: Path) -> None:
         super().__init__()
         self.config = config
-        self._weights = weights
+        self._weights = file.read_bytes()
         self._running: dict[int, Any] = {}  # by their number of threads, which a session of onnxruntime keeps
         self._opening = Lock()
 

@@ -170,18 +170,13 @@ class FolderIndex:
         self._vectors = vectors
         self.dimension = vectors.shape[1]
         key = {**key, "chromadb": version("chromadb")}
-        self._collection = open_index(
-            home,
-            key,
-            build=lambda folder: _build(folder / "chroma", settings, vectors),
-            load=lambda folder: self._open(folder / "chroma"),
-        )
+        self._collection = open_index(home, key, build=partial(_build, settings, vectors), load=self._open)
 
     def _open(self, folder: Path) -> Any:
         stack = ExitStack()
         private = stack.enter_context(disk.temporary_folder())
         weakref.finalize(self, stack.close)
-        for path in folder.iterdir():
+        for path in (folder / "chroma").iterdir():
             if path.is_dir():
                 (private / path.name).symlink_to(path.resolve())
             else:
@@ -202,8 +197,9 @@ class FolderIndex:
         return np.asarray(exact(np.asarray(self._vectors), rows, query))
 
 
-def _build(folder: Path, settings: dict[str, Any], vectors: Vectors) -> None:
+def _build(settings: dict[str, Any], vectors: Vectors, folder: Path) -> None:
     """Make a collection of all `vectors`, by row number. OSError when Chroma cannot write it, as on a full disk."""
+    folder = folder / "chroma"
     shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
     try:
         client = _client(str(folder))

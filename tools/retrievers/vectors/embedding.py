@@ -5,6 +5,7 @@ Embedders are in neural/ (dense, api); the vectors are searched exactly or by ch
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -77,12 +78,8 @@ def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> Mappe
     They are made if they are not under `home`. A build that was killed goes on after its last complete block.
     DataError when the embedder gives anything but one finite vector a text; earlier blocks are kept.
     """
-    return open_index(
-        home,
-        vectors_key(embedder, corpus),
-        build=lambda folder: _embed_all(embedder, corpus, folder),
-        load=lambda folder: open_memmap(folder / "vectors.npy", "r"),
-    )
+    key, build = vectors_key(embedder, corpus), partial(_embed_all, embedder, corpus)
+    return open_index(home, key, build=build, load=lambda folder: open_memmap(folder / "vectors.npy", "r"))
 
 
 def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
