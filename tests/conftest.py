@@ -7,7 +7,7 @@ import signal
 import ssl
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,25 +95,22 @@ def shell():
 @pytest.fixture
 def server():
     """A local server that speaks the OpenAI protocol; tests say what it answers."""
-    made = OpenAIServer()
-    yield made
-    made.close()
+    with closing(OpenAIServer()) as made:
+        yield made
 
 
 @pytest.fixture
 def bad():
     """A server that does what it is told to do wrong, and keeps books of its own."""
-    made = BadServer()
-    yield made
-    made.close()
+    with closing(BadServer()) as made:
+        yield made
 
 
 @pytest.fixture
 def elsewhere():
     """Another server of that kind, to which nobody has been sent by the user."""
-    made = BadServer()
-    yield made
-    made.close()
+    with closing(BadServer()) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -434,40 +434,33 @@ _IN_AND_OUT = ((-5, -1), ("120", "4"), (10**18, 10**18), (12.5, 3.25), (True, Fa
 ABSURD_USAGE: tuple[Any, ...] = (MISSING, None, {}, [], "none")
 ABSURD_USAGE += tuple({"prompt_tokens": one, "completion_tokens": other} for one, other in _IN_AND_OUT)
 
+
+def _by_kind(*faults: Fault) -> dict[str, Fault]:
+    return {fault.kind: fault for fault in faults}
+
+
 # By what they do to a call. Waits are short, so that tests are.
-GOOD: dict[str, Fault] = {
-    one.kind: one
-    for one in (
-        fine(), latency(0.05), chunked(), continued(), closes(), says_close(), ends_with_close(), trickle(0.0005),
-        rate_headers(0, "20ms"), usage(MISSING),
-    )
-}  # fmt: skip
-PASSING: dict[str, Fault] = {  # the provider's: another try may do
-    one.kind: one
-    for one in (
-        throttled(), failing(500), failing(502), failing(503), failing(529), refused(0.05), reset(), hung_up(),
-        reset_inside(), silent(), stalls(), chunks_stall(), chunks_end(), empty_choice(), cut_json(), bad_utf8(),
-        page(), huge(), broke_off(), broke_off(whole=True), broke_off("server_error", whole=True),
-    )
-}  # fmt: skip
-REFUSING: dict[str, Fault] = {  # nobody will be answered
-    one.kind: one
-    for one in (
-        unauthorized(), no_quota(),
-        told("LiteLLM", 422, "Budget has been exceeded! Current cost: 2.1, Max budget: 2.0", "budget_exceeded"),
-        told("Anthropic", 400, "Your credit balance is too low to access the Anthropic API."),
-        broke_off(402, message="Insufficient credits"), moved("http://127.0.0.1:9/v1/chat/completions?key=1"),
-    )
-}  # fmt: skip
-UNCLEAR: dict[str, Fault] = {  # no use in trying again at once, and nothing that is said of the text
-    one.kind: one
-    for one in (
-        told("DeepSeek", 400, "The `reasoning_content` in the thinking mode must be passed back to the API."),
-        told("unprocessable", 422, "Input should be a valid string"), walled(403), walled(413),
-        broke_off(400, message="Provider returned error"),
-    )
-}  # fmt: skip
-OWN: dict[str, Fault] = {one.kind: one for one in (too_long(), filtered_400(), filtered(), null_content())}  # no outage
+GOOD = _by_kind(
+    fine(), latency(0.05), chunked(), continued(), closes(), says_close(), ends_with_close(), trickle(0.0005),
+    rate_headers(0, "20ms"), usage(MISSING),
+)  # fmt: skip
+PASSING = _by_kind(  # the provider's: another try may do
+    throttled(), failing(500), failing(502), failing(503), failing(529), refused(0.05), reset(), hung_up(),
+    reset_inside(), silent(), stalls(), chunks_stall(), chunks_end(), empty_choice(), cut_json(), bad_utf8(),
+    page(), huge(), broke_off(), broke_off(whole=True), broke_off("server_error", whole=True),
+)  # fmt: skip
+REFUSING = _by_kind(  # nobody will be answered
+    unauthorized(), no_quota(),
+    told("LiteLLM", 422, "Budget has been exceeded! Current cost: 2.1, Max budget: 2.0", "budget_exceeded"),
+    told("Anthropic", 400, "Your credit balance is too low to access the Anthropic API."),
+    broke_off(402, message="Insufficient credits"), moved("http://127.0.0.1:9/v1/chat/completions?key=1"),
+)  # fmt: skip
+UNCLEAR = _by_kind(  # no use in trying again at once, and nothing that is said of the text
+    told("DeepSeek", 400, "The `reasoning_content` in the thinking mode must be passed back to the API."),
+    told("unprocessable", 422, "Input should be a valid string"), walled(403), walled(413),
+    broke_off(400, message="Provider returned error"),
+)  # fmt: skip
+OWN = _by_kind(too_long(), filtered_400(), filtered(), null_content())  # no outage
 # Scripts
 
 Script = Callable[[int, Body], Fault]

@@ -19,11 +19,11 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conftest import lines
 from openai_server import OpenAIServer, _reply
 
 TRANSCRIPT = "Search in the language of the transcript: say it as a speaker in the room would have said it."
@@ -38,14 +38,11 @@ LUCKY = 0.3  # queries on which the plain model does well by itself
 SAMPLED = 0.5  # calls at temperature 1 in which it does
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the model knows of the document that a query wants: its words, of which it says one phrase."""
-
-    phrases: tuple[str, str]
+# What a model knows of the document that a query wants, by the query's text: two phrases, of which it says one.
+Known = dict[str, tuple[str, str]]
 
 
-def write_task(folder: Path, queries: int, seed: int = 0) -> dict[str, Wanted]:
+def write_task(folder: Path, queries: int, seed: int = 0) -> Known:
     """A data folder in OBLIQ-Bench's layout; what a model may know of it, by the text of a query.
 
     Of every second query the document says the second phrase, and so comes back from no search with the first.
@@ -66,7 +63,7 @@ def write_task(folder: Path, queries: int, seed: int = 0) -> dict[str, Wanted]:
         text = "In the matter of {} somebody spoke of {} {} {} and then of {} {} {}.".format(
             drawn.choice(TOPICS), *described
         )
-        known[text] = Wanted((" ".join(first), " ".join(second)))
+        known[text] = " ".join(first), " ".join(second)
         asked.append({"_id": f"Q{number}", "text": text})
         judged.append((f"Q{number}", gold))
     # Ids say nothing: they are drawn, so that no order of documents gives the right one away.
@@ -74,13 +71,11 @@ def write_task(folder: Path, queries: int, seed: int = 0) -> dict[str, Wanted]:
     place = folder / "tip-of-tongue" / "congress"
     (place / "corpus").mkdir(parents=True)
     (place / "queries+qrels").mkdir()
-    _lines(
-        place / "corpus/corpus.jsonl",
-        [json.dumps({"_id": one, "text": text}) for one, text in zip(ids, documents, strict=True)],
-    )
-    _lines(place / "queries+qrels/queries.jsonl", [json.dumps(one) for one in asked])
+    rows = [{"_id": one, "text": text} for one, text in zip(ids, documents, strict=True)]
+    lines(place / "corpus/corpus.jsonl", map(json.dumps, rows))
+    lines(place / "queries+qrels/queries.jsonl", map(json.dumps, asked))
     rows = [f"{query_id}\t{ids[gold]}\t1" for query_id, gold in judged]
-    _lines(place / "queries+qrels/qrels.tsv", ["query-id\tcorpus-id\tscore", *rows])
+    lines(place / "queries+qrels/qrels.tsv", ["query-id\tcorpus-id\tscore", *rows])
     return known
 
 
@@ -92,10 +87,6 @@ def _words(drawn: random.Random):
         if word not in seen:
             seen.add(word)
             yield word
-
-
-def _lines(path: Path, rows: Sequence[str]) -> None:
-    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +128,10 @@ def _fields(text: str) -> dict[str, str]:
 class Model:
     """Answers requests. `able` has all skills; `ignores` none that its prompt teaches; `noisy` a draw for a request."""
 
-    def __init__(
-        self,
-        known: dict[str, Wanted],
-        *,
-        lucky: float = LUCKY,
-        able: bool = False,
-        ignores: bool = False,
-        noisy: bool = False,
-    ) -> None:
+    def __init__(self, known: Known, *, lucky=LUCKY, able=False, ignores=False, noisy=False) -> None:
         self.known = known
         self.lucky, self.able, self.ignores, self.noisy = lucky, able, ignores, noisy
-        self._vocabulary = {word for wanted in known.values() for phrase in wanted.phrases for word in phrase.split()}
+        self._vocabulary = {word for phrases in known.values() for phrase in phrases for word in phrase.split()}
         self._came: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.proposals = 0  # requests for a text that is not about a query
@@ -204,14 +187,14 @@ class Model:
         words = re.findall(r"\w{6}", description.partition("spoke of")[2])
         angles = (" ".join(words[:3]), " ".join(words[3:]))
         if TRANSCRIPT in skills:
-            angles = self.known[description].phrases
+            angles = self.known[description]
         return angles[1] if earlier and ANGLE in skills else angles[0]
 
     def _select(self, asked: Asked, skills: set[str]) -> list[str]:
         shown = json.loads(asked.fields["passages"])
         if STRICT not in skills:
             return [one["id"] for one in shown]
-        phrases = self.known[asked.fields["description"]].phrases
+        phrases = self.known[asked.fields["description"]]
         return [one["id"] for one in shown if any(phrase in one["text"] for phrase in phrases)]
 
 

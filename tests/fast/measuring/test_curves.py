@@ -217,9 +217,8 @@ def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):
             for found in result["axes"].values():
                 [row] = found["curves"]
                 assert row["mean"][-1] == row["end"] == exact
-                assert (row["low"][-1], row["high"][-1]) == pytest.approx(
-                    (run.scores["metrics"][metric]["low"], run.scores["metrics"][metric]["high"])
-                )
+                bounds = [run.scores["metrics"][metric][side] for side in ("low", "high")]
+                assert [row["low"][-1], row["high"][-1]] == pytest.approx(bounds)
                 assert row["ended"][-1] == 1.0 and row["spent"][-1] == pytest.approx(row["cost"])
 
 
@@ -286,17 +285,15 @@ def test_the_table_the_plot_and_the_csv_say_the_same(miniature, command, tmp_pat
     for row in found["curves"]:
         kept = [float(one["mean"]) for one in rows if one["run"] == row["run"] and one["axis"] == "searches"]
         assert kept == row["mean"]
-    assert {float(one["budget"]) for one in rows if one["axis"] == "searches" and one["front"] == "1"} == {
-        point["budget"] for point in found["front"]
-    }
+    front = {float(one["budget"]) for one in rows if one["axis"] == "searches" and one["front"] == "1"}
+    assert front == {point["budget"] for point in found["front"]}
     assert curves_svg(result) == svg.read_text() and curves_csv(result) == table.read_text()
     assert all(path.name in svg.read_text() for path in paths) and "searches a query, at most" in svg.read_text()
     printed = command(*paths).out
     assert "Pareto front: 1: " in printed and "at its end" in printed and "mini: bundled" in printed
     for row in found["curves"]:
-        assert f"{row['end']:.4f}" in next(
-            line for line in printed.splitlines() if line.startswith(f" {row['label']} ")
-        )
+        [line] = [line for line in printed.splitlines() if line.startswith(f" {row['label']} ")][:1]
+        assert f"{row['end']:.4f}" in line
 
 
 def test_a_table_or_plot_does_not_take_the_place_of_a_file_of_a_run(scripted, command):

@@ -142,17 +142,6 @@ def test_with_repeats_the_interval_covers_and_the_test_errs_as_often_as_they_say
     assert within(np.mean([p <= 0.05 for p in ps]), 0.05, 400)
 
 
-def test_pooled_repeats_would_be_called_different_where_only_queries_are():
-    # Ten runs of each over 20 queries are not 200 queries: nested, the test errs as often as it says; pooled, often.
-    generator, nested, pooled = np.random.default_rng(14), [], []
-    for _ in range(200):
-        before, after = repeated(generator, 20, (10, 10), 0.2, 0.1)
-        nested.append(sign_flip((after - before).mean(axis=1).tolist(), permutations=499))
-        pooled.append(sign_flip((after - before).ravel().tolist(), permutations=499))
-    assert within(np.mean([p <= 0.05 for p in nested]), 0.05, 200)
-    assert np.mean([p <= 0.05 for p in pooled]) > 0.4
-
-
 @settings(max_examples=50)
 @given(st.lists(st.floats(0.0001, 1), min_size=1, max_size=12))
 def test_holm_rejects_what_stepping_down_rejects(ps):

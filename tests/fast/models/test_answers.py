@@ -174,15 +174,8 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
     ledgers, sent = {run: answers.ledger(run) for run in ("one", "two")}, {"one": [], "two": []}
     for number in range(300):
         run, fault = rng.choice(["one", "two"]), rng.choice(["", "", "429", "timeout"])
-        usage = Usage(
-            calls=0 if fault else 1,
-            input_tokens=rng.randrange(1000),
-            output_tokens=rng.randrange(100),
-            paid_usd=rng.random(),
-            list_usd=rng.random(),
-            unmetered=rng.randrange(2),
-            reasoning_tokens=rng.randrange(9),
-        )
+        counts = {name: rng.randrange(9) for name in ("input_tokens", "output_tokens", "unmetered", "reasoning_tokens")}
+        usage = Usage(calls=0 if fault else 1, paid_usd=rng.random(), list_usd=rng.random(), **counts)
         sent[run].append((fault, usage))
         if fault:
             ledgers[run].book("tiny", usage, fault=fault, query_id="q", key=key(number))

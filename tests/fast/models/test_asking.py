@@ -1,6 +1,5 @@
 """Answers that cannot be used: asked for once more with what was wrong, then a fault of the system, counted by kind."""
 
-import contextvars
 from pathlib import Path
 
 import dspy
@@ -12,7 +11,7 @@ from tools.models import lm
 from tools.models.prompting import Fault, Passage, UnusableAnswer, ask, filled, known_ids, within
 from tools.records import Query, Usage
 from tools.retrievers.bm25 import BM25
-from tools.session import Toolbox, current
+from tools.session import Toolbox
 
 SHOWN = ["d1", "d2"]
 GOOD = {"selected": '["d2"]', "observations": "blue"}
@@ -37,11 +36,7 @@ UNUSABLE = {
     "nested too deep": ({**GOOD, "selected": "[" * 4000 + "]" * 4000}, "unparsable", "too broken"),
     "too many stray quotes": ({**GOOD, "selected": '["' + 'a "b ' * 4_000}, "unparsable", "too broken"),
     "refused in words": ({"raw": "I'm sorry, but I can't help with that."}, "refused", "only to be judged"),
-    "refused with a typographer's apostrophe": (
-        {"raw": "I\u2019m sorry, I can\u2019t."},
-        "refused",
-        "only to be judged",
-    ),
+    "refused as it is typeset": ({"raw": "I\u2019m sorry, I can\u2019t."}, "refused", "only to be judged"),
     "refused by the protocol": ({"refusal": "no"}, "refused", "only to be judged"),
     "filtered": ({"raw": "", "finish": "content_filter"}, "refused", "only to be judged"),
 }
@@ -102,12 +97,6 @@ def test_a_list_of_blank_texts_is_empty_and_a_number_out_of_range_is_of_the_wron
     for value in bad:
         with pytest.raises(Fault, match=said):
             check({"x": value})
-
-
-def test_without_a_session_an_answer_is_still_repaired(server):
-    answers(server, {"raw": "hm"}, GOOD)
-    contextvars.Context().run(lambda: [current() is None or pytest.fail("open"), read(server)])
-    assert len(server.requests) == 2
 
 
 def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_nothing(run, server):

@@ -68,16 +68,12 @@ def test_an_answer_is_shown_by_the_beginning_of_its_key(cache, paid, server, tmp
         assert "[[ ## rewritten ## ]]" in shown["outputs"][0] and shown["usage"]["calls"] == 1
     assert shown["messages"] in [sent["messages"] for sent in server.requests] and shown["settings"]["temperature"] == 0
     told = cache("show", key).out
-    assert (
-        "──── system ────\nYour input fields are:" in told and f"──── answer ────\n{shown['outputs'][0][:20]}" in told
-    )
-    (row,) = [
-        one for one in cache("list", "--calls", "--run", paid["run"], "--json").json["calls"] if one["key"] == key
-    ]
-    assert (
-        row["begins"].startswith("[[ ## rewritten ## ]]")
-        and f"{key}  {row['at']}  {row['query_id']}" in cache("list", "--calls").out
-    )
+    assert "──── system ────\nYour input fields are:" in told
+    assert f"──── answer ────\n{shown['outputs'][0][:20]}" in told
+    calls = cache("list", "--calls", "--run", paid["run"], "--json").json["calls"]
+    [row] = [one for one in calls if one["key"] == key]
+    assert row["begins"].startswith("[[ ## rewritten ## ]]")
+    assert f"{key}  {row['at']}  {row['query_id']}" in cache("list", "--calls").out
 
 
 def test_a_run_that_keeps_no_prompts_is_the_same_run_and_keeps_none(cache, run, server):

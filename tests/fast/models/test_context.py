@@ -11,7 +11,7 @@ from agents import AGENTS
 from evals.measuring.comparison import compare
 from evals.running.request import find_retrievers, parse_parameters
 from programs import PROGRAMS
-from programs.multihop import MultiHop, ReadPassages
+from programs.multihop import MultiHop
 from tools.corpus import Corpus
 from tools.models import lm, offline, prompting
 from tools.models.adapter import Adapter
@@ -50,11 +50,6 @@ def test_tokens_are_counted_without_a_download_and_markers_in_a_text_are_text(mo
     counts = [prompting.tokens(text) for text in ("The octopus has three hearts.", "naïve 東京", "<|endoftext|>")]
     assert counts == [7, 4, 7], "as tiktoken's o200k_base has them"
     assert not list(tmp_path.iterdir())
-
-
-def test_without_a_known_window_everything_fits():
-    with lm.connect("tiny@http://127.0.0.1:9/v1").active():
-        assert prompting.fits(dspy.Predict(ReadPassages), description="x" * 10**7)
 
 
 def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):

@@ -195,6 +195,11 @@ def rows(runs, name):
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
+def prompts(runs):
+    """Those of each candidate of the one compilation in `runs`."""
+    return [prompt for row in rows(runs, "candidates.jsonl") for prompt in row["prompts"].values()]
+
+
 def test_judgements_make_another_compilation_and_a_default_that_is_spelled_out_does_not(compiles):
     about = {"program": "query_to_doc", "task": "twitter", "optimizer": "labeled"}
     assert len(folders(compiles(**about))) == 1
@@ -219,12 +224,7 @@ def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_w
     assert compiles("--lm", server.spec, "-O", "candidates=3", **about).code == 0
     assert [one.signature.instructions for one in QueryToDoc(empty).predictors()] == plain
 
-    instructions = [
-        prompt["instructions"]
-        for row in rows(tmp_path / "runs", "candidates.jsonl")
-        for prompt in row["prompts"].values()
-    ]
-    ruled = [text for text in instructions if "Rule" in text]
+    ruled = [one["instructions"] for one in prompts(tmp_path / "runs") if "Rule" in one["instructions"]]
     assert sorted(re.findall(r"Rule \d+", " ".join(ruled))) == [f"Rule {number}" for number in range(1, len(ruled) + 1)]
     assert len(ruled) == 3 and all(text.startswith(plain[0]) for text in ruled)
 
@@ -235,12 +235,7 @@ def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_w
 def test_demonstrations_of_an_agent_are_cut_however_long_its_history_was(compiles, tmp_path):
     words = ("-P", "steps=8", "--metric", "R@100", "-O", "threshold=0.01", "-O", "demos=1", "--limit", "8")
     assert compiles(*words, program="react", optimizer="bootstrap").code == 0
-    demos = [
-        demo
-        for row in rows(tmp_path / "runs", "candidates.jsonl")
-        for one in row["prompts"].values()
-        for demo in one["demos"]
-    ]
+    demos = [demo for prompt in prompts(tmp_path / "runs") for demo in prompt["demos"]]
     lists = [value for demo in demos for value in within(demo, list)]
     texts = [text for value in lists for text in within(value, str)]
     assert demos and max(map(len, lists)) == SHOWN == 6 and max(map(len, texts)) == CUT == 400
@@ -269,11 +264,8 @@ TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniatu
 
 
 def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
-    handed = []
-    found = {"usage": usage_json(Usage())}
-    monkeypatch.setattr(
-        compilation, "run", lambda request: handed.append(request.time_limit) or Ran(tmp_path, None, found)
-    )
+    handed, ran = [], Ran(tmp_path, None, {"usage": usage_json(Usage())})
+    monkeypatch.setattr(compilation, "run", lambda request: handed.append(request.time_limit) or ran)
     monkeypatch.setattr(compilation, "compare", lambda runs, metrics: {"comparisons": []})
     assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     assert len(handed) == 2 and 0 < handed[1] <= handed[0] < 600

@@ -206,10 +206,8 @@ def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_ma
     submission = answer(toolbox, server, solutions=file, solution_chars=27)
     [prompt] = prompts(server)
     assert "which ferry sank\n\nSolution:\nDive for it." in prompt
-    assert (
-        "The ferry of port d003.\\n\\nSolution:\\nAsk [ [ ## ranked ## ] ] the" in prompt and "the crew" not in prompt
-    )
-    assert prompt.count("Solution:") == 2
+    assert "The ferry of port d003.\\n\\nSolution:\\nAsk [ [ ## ranked ## ] ] the" in prompt
+    assert "the crew" not in prompt and prompt.count("Solution:") == 2
     assert submission.trace.notes == ["solutions: 1 of 12 candidates have one, the query has one"]
     judged = next(step for step in submission.trace.steps if step.tool == "judge")
     assert judged.shown == judged.lengths, "what is shown of a document is its own text"

@@ -200,13 +200,10 @@ class TwoInputs(dspy.Module):
         (lambda search: [search], "returned list"),
         (Broken, "cannot be made: RuntimeError: no key (test_own.py, line "),
         (TwoInputs, "has the inputs image, question"),
-        (StateGraph(dict), "has none of messages, query"),
+        (StateGraph(dict).add_node("keep_two", keep_two).add_edge(START, "keep_two"), "has none of messages, query"),
     ],
 )
 def test_what_is_no_program_is_refused_in_one_line(made, said, corpus):
-    if isinstance(made, StateGraph):
-        made.add_node("keep_two", keep_two)
-        made.add_edge(START, "keep_two")
     with pytest.raises(UsageError) as refused:
         outcome(made, corpus)
     assert said in str(refused.value) and "\n" not in str(refused.value)

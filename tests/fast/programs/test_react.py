@@ -11,7 +11,7 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import lm
 from tools.models.prompting import UnusableAnswer
-from tools.records import Document, Query, Usage
+from tools.records import Document, Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox, current
 
@@ -177,18 +177,6 @@ def test_a_conversation_that_grows_too_long_loses_its_oldest_results_and_says_so
     shortened = [step for step in submission.trace.steps if step.tool == "shorten"]
     assert shortened and "oldest" in shortened[-1].argument
     assert "left out" in str(server.requests[-1]["messages"]) and len(server.requests) == 7
-
-
-def test_calls_with_tools_are_kept_and_not_paid_for_again(server, toolbox, place):
-    turns = [BLOOD, [("select", {"doc_ids": ["d1"]})], NOTHING]
-    Scripted(server, turns)
-    model = lm.connect(server.spec)
-    model.begin(place, Usage())
-    first = searched(toolbox, model)
-    again = lm.connect(server.spec)
-    again.begin(place, Usage())
-    assert searched(toolbox, again).ranking == first.ranking and len(server.requests) == 3
-    assert again.terms.budget.calls == 3
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,9 @@ def colbert(tmp_path_factory):
     bert = Transformer(str(tiny_models.bert(folder / "bert")), query_expansion=expansion, document_length=16)
     torch.manual_seed(1)
     project = Dense(32, 24, bias=False, activation_function=torch.nn.Identity(), module_input_name="token_embeddings")
-    modules = [
-        bert,
-        project,
-        MultiVectorMask(skiplist_words=[".", ","]),
-        Normalize(module_input_name="token_embeddings"),
-    ]
+    mask, norm = MultiVectorMask(skiplist_words=[".", ","]), Normalize(module_input_name="token_embeddings")
     prompts = {"query": "query: ", "document": "passage: "}
-    MultiVectorEncoder(modules=modules, prompts=prompts, device="cpu").save(str(folder / "saved"))
+    MultiVectorEncoder(modules=[bert, project, mask, norm], prompts=prompts, device="cpu").save(str(folder / "saved"))
     return folder / "saved"
 
 

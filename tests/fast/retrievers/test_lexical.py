@@ -103,11 +103,7 @@ def test_thousands_of_ties_at_the_cut_are_broken_by_doc_id():
 def test_what_a_corpus_knows_of_its_words_is_counted_right(corpus):
     statistics = BM25(corpus).statistics()
     assert statistics.documents == 6
-    assert {word: statistics.frequency[word] for word in ("blood", "octopus", "giraffe")} == {
-        "blood": 5,
-        "octopus": 2,
-        "giraffe": 1,
-    }
+    assert [statistics.frequency[word] for word in ("blood", "octopus", "giraffe")] == [5, 2, 1]
     assert set(statistics.frequency) == {word for document in corpus.values() for word in tokens(document.text)}
     lengths = [len(tokens(document.text)) for document in corpus.values()]
     assert statistics.average_length == sum(lengths) / 6

@@ -88,18 +88,12 @@ def test_what_breaks_the_contract_is_found_by_the_check(folder, command_of, righ
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "of_mine.py:Idle",
-            "is no retriever; write a subclass of tools.retriever.Retriever with a method _search_many",
-        ),
+        ("of_mine.py:Idle", "is no retriever; write a subclass of tools.retriever.Retriever with a method _search"),
         ("of_mine.py:idle", "no retriever in"),
         ("of_mine.py:Bare", "its constructor takes `corpus`"),
         ("of_mine.py:Typed", "options by keyword, with a default and a type: str, int"),
         ("of_mine.py:Fails(k=x)", "k is 'x', which is not a whole number"),
-        (
-            "fusion(bm25,of_mine.py:Fails)",
-            "of_mine.py:Fails cannot be built: ValueError: 3 is no good (of_mine.py, line 16)",
-        ),
+        ("fusion(bm25,of_mine.py:Fails)", "cannot be built: ValueError: 3 is no good (of_mine.py, line 16)"),
         ("of_mine.py", "the form is KIND, KIND:MODEL, FILE.py:CLASS"),
         ("elsewhere/of_mine.py:Fails", "there is no file elsewhere/of_mine.py"),
     ],

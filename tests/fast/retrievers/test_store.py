@@ -103,19 +103,6 @@ def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_
     assert store.list_kept(tmp_path) == [] and store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
 
 
-def test_an_index_that_is_deleted_while_it_is_mapped_stays_readable(tmp_path):
-    import numpy as np
-
-    mapped = store.open_index(
-        tmp_path,
-        KEY,
-        build=lambda folder: np.save(folder / "a.npy", np.arange(5)),
-        load=lambda folder: np.load(folder / "a.npy", mmap_mode="r"),
-    )
-    store.delete(tmp_path, store.name_of(KEY))
-    assert store.list_kept(tmp_path) == [] and mapped.tolist() == [0, 1, 2, 3, 4]
-
-
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken(tmp_path):
     lock = tmp_path / f".{store.name_of(KEY)}.lock"
     held = []

@@ -42,13 +42,6 @@ def test_every_id_is_found_and_none_beside_them(count, tmp_path):
     assert [doc_id in kept for doc_id in strangers] == [doc_id in set(ids) for doc_id in strangers]
 
 
-@pytest.mark.parametrize(("length", "kept"), [(100, 32_768), (3_000, 10_000), (400_000, 1_024)])
-def test_as_many_documents_stay_in_memory_as_32_megabytes_hold(length, kept, tmp_path):
-    store((Document(str(number), "x" * length) for number in range(3)), tmp_path / "x")
-    held = StoredCorpus(tmp_path / "x")._read.cache_info().maxsize
-    assert held == pytest.approx(kept, rel=0.1) and 1_024 <= held <= 32_768
-
-
 def test_the_second_opening_reads_no_document_again(tmp_path):
     place = tmp_path / "corpora" / "x"
     open_or_store(place, lambda: iter([Document("a", "one"), Document("b", "two")]))

@@ -118,14 +118,9 @@ def test_a_hostile_document_is_data_in_its_field_and_a_ranking_is_one_of_documen
 
 
 def test_a_document_whose_id_or_tool_is_obeyed_is_counted(server):
-    said = iter(
-        [
-            [("search", {"query": QUERY.text})],
-            [("shell", {"command": "rm"}), ("search", {"query": "call the shell tool command"})],
-            [("select", {"doc_ids": ["PWNED", "d1"]})],
-            [("finish", {"doc_ids": []})],
-        ]
-    )
+    obeyed = [("shell", {"command": "rm"}), ("search", {"query": "call the shell tool command"})]
+    ends = [("select", {"doc_ids": ["PWNED", "d1"]})], [("finish", {"doc_ids": []})]
+    said = iter([[("search", {"query": QUERY.text})], obeyed, *ends])
     server.answer = lambda prompt: {"tool_calls": next(said)}
     toolbox = Toolbox(CORPUS, BM25(CORPUS))
     with lm.connect(server.spec).active():

@@ -5,6 +5,7 @@ import gzip
 import json
 import shutil
 import sqlite3
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -103,37 +104,23 @@ def _read_journal(path: Path) -> None:
     Books(path.parent, {})
 
 
-PROMPT = {"instructions": "", "demos": [{"a": "b"}], "fields": ["in a: str"]}
+def _trajectories(path: Path) -> None:
+    for _ in read_trajectories(path, world()):
+        pass
+
+
+CANDIDATE = {"digest": "d", "prompts": {"a": {"instructions": "", "demos": [], "fields": []}}, "parameters": {}}
+RUN = b"q1 Q0 d1 1 2.5 x\n"
+FOREIGN = {"query_id": "q1", "trace": {"steps": STEPS}, "usage": USED, "scores": [1]}
 FILES = {
     "cassette": ("x.jsonl", _cassette, lambda path: list(read_cassette(path))),
     "compiled": ("compiled.json", _compiled, compiled.read),
     "evaluations": ("evaluations.jsonl", _journal, _read_journal),
-    "candidates": (
-        "candidates.jsonl",
-        lambda path: _lines(
-            {"digest": "d", "prompts": {"a": {"instructions": "", "demos": [], "fields": []}}, "parameters": {}}
-        ),
-        _read_journal,
-    ),
-    "trajectories": (
-        "x.jsonl",
-        lambda path: _lines(
-            {"query_id": "q1", "trace": {"steps": STEPS}, "usage": USED, "scores": [1]},
-            {"query_id": "q2", "steps": STEPS[:1]},
-        ),
-        lambda path: list(read_trajectories(path, world())),
-    ),
-    "atif": ("x.jsonl", _atif, lambda path: list(read_trajectories(path, world()))),
-    "trec": (
-        "x",
-        lambda path: b"q1 Q0 d1 1 2.5 x\nq2 Q0 d3 1 1 x\n",
-        lambda path: RunFile(path, world(), encoded=True),
-    ),
-    "gzip": (
-        "x.gz",
-        lambda path: gzip.compress(b"q1 Q0 d1 1 2.5 x\n" * 50),
-        lambda path: RunFile(path, world(), encoded=False),
-    ),
+    "candidates": ("candidates.jsonl", lambda _: _lines(CANDIDATE), _read_journal),
+    "trajectories": ("x.jsonl", lambda _: _lines(FOREIGN, {"query_id": "q2", "steps": STEPS[:1]}), _trajectories),
+    "atif": ("x.jsonl", _atif, _trajectories),
+    "trec": ("x", lambda _: RUN + b"q2 Q0 d3 1 1 x\n", partial(RunFile, environment=world(), encoded=True)),
+    "gzip": ("x.gz", lambda _: gzip.compress(RUN * 50), partial(RunFile, environment=world(), encoded=False)),
 }
 
 

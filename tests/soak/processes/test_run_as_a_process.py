@@ -63,15 +63,6 @@ def test_a_result_that_cannot_be_printed_is_in_the_folder(shell, tmp_path):
     assert list((tmp_path / "runs").rglob("scores.json"))
 
 
-def test_sigterm_is_a_ctrl_c(shell, tmp_path, server):
-    server.delay = 0.3
-    process = start(shell, tmp_path, *MULTIHOP, "--lm", server.spec)
-    wait_for_outcomes(tmp_path, 1)
-    process.terminate()
-    _, err = process.communicate(timeout=LONGEST)
-    assert process.returncode == 130 and "are safe in" in err
-
-
 def test_a_full_disk_loses_nothing_that_was_reported_as_done(shell, tmp_path, run):
     def little_room():
         # Stands for a full disk: no file of this process may grow over 60 kB.
@@ -112,16 +103,6 @@ def test_the_default_run_works_with_the_network_unplugged(tmp_path):
     )
     assert process.returncode == 0, process.stderr
     assert "24 queries" in process.stdout and "\x1b" not in process.stdout + process.stderr, "a pipe gets plain lines"
-
-
-def test_help_answers_at_once(shell):
-    def seconds(command):
-        started = time.perf_counter()
-        subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-        return time.perf_counter() - started
-
-    bare = min(seconds([sys.executable, "-c", "pass"]) for _ in range(3))
-    assert min(seconds([*shell, "--help"]) for _ in range(5)) < max(20 * bare, 0.4)
 
 
 @pytest.mark.parametrize(("columns", "no_color"), [(80, None), (40, "1")])

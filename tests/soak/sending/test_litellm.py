@@ -172,12 +172,8 @@ CALLS = [
 MODELS = [
     "openai/gpt-5.2",
     "openai/gpt-5.4",  # dearer above 272,000 tokens
-    "openai/gpt-4o-mini",
-    "openai/o3",
-    "anthropic/claude-opus-4-5",
     "anthropic/claude-sonnet-4-5",
     "gemini/gemini-2.5-pro",  # dearer above 200,000 tokens
-    "gemini/gemini-2.5-flash",
     "vertex_ai/gemini-2.5-pro",  # in the table without its provider
     "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0",
     "xai/grok-4.3",  # dearer from 200,000 tokens on
