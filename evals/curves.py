@@ -18,13 +18,9 @@ def parser() -> Parser:
     made = Parser(prog="python -m evals.curves", description="A metric after each search, call, token and cent.")
     add = made.add_argument
     add("runs", type=Path, nargs="+", metavar="RUN", help="run folders, or folders with run folders in them")
-    add(
-        "--metric",
-        default="",
-        metavar="NAME",
-        help="the task's headline where none is named; any of a ranking, e.g. AP@100; also surfaced and shown: recall "
-        "of what came back so far, and of what a model was shown",
-    )
+    about = "the task's headline where none is named; any of a ranking, e.g. AP@100; also surfaced and shown: "
+    about += "recall of what came back so far, and of what a model was shown"
+    add("--metric", default="", metavar="NAME", help=about)
     add("--by", default="all", metavar="WHAT", help="searches, calls, tokens, usd or all")
     add("--svg", type=Path, metavar="FILE", help="write a plot, one panel for each axis")
     add("--csv", type=Path, metavar="FILE", help="write every point")
