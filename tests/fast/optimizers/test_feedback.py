@@ -129,9 +129,7 @@ def test_under_max_p_a_document_has_the_fate_of_its_best_passage():
     session.search("pepper", 1)
     environment = judging(documents, {}, judgements=judgements)
     text = feedback(QUERY, *ranked(session, ["D4:0", "D2:0", "D2:1", "D1:0"]), environment, cutoff=2)
-    assert (
-        "3 (1 never surfaced in any search; 1 surfaced, shown to no model, and low or not ranked; 1 among the" in text
-    )
+    assert "3 (1 never surfaced in any search; 1 surfaced, shown to no model, and low or not ranked; 1 among" in text
     assert "stands at place 3 of the ranking" in line_of("D1", text), "D2's two passages are one place"
     assert line_of("D3", text).endswith('It says: "Salt is white."'), "its passage is known from the other judgements"
     text = feedback(QUERY, session.trace, Ranking(["D4:0", "D2:0"]), environment, cutoff=1)
@@ -195,10 +193,8 @@ def test_a_searching_predictor_is_told_of_searches_and_a_judging_one_of_what_was
     session.judge(["d2"])
     session.select([], among=["d2"])
     given = (QUERY, *ranked(session, ["d1"]), judging(corpus, {"d2": 1.0, "d5": 1.0}))
-    searching, judging_part = (
-        feedback(*given, outputs=["search"]),
-        feedback(*given, outputs=["selected", "observations"]),
-    )
+    searching = feedback(*given, outputs=["search"])
+    judging_part = feedback(*given, outputs=["selected", "observations"])
     assert "- d5 never" in searching and "- d2" not in searching and "Searches" in searching
     assert "- d2 came" in judging_part and "- d5" not in judging_part and "Searches" not in judging_part
     counted = "Relevant documents: 2 (1 never surfaced in any search; 1 shown to a model and passed over)."

@@ -65,15 +65,10 @@ def test_the_passages_of_a_handle_are_its_queries_and_what_is_wanted_for_them():
     found = list(collect_passages(training))
     for split, queries in (("train", training.train), ("validation", training.validation)):
         mine = [one for one in found if one.split == split]
-        assert [(one.owner, one.text) for one in mine if one.kind == "query"] == [
-            (query.query_id, query.text) for query in queries
-        ]
-        wanted = {
-            doc_id
-            for query in queries
-            for doc_id, grade in training.environment.qrels[query.query_id].items()
-            if grade >= 1
-        }
+        asked = [(one.owner, one.text) for one in mine if one.kind == "query"]
+        assert asked == [(query.query_id, query.text) for query in queries]
+        judged = [training.environment.qrels[query.query_id] for query in queries]
+        wanted = {doc_id for grades in judged for doc_id, grade in grades.items() if grade >= 1}
         documents = [one for one in found if one.split == split and one.kind == "gold document"]
         assert sorted(one.owner for one in documents) == sorted(wanted)
         assert all(training.environment.documents[one.owner].text in one.text for one in documents)
@@ -89,11 +84,8 @@ def test_a_demo_of_train_is_told_from_text_of_test():
         ("demo 1", "query", "train", training.train[0].query_id),
         ("instructions", "query", "test", test.queries[0].query_id),
     }
-    assert (
-        found[-1].length
-        <= found[0].length
-        == max(len(tokens(text)) for text in (training.train[0].text, test.queries[0].text))
-    )
+    longest = max(len(tokens(text)) for text in (training.train[0].text, test.queries[0].text))
+    assert found[-1].length <= found[0].length == longest
 
 
 def test_the_instructions_of_the_programs_quote_no_miniature():
@@ -109,9 +101,5 @@ def test_the_instructions_of_the_programs_quote_no_miniature():
     }
     assert signatures
     for task in ("congress", "writing", "set_ops", "relic", "books:complexity"):
-        assert (
-            find_leaks(
-                signatures, [*collect_passages(divide(task, "mini")), *collect_task_passages(task, "mini")], bound=8
-            )
-            == []
-        )
+        passages = [*collect_passages(divide(task, "mini")), *collect_task_passages(task, "mini")]
+        assert find_leaks(signatures, passages, bound=8) == []
