@@ -44,7 +44,8 @@ class Notes(MultiHop):
             session = self.toolbox.open(query, state["session"])
             session.hop = state["hop"]
             if "ranking" not in state:
-                kept = {"config": _config(query.query_id), "durability": "sync"} if saver else {}  # step by step
+                config = {"configurable": {"thread_id": query.query_id}}
+                kept = {"config": config, "durability": "sync"} if saver else {}  # a step is on disk before the next
                 state = self._graph(session, query, saver).invoke(None if begun else state, **kept)
                 if saver:
                     saver.keep_last(query.query_id)
@@ -53,14 +54,14 @@ class Notes(MultiHop):
     def _graph(self, session: Session, query: Query, saver: "_Saver | None") -> Any:
         def hop(state: _State) -> dict[str, Any]:
             session.hop = number = state["hop"] + 1
-            found = _copy_found(state)
+            found = Found(**deepcopy(state["found"]))  # a node must not change the state that it was given
             why = self.reader.hop(session, query, found, self.per_hop, hops_left=self.hops - number)
             if not why and number == self.hops:
                 why = "steps"
             return {"found": asdict(found), "hop": number, "why": why, "session": session.snapshot()}
 
         def rank(state: _State) -> dict[str, Any]:
-            ranking = self.rerank_first(session, query, _copy_found(state).ranking())
+            ranking = self.rerank_first(session, query, Found(**state["found"]).ranking())
             return {"ranking": ranking, "session": session.snapshot()}
 
         return connect(_State, {hop: lambda state: "rank" if state["why"] else "hop", rank: END}, saver)
@@ -74,19 +75,10 @@ class _State(TypedDict, total=False):
     session: dict[str, Any]  # a snapshot
 
 
-def _copy_found(state: Any) -> Found:
-    """Return a copy, because a node must not change the state that it was given."""
-    return Found(**deepcopy(state["found"]))
-
-
-def _config(thread: str) -> dict[str, Any]:
-    return {"configurable": {"thread_id": thread}}
-
-
 class _Saver(SqliteSaver):
     def restore(self, thread: str) -> dict[str, Any] | None:
         """Return the last state of a thread; None where it has none. sqlite3.DatabaseError for a damaged one."""
-        if (begun := self.get_tuple(_config(thread))) is None:
+        if (begun := self.get_tuple({"configurable": {"thread_id": thread}})) is None:
             return None
         checkpoint: Any = begun.checkpoint
         values = checkpoint.get("channel_values") if isinstance(checkpoint, dict) else None

@@ -115,9 +115,7 @@ class React(Program):
                 desk.why = "steps"
             return {"turns": [*before, {**turn, "results": results}]}
 
-        graph = connect(_State, {act: "call", call: lambda state: END if desk.why else "act"})
-        # Two nodes a step; the agent counts its steps itself and ends before this limit does.
-        graph.invoke({"turns": []}, {"recursion_limit": 2 * self.steps + 2})
+        connect(_State, {act: "call", call: lambda state: END if desk.why else "act"}).invoke({"turns": []})
         return desk.session.submit(desk.rank_all()[: self.depth], why=desk.why)
 
     def _ask(self, query: Query, desk: "_Desk", turns: list[_Turn]) -> _Turn:

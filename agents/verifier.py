@@ -27,7 +27,6 @@ from tools.records import Query, Submission
 from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
 
-RETRIEVERS = Expressions("bm25,dense")  # words and meaning: what one misses the other may find
 VERIFIED = 2  # the least grade of a document that satisfies the description
 
 
@@ -95,7 +94,7 @@ class Verifier(Program):
     reads: int = 0  # the most that are verified over all rounds, 0 is no bound
     read_chars: int = 0  # characters of each document, 0 all
     lens: str = ""
-    retrievers: Expressions = RETRIEVERS  # each search goes to all of them; none: the run's own
+    retrievers: Expressions = Expressions("bm25,dense")  # each search goes to all of them; none: the run's own
     seed: int = 0  # of the shuffles
     parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
 

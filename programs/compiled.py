@@ -268,8 +268,7 @@ class Neighbours(dspy.Module):
         for name, predictor in program.named_predictors():
             # The nearest last: models give most weight to what stands next to the question.
             predictor.demos = [dict(demo) for one in reversed(near) for demo in one.demos.get(name, ())]
-        submission: Submission = program(query=query)
-        return submission
+        return program(query=query)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> "Neighbours":
         return self

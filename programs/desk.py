@@ -135,6 +135,6 @@ class Tool(dspy.Tool):
         return super().__call__(**dict(zip(self.args or (), arguments, strict=False)), **named)
 
 
-def make_tools() -> dict[str, Tool]:
+def make_tools(kind: Callable[..., Any] = Tool) -> dict[str, Any]:
     """Return the tools by name."""
-    return {function.__name__: Tool(function) for function in (search, read, select)}
+    return {function.__name__: kind(function) for function in (search, read, select)}

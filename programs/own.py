@@ -198,7 +198,7 @@ class Own(Program):
             made = make(make_tools())
         elif not is_graph(made):
             given["model"] = _graphs().Model()
-            found = make(_graphs().make_tools())
+            found = make(make_tools(_graphs().Tool.from_function))
             made = make(make_tools()) if isinstance(found, dspy.Module) else found
         if not (isinstance(made, dspy.Module) or is_graph(made) or "toolbox" in self.asks):
             raise UsageError(f"{self.label} returned {_describe(made)}; it has to return a graph or a module")

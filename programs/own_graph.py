@@ -13,7 +13,7 @@ from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphRecursionError
 
-from programs.desk import read, read_arguments, search, select
+from programs.desk import make_tools, read_arguments
 from programs.own import QUERY
 from tools.errors import UsageError
 from tools.models.offline import Call, publish
@@ -29,11 +29,6 @@ class Tool(StructuredTool):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call its function."""
         return self.func(*arguments, **named)  # type: ignore[misc]  # all have one
-
-
-def make_tools() -> dict[str, Any]:
-    """Return the tools by name."""
-    return {function.__name__: Tool.from_function(function) for function in (search, read, select)}
 
 
 class NextMessage(dspy.Signature):
@@ -86,7 +81,7 @@ def run(graph: Any, query: Query) -> tuple[Mapping[str, Any], str]:
     """Return the state in which a graph ends for a query, and why it ended."""
     start: dict[str, Any] = dict.fromkeys(QUERY, query.text) | {"objective": query.objective}
     start["messages"] = [("user", f"{query.objective}\n\n{query.text}".strip())]
-    tools = make_tools()
+    tools = make_tools(Tool.from_function)
     given = {**tools, "tools": list(tools.values()), "thread_id": uuid4().hex}
     options = {"recursion_limit": (graph.config or {}).get("recursion_limit", STEPS), "configurable": given}
 

@@ -15,6 +15,7 @@ from tools.records import Hit, Query
 from tools.session import Session
 
 UNFOUND = float("-inf")  # the score of what a search did not return
+Checks = Callable[[Sequence[str]], Check]  # makes the check of an answer about documents with these ids
 OFFLINE = {"ranked": rules.rank, "selected": rules.select, "observations": rules.observe}
 
 
@@ -61,20 +62,11 @@ def complete(named: Iterable[str], shown: Sequence[str]) -> list[str]:
 
 
 def read(
-    session: Session,
-    predictor: dspy.Predict,
-    doc_ids: Sequence[str],
-    chars: int,
-    check: Callable[[Sequence[str]], Check],
-    **inputs: Any,
+    session: Session, predictor: dspy.Predict, doc_ids: Sequence[str], chars: int, check: Checks, **inputs: Any
 ) -> Iterator[tuple[list[str], Any]]:
     """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks."""
-
-    def fit(passages: list[Passage]) -> bool:
-        return prompting.fits(predictor, **inputs, passages=passages)
-
     left = list(doc_ids)
-    for passages in batches(session, left, chars, fit):
+    for passages in batches(session, left, chars, lambda some: prompting.fits(predictor, **inputs, passages=some)):
         shown, left = left[: len(passages)], left[len(passages) :]
         # Copies, because DSPy keeps a call's inputs for demonstrations, and lists of notes go on growing.
         kept = {name: list(value) if isinstance(value, list) else value for name, value in inputs.items()}
@@ -104,11 +96,8 @@ def show_all(
 
 def recall(session: Session, predictor: dspy.Predict, name: str, notes: Sequence[str], **inputs: Any) -> dict[str, Any]:
     """Add the latest notes as the input `name`: half of the room at most, so that passages fit beside them."""
-
-    def fit(some: list[str]) -> bool:
-        return prompting.fits(predictor, **inputs, **{name: some * 2}, passages=[])
-
-    return {**inputs, name: fit_notes(session, notes, fit)}
+    fits = partial(prompting.fits, predictor, **inputs, passages=[])
+    return {**inputs, name: fit_notes(session, notes, lambda some: fits(**{name: some * 2}))}
 
 
 def look_back(
