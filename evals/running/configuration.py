@@ -57,10 +57,8 @@ _LIBRARIES = {
     *("sentence_transformers", "tokenizers", "torch", "transformers"),
 }
 _BESIDE = {"sentence_transformers": ("tokenizers", "torch", "transformers")}  # what such a library ranks with
-_ALWAYS = (
-    *("environments", "tools.retrievers"),  # what opens a task, and what builds a retriever
-    "tools.models.adapter",  # writes the prompts and reads the answers of every program
-)
+# What opens a task, what builds a retriever, and what writes the prompts and reads the answers of every program.
+_ALWAYS = ("environments", "tools.retrievers", "tools.models.adapter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +153,8 @@ def _check_prices(resolved: Resolved) -> None:
         if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
             unknown.append(api.subject)
     if unknown:
-        raise UsageError(
-            f"the price of {unknown[0]} is not known, so --budget-usd cannot be kept; "
-            "use --budget-calls, or write it into a file for --prices"
-        )
+        why = f"the price of {unknown[0]} is not known, so --budget-usd cannot be kept"
+        raise UsageError(f"{why}; use --budget-calls, or write it into a file for --prices")
 
 
 def _read_compiled(request: Request) -> "Compiled | None":
@@ -176,10 +172,8 @@ def _read_compiled(request: Request) -> "Compiled | None":
     named = f"{found.parameters} {'' if request.retriever else found.retriever}"
     retrievers.refuse_files(named, file)
     if "run_code" in named:
-        raise UsageError(
-            f"{file} names a model whose own Python code is to be run, which only you can allow: "
-            f"read that code, and give --retriever {found.retriever!r}"
-        )
+        why = f"{file} names a model whose own Python code is to be run, which only you can allow"
+        raise UsageError(f"{why}: read that code, and give --retriever {found.retriever!r}")
     return found
 
 
@@ -290,10 +284,8 @@ def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment
     named = {"qrels": qrels, "instruction": config["instruction"], "columns": provenance.get("columns")}
     chosen = environments.load(config["task"], where, config["split"], **named).asking(**config["asked"])
     if chosen.fingerprint != config["data_fingerprint"]:
-        raise DataError(
-            f"the data of {config['task']} in {where} is not what the run was made with "
-            f"({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
-        )
+        why = f"the data of {config['task']} in {where} is not what the run was made with"
+        raise DataError(f"{why} ({chosen.fingerprint}, not {config['data_fingerprint']}); run again")
     return chosen
 
 

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 LEVELS = ("low", "expected", "high")
 Range = NDArray[np.float64]  # a figure that is not known yet, at the three levels
 
-SAMPLE = 2  # queries that are rehearsed
 ENOUGH = 20  # earlier answers from which on they are believed
 
 # Assumed of a model that has not answered before.
@@ -184,9 +183,8 @@ def forecast(request: Request) -> dict[str, Any]:
 
 def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
     digits = {"list_usd": 6, "hours": 4}.get(name)
-    if figure is None:
-        return None
-    return {level: round(value, digits) for level, value in zip(LEVELS, figure.tolist(), strict=True)}
+    pairs = () if figure is None else zip(LEVELS, figure.tolist(), strict=True)
+    return {level: round(value, digits) for level, value in pairs} or None
 
 
 def _read_answered(request: Request, config: run_folder.Config) -> Mapping[str, Any]:
@@ -208,8 +206,7 @@ def _read_answered(request: Request, config: run_folder.Config) -> Mapping[str, 
 def _choose(pending: Sequence[Query]) -> list[Query]:
     """Return those at one third and two thirds by the size of the pool and the length of the text."""
     ordered = sorted(pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id))
-    places = sorted({len(ordered) * place // (SAMPLE + 1) for place in range(1, SAMPLE + 1)})
-    return [ordered[place] for place in places if place < len(ordered)]
+    return [ordered[place] for place in sorted({len(ordered) // 3, len(ordered) * 2 // 3}) if ordered]
 
 
 def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
@@ -220,10 +217,8 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
     mean = sum(call.answer for call in calls) / max(1, len(calls))
     if earlier := _read_earlier(request.runs / "answers.sqlite3", request.program_label, str(model.lm.model)):
         many, seconds, tokens, thinking = earlier
-        note = (
-            f"answers as in {many:,} earlier calls of this program with this model: {seconds:.2f} s, "
-            f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
-        )
+        note = f"answers as in {many:,} earlier calls of this program with this model: {seconds:.2f} s, "
+        note += f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
         third_less = np.array([1 / 1.5, 1, 1.5])
         written = (tokens - thinking) / max(1.0, mean)
         return Habits(third_less * written, third_less * thinking, third_less * seconds, (note,))
@@ -233,8 +228,7 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
     paces = np.array([2 * PACE, PACE, PACE / 2])
     times = "{:g}, {:g} and {:g}".format(*ANSWER)
     note = f"assumed of answers: {times} times the {mean:,.0f} tokens that the engine without a model writes"
-    if reasons:
-        note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING)
+    note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING) if reasons else ""
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
     return Habits(ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace))
 
@@ -274,21 +268,18 @@ def _project(
     answers = habits.answers * sum(call.answer for call in calls) + habits.thinking * len(calls)
     usd = None
     if price is not None:
-        rates = zip(PROMPTS, habits.answers, np.rint(habits.thinking), strict=True)
-        # Some models take more a token for long prompts, so calls are priced one by one.
-        each = []
-        for long, more, thought in rates:
+        each = []  # some models take more a token for long prompts, so calls are priced one by one
+        for long, more, thought in zip(PROMPTS, habits.answers, np.rint(habits.thinking), strict=True):
             tokens = ((round(one.prompt * long), round(one.answer * more) + int(thought)) for one in calls)
             each.append(sum(price.of(prompt, 0, output, int(thought)) for prompt, output in tokens))
         usd = factors * shrinks * share * np.array(each)
     longest = factors * max(map(len, rehearsal.calls), default=0)
-    in_turn = np.maximum(many / workers, longest)
     return Figures(
         calls=np.array([int(many[0]), round(many[1]), ceil(many[2])]),
         input_tokens=factors * shrinks * PROMPTS * (share * sum(call.prompt for call in calls)),
         output_tokens=answers * factors * share,
         list_usd=usd,
-        hours=habits.seconds * in_turn / 3600,
+        hours=habits.seconds * np.maximum(many / workers, longest) / 3600,
     )
 
 
@@ -306,14 +297,10 @@ def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, bool]:
 
 def _notes(rehearsal: Rehearsal, habits: Habits, factors: Range, *, decides: bool) -> list[str]:
     """Return what is assumed, the most important first, and what differs from the run."""
-    if not rehearsal.all_calls:
-        return [*rehearsal.notes, *habits.notes]
     why = "because a model decides when it has enough" if decides else "for answers asked for again"
-    first = (
-        f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}; "
-        "tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers"
-    )
-    return [first, *rehearsal.notes, *habits.notes]
+    calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"
+    first = f"{calls}; tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers"
+    return [*([first] if rehearsal.all_calls else ()), *rehearsal.notes, *habits.notes]
 
 
 def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usage) -> list[dict[str, Any]]:
@@ -321,11 +308,10 @@ def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usag
 
     What earlier sittings used counts; a time limit is for each sitting.
     """
-    tokens = figures.input_tokens + figures.output_tokens
     needs: dict[str, tuple[Range | None, float]] = {
         "budget_usd": (figures.list_usd, spent.paid_usd or 0.0),
         "budget_calls": (figures.calls, spent.calls),
-        "budget_tokens": (tokens, spent.input_tokens + spent.output_tokens),
+        "budget_tokens": (figures.input_tokens + figures.output_tokens, spent.input_tokens + spent.output_tokens),
         "time_limit": (figures.hours * 3600, 0.0),
     }
     found = []

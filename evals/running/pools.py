@@ -51,10 +51,8 @@ class Pool:
         counts = {query.query_id: len(_relevant(environment, query)) for query in environment.queries}
         query_id = max(counts, key=counts.__getitem__)
         if self.kind == "oracle" and counts[query_id] > self.size:
-            raise UsageError(
-                f"{self} has no room for the {counts[query_id]} relevant documents of query {query_id!r}; "
-                f"use oracle:{4 * counts[query_id]}, so that they are a quarter of it"
-            )
+            why = f"{self} has no room for the {counts[query_id]} relevant documents of query {query_id!r}"
+            raise UsageError(f"{why}; use oracle:{4 * counts[query_id]}, so that they are a quarter of it")
 
     def add_to(self, environment: "Environment", retrievers: "Sequence[Retriever]") -> "Environment":
         """Return `environment` with a pool for every query; `retrievers` are those of the parts."""

@@ -266,10 +266,8 @@ class Answers:
             if not (path / "scores.json").is_file() or not (path / "scores.csv").is_file():
                 # `scored.read` would load the corpus to count the queries that are unanswered.
                 answered = len(run_folder.read_outcomes(path, skim=True))
-                raise DataError(
-                    f"{answered} queries are answered, and there are no scores: it is unfinished, or was not scored; "
-                    f"give its command again, or python -m evals.score {path}"
-                )
+                why = f"{answered} queries are answered, and there are no scores: it is unfinished, or was not scored"
+                raise DataError(f"{why}; give its command again, or python -m evals.score {path}")
             run = scored.read(path)
         except (SextantError, OSError) as problem:
             return _Entry(path, stamp, None, str(problem))

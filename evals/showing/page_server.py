@@ -179,10 +179,8 @@ def write_page(answers: Answers, path: Path) -> int:
     style, program = _read("page.css"), _program()
     if re.search("</script|</style|<!--", style + program, re.IGNORECASE):
         raise DataError(f"a file in {PAGE} would end its block early; write </script and <!-- otherwise")
-    policy = (
-        f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
+    policy += "; base-uri 'none'; form-action 'none'"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     # The style and the program that page.html asks for are inside.
     shell = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>', "", _read("page.html"))

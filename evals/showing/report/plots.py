@@ -77,7 +77,6 @@ class Panel:
 INK, FAINT, PAPER = LIGHT = ("#222222", "#d9d9d9", "#ffffff")
 DARK = ("#e8e6e1", "#4a4d52", "#17191c")
 
-
 _SETTINGS: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
@@ -178,8 +177,7 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
     ticks = {float(at): table.columns[place].label for at, place in enumerate(leading)}
     published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
     panel = Panel("", "", table.columns[0].metric, series, ticks, published)
-    caption = INTERVALS + (HOLLOW if published else "")
-    title = f"{table.title} by task: {group.title}"
+    caption, title = INTERVALS + (HOLLOW if published else ""), f"{table.title} by task: {group.title}"
     return draw("task", f"{table.stem}-by-task", title, caption, lambda: _draw_panels([panel]))
 
 
@@ -193,19 +191,16 @@ def _points(places: Sequence[float], cells: Sequence[Cell | None]) -> list[Point
 
 def plot_sweep(group: Group, table: Table) -> Plot:
     """A line for each row of a table whose columns are sizes of pools."""
-    rows = [(row, row.system) for row in table.rows if row.system]
-    numbers = number_names(sorted(system.name for _, system in rows))
-    sizes = [float(column.label) for column in table.columns]
-    series = [
-        Series(row.label, _points(sizes, row.cells), numbers[system.name], dashed=system.pool == "union")
-        for row, system in rows
-    ]
+    systems = [(row, row.system) for row in table.rows if row.system]
+    numbers = number_names(sorted(system.name for _, system in systems))
+    sizes, series = [float(column.label) for column in table.columns], list[Series]()
+    for row, system in systems:
+        points = _points(sizes, row.cells)
+        series.append(Series(row.label, points, numbers[system.name], dashed=system.pool == "union"))
     x = "documents in the pool, gold that was put in aside"
     panel = Panel("", x, table.columns[0].metric, series, lines=True)
-    caption = (
-        "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. Solid: the same with every "
-        f"missing relevant document put in, an upper bound. {INTERVALS}"
-    )
+    caption = "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. "
+    caption += f"Solid: the same with every missing relevant document put in, an upper bound. {INTERVALS}"
     return draw("sweep", table.stem, f"{table.title}: {group.title}", caption, lambda: _draw_panels([panel]))
 
 
@@ -255,10 +250,8 @@ def plot_instructions(group: Group, metric: str = "") -> Plot | None:
         return None
     panels[0].y = f"change of {named}"
     title = f"Change of {named} with another instruction: {group.title}"
-    caption = (
-        "As CRUMB's Figure 5: the metric with that instruction, less that with the task's own; below 0 the task's own "
-        f"instruction helps. {INTERVALS} They are of the paired difference."
-    )
+    caption = "As CRUMB's Figure 5: the metric with that instruction, less that with the task's own; "
+    caption += f"below 0 the task's own instruction helps. {INTERVALS} They are of the paired difference."
     stem = f"{group.stem}-instruction-{in_file(named)}"
     return draw("instruction", stem, title, caption, lambda: _draw_panels(panels))
 
