@@ -138,14 +138,9 @@ def open_task(request: Request) -> "tuple[Resolved, Environment]":
     """Look up the names of a request, load its task, and check that they fit."""
     read_keys()
     resolved = resolve(request)
-    environment = environments.load(
-        request.task,
-        request.data,
-        request.split,
-        qrels=request.qrels,
-        instruction=request.instruction,
-        columns=request.columns,
-    ).asking(limit=request.limit, query_ids=request.query_ids)
+    named: Any = {"qrels": request.qrels, "instruction": request.instruction, "columns": request.columns}
+    loaded = environments.load(request.task, request.data, request.split, **named)
+    environment = loaded.asking(limit=request.limit, query_ids=request.query_ids)
     return fit(resolved, environment), add_metrics(environment, request.metrics)
 
 

@@ -105,16 +105,15 @@ def _losses(losses: Result, note: str) -> list[Part]:
         change = _change(row["baseline"], row["share"], row["difference"])
         rows.append([words[row["fate"]], *change, _interval(row | {"queries": many})])
     title = f"R@{k}: what became of relevant documents, {queries(many)}"
-    parts: list[Part] = [Grid(title, ["fate", "baseline", "run", "change", "95 % interval"], rows, note=note)]
+    shares = Grid(title, ["fate", "baseline", "run", "change", "95 % interval"], rows, note=note)
     rows = []
     for row in flows[:FLOWS]:
         count = str(row["documents"]) if isinstance(row["documents"], int) else f"{row['documents']:.1f}"  # a mean
         rows.append([count, words[row["from"]], words[row["to"]], str(row["queries"]), ", ".join(row["examples"])])
-    if flows:
-        more = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
-        heads = ["documents", "baseline", "run", "queries", "e.g."]
-        parts.append(Grid(f"documents that changed their fate{more}", heads, rows, names=(1, 2, 4), note=note))
-    return parts
+    more = f", the {FLOWS} largest of {len(flows)}" if len(flows) > FLOWS else ""
+    heads = ["documents", "baseline", "run", "queries", "e.g."]
+    moved = Grid(f"documents that changed their fate{more}", heads, rows, names=(1, 2, 4), note=note)
+    return [shares, moved] if flows else [shares]
 
 
 def _spread(systems: list[Result], labels: list[str]) -> list[Part]:

@@ -287,13 +287,12 @@ class Answers:
 
 def _summarize(run_id: str, opened: _Opened) -> Answer:
     run, scores = opened.run, opened.run.scores
-    kept = ("task", "data", "split", "judgements", "program", "retriever", "lm")
+    kept = ("task", "data", "split", "judgements", "program", "retriever", "lm", "compiled", "pool")
     return {
         "id": run_id,
-        **{key: scores.get(key) for key in (*kept, "compiled", "pool")},
+        **{key: scores.get(key) for key in (*kept, "queries", "failed", "usage", "losses")},
         "metric": run.metric,
         "contract": hashlib.sha256(plain_json(run.contract)).hexdigest()[:8],
-        **{key: scores.get(key) for key in ("queries", "failed", "usage", "losses")},
         "metrics": {
             name: {key: value.get(key) for key in ("mean", "low", "high")} for name, value in scores["metrics"].items()
         },

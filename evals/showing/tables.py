@@ -155,11 +155,11 @@ def task_line(scores: dict[str, Any]) -> str:
 
 def system_line(scores: dict[str, Any]) -> str:
     """Return the program, retriever and model of a run."""
-    compiled = scores.get("compiled")
-    prompts = f", compiled by {compiled['optimizer']} ({compiled['digest']})" if compiled else ""
-    if compiled and "edited" in compiled:
-        prompts += f", prompts: {clean(compiled['file'])} (edited: {compiled['edited']})"
-    return f"{scores['program']} over {scores['retriever']}, model: {model(scores['lm'])}{prompts}"
+    system = f"{scores['program']} over {scores['retriever']}, model: {model(scores['lm'])}"
+    if compiled := scores.get("compiled"):
+        system += f", compiled by {compiled['optimizer']} ({compiled['digest']})"
+        system += f", prompts: {clean(compiled['file'])} (edited: {compiled['edited']})" if "edited" in compiled else ""
+    return system
 
 
 def show_scores(scores: dict[str, Any], *, as_json: bool = False) -> None:
@@ -179,8 +179,7 @@ def show_scores(scores: dict[str, Any], *, as_json: bool = False) -> None:
 
 def _headings(scores: dict[str, Any]) -> list[str]:
     lines = [task_line(scores), system_line(scores)]
-    compiled = scores.get("compiled")
-    if compiled and compiled.get("task") == scores["task"] and scores["split"] != "test":
+    if scores["split"] != "test" and (scores.get("compiled") or {}).get("task") == scores["task"]:
         lines.append("dev queries are among these: it was compiled on them")
     if scores.get("isolated"):
         lines.append(f"the program ran {scores['isolated']}")

@@ -196,14 +196,9 @@ def _system(run: Run, *, with_model: bool) -> System:
         name += ", prompts by hand" if by == "hand" else f", compiled with {by}" if by else ", compiled"
     name += f", {config['lm']['name']}" if with_model else ""
     name += ", imported" if config.get("imported") else ""
-    parts = tuple(pool.get("of", ()))
-    return System(
-        readable(name),
-        str(pool.get("kind", "")),
-        int(pool.get("size", 0)),
-        tuple(map(readable, parts)) if any(part not in run.retriever for part in parts) else (),
-        readable(_shorten(config["instruction"])),
-    )
+    kind, size, parts = str(pool.get("kind", "")), int(pool.get("size", 0)), pool.get("of", ())
+    of = tuple(map(readable, parts)) if any(part not in run.retriever for part in parts) else ()
+    return System(readable(name), kind, size, of, readable(_shorten(config["instruction"])))
 
 
 def _shorten(text: str) -> str:
@@ -222,11 +217,8 @@ def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:
     for run in runs:
         by_task[run.config["task"]].append(run.name)
     several = [column for column in by_task.values() if len(column) > 1]
-    if not several:
-        return {run.name: "" for run in runs}
-    flat = {run.name: _flatten(run) for run in runs}
-    keys: list[str] = []
-    for level in _LEVELS:
+    flat, keys = {run.name: _flatten(run) for run in runs}, list[str]()
+    for level in ((), *_LEVELS):  # with nothing added, at first
         known = sorted({key for one in flat.values() for key in one if key.split(".")[0] in level})
         keys += [key for key in known if any(len({flat[name].get(key) for name in column}) > 1 for column in several)]
         extra = {  # "hops=3"; of what is only there to be exact, with its key
