@@ -305,6 +305,7 @@ def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
 
 
 _Failure = tuple[Exception, TracebackType | None]  # of a request that others wait for as well
+_Price = Callable[[Usage], float | None]
 
 
 class Ledger:
@@ -320,13 +321,7 @@ class Ledger:
 
     @contextmanager
     def turn(
-        self,
-        query_id: str,
-        key: str,
-        model: str,
-        price: Callable[[Usage], float | None] = lambda usage: None,
-        *,
-        deadline: float = math.inf,
+        self, query_id: str, key: str, model: str, price: _Price = lambda usage: None, *, deadline: float = math.inf
     ) -> Iterator[Answer | None]:
         """Give the block an answer to its request; None where there is none, and the block has to send and book it.
 
@@ -362,7 +357,7 @@ class Ledger:
             if failure:
                 raise failure[0].with_traceback(failure[1])  # where it went wrong, without those that have waited
 
-    def _take(self, query_id: str, key: str, model: str, price: Callable[[Usage], float | None]) -> Answer | None:
+    def _take(self, query_id: str, key: str, model: str, price: _Price) -> Answer | None:
         if self.cassette is None:
             taken = self.answers.take(key, self.run, query_id)
         elif key in self.cassette[0]:

@@ -80,13 +80,12 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
         return None
     statement = "SELECT * FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL ORDER BY id LIMIT 1"
     with readable(path), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reader:
-        found = reader.execute(statement, (key,))
-        row = found.fetchone()
+        reader.row_factory = sqlite3.Row
+        row = reader.execute(statement, (key,)).fetchone()
         if row is None:
             return None
-        columns = [column[0] for column in found.description]
         try:
-            call = cells(columns, row)
+            call = cells(row.keys(), row)
             sent = _parse(_join(reader, call["request"]) if call.get("request") else b"")
         except (ValueError, TypeError, AttributeError, LookupError, zstandard.ZstdError) as error:
             mend = f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"

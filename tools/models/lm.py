@@ -61,15 +61,13 @@ class LanguageModel(dspy.LM):
         free: bool = False,
         window: int | None = None,
         wire: "Wire | None" = None,
-        server: str = "",
         **options: Any,
     ) -> None:
-        """Call over `wire`, or else through dspy.LM: LiteLLM's providers at `server`, and engines of our own."""
+        """Call over `wire`, or else through dspy.LM: LiteLLM's providers, and engines of our own."""
         super().__init__(model, cache=False, num_retries=0, **options)
-        self.terms, self.wire, self.server = terms, wire, server
+        self.terms, self.wire, self._server = terms, wire, _server(model)
         self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
         self.window = window  # tokens of prompt and answer together; None where it is not known
-        self.connects = wire is None and "engine" not in options  # whether DSPy makes the connection
         self.tools = wire  # where it takes tool calls in the protocol's form; None where it does not
         self.repeats = terms.repeats  # whether an equal request in a session is the same call, not another sample
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
@@ -128,7 +126,7 @@ class LanguageModel(dspy.LM):
     def _through_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any], deadline: float) -> Sent:
         if self.caller.free:
             return self._by_dspy(prompt, messages, kwargs)
-        if self.connects:
+        if isinstance(self.engine, str):  # DSPy makes the connection
             # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the wait for a next
             # byte; `_in_time` bounds the whole answer.
             left = max(1.0, math.ceil(deadline - time.monotonic()))
@@ -172,7 +170,7 @@ class LanguageModel(dspy.LM):
 
     def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Return sixteen hex digits over everything that shapes an answer."""
-        url, api = (self.wire.url, self.wire.api) if self.wire else (self.server, self.model_type)
+        url, api = (self.wire.url, self.wire.api) if self.wire else (self._server, self.model_type)
         where = f"{FORMAT} {self.model} {url} {api} {rollout}"
         key = blake2b(b"%s\0%s" % (where.encode(), made), digest_size=8)
         if payer and not self.repeats and (sample := payer.count_request(key.hexdigest())):
@@ -324,7 +322,7 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
         options["model_type"] = "responses"
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
     cost = prices.price(spec, terms.prices)
-    made = LanguageModel(name, terms, cost=cost, wire=wire, server=_server(name), **options)
+    made = LanguageModel(name, terms, cost=cost, wire=wire, **options)
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
     kept |= {"reasoning_effort": settings.effort} if settings.effort else {}
     return Model(spec, kept | ({"api": settings.api} if settings.api != "chat" else {}), made)

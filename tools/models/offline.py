@@ -102,9 +102,6 @@ class OfflineEngine(Shared):
         """Yield the whole answer as one event."""
         yield from response_to_events(self.complete(request))
 
-    def close(self) -> None:
-        """Close nothing."""
-
 
 # How these were chosen, and on which queries, is in docs/decisions/offline.md.
 SEARCH_WORDS = 20  # words in each search after the first
