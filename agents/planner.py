@@ -94,13 +94,11 @@ class Planner(Program):
     parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
 
     def __post_init__(self) -> None:
-        most = {"rounds": self.rounds, "parts": self.parts, "per_search": self.per_search, "parallel": self.parallel}
-        at_least(1, "planner", **most)
+        at_least(1, "planner", rounds=self.rounds, parts=self.parts, per_search=self.per_search, parallel=self.parallel)
         at_least(0, "planner", read_chars=self.read_chars)
-        search = lens(self.lens).search
-        self.plan_searches = dspy.Predict(through(PlanSearches, search))
+        self.plan_searches = dspy.Predict(through(PlanSearches, lens(self.lens).search))
         self.read_passages = dspy.Predict(through(ReadForQuestion, lens(self.lens).recognise))
-        self.reflect = dspy.Predict(through(Reflect, search))
+        self.reflect = dspy.Predict(through(Reflect, lens(self.lens).search))
 
     def most_calls(self, pool: int) -> int:
         """Return one for the plan or a reflection a round, and one for reading each sub-question."""
@@ -139,8 +137,7 @@ class _Work(Work):
 
     def plan(self, state: _State) -> _State:
         self.session.hop = 1
-        most = self.program.parts
-        answer = ask(self.program.plan_searches, _check_searchable, **self.about, most=most)
+        answer = ask(self.program.plan_searches, _check_searchable, **self.about, most=self.program.parts)
         return {"plan": self._take_new(answer.plan, [], "plan")}
 
     def search(self, state: _State) -> _State:
@@ -173,8 +170,7 @@ class _Work(Work):
     def reflect(self, state: _State) -> _State:
         predictor, earlier = self.program.reflect, state["searches"]
         about = {**self.about, "selected_so_far": len(state["selected"]), "most": self.program.parts}
-        inputs = reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about)
-        answer = ask(predictor, **inputs)
+        answer = ask(predictor, **reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about))
         plan = self._take_new(answer.further, earlier, f"missing: {answer.missing.strip()}")
         if not plan:
             return {"why": "done"}

@@ -30,7 +30,6 @@ from tools.models.prompting import Fault, Kind, Message, UnusableAnswer, ask
 from tools.records import Query, Submission, Usage
 from tools.session import Session
 
-INTERFACES = ("auto", "openai", "dspy")
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
 _NOTHING = "No tool was called. Call one; `finish` ends the search."
 
@@ -86,8 +85,8 @@ class React(Program):
     def __post_init__(self) -> None:
         at_least(1, "react", steps=self.steps, per_search=self.per_search)
         at_least(0, "react", read_chars=self.read_chars)
-        if self.interface not in INTERFACES:
-            raise UsageError(f"react: interface is {self.interface!r}; it is one of {', '.join(INTERFACES)}")
+        if self.interface not in ("auto", "openai", "dspy"):
+            raise UsageError(f"react: interface is {self.interface!r}; it is one of auto, openai, dspy")
         self.next_step = dspy.Predict(NextStep)
 
     def most_calls(self, pool: int) -> int:

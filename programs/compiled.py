@@ -30,6 +30,7 @@ from tools.models.prompting import instructed
 from tools.records import Document, Query, Submission, Trace, total
 from tools.retrievers.bm25 import BM25
 from tools.retrievers.fusion import CONSTANT
+from tools.session import Shared
 
 FORMAT = 1
 NAME = "compiled.json"
@@ -173,10 +174,13 @@ def _digest(text: str) -> str:
 def read(path: Path) -> Compiled:
     """Return the compiled program in a file or its folder, saying so if it was edited. DataError for a damaged one."""
     file = path / NAME if path.is_dir() else path
-    mend = "it is torn or no compiled program; compile again"
+    mend, now = "it is torn or no compiled program; compile again", _get_versions()
     try:
-        if versions := forms.read_file(Versions, file, mend).get("versions"):
-            _check_versions(file, versions)  # before what another version may hold otherwise
+        made_with = forms.read_file(Versions, file, mend).get("versions") or now
+        for name, ours in now.items():  # before what another version may hold otherwise
+            then = str(made_with.get(name, "unknown"))
+            if then.split(".")[:2] != ours.split(".")[:2]:
+                raise UsageError(f"{file} was compiled with {name} {then}, and this is {name} {ours}; compile again")
         body = forms.read_file(CompiledForm, file, mend)
     except FileNotFoundError:
         raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
@@ -184,13 +188,6 @@ def read(path: Path) -> Compiled:
     if digest != _digest(json.dumps(body, sort_keys=True))[:16]:
         body["origin"]["edited"] = "after it was compiled"
     return TypeAdapter(Compiled).validate_python(body)
-
-
-def _check_versions(file: Path, made_with: Mapping[str, Any]) -> None:
-    for name, now in _get_versions().items():
-        then = str(made_with.get(name, "unknown"))
-        if then.split(".")[:2] != now.split(".")[:2]:
-            raise UsageError(f"{file} was compiled with {name} {then}, and this is {name} {now}; compile again")
 
 
 def prompts_of(program: Any) -> dict[str, Prompt]:
@@ -250,7 +247,7 @@ def fuse(submissions: Sequence[Submission]) -> Submission:
     return Submission(ranking, trace, first.answer, usage, scores)
 
 
-class Neighbours(dspy.Module):
+class Neighbours(Shared, dspy.Module):
     """A program whose demonstrations are those of the training queries nearest to the query."""
 
     def __init__(self, program: Any, neighbours: Sequence[Neighbour], nearest: int) -> None:
@@ -269,6 +266,3 @@ class Neighbours(dspy.Module):
             # The nearest last: models give most weight to what stands next to the question.
             predictor.demos = [dict(demo) for one in reversed(near) for demo in one.demos.get(name, ())]
         return program(query=query)  # type: ignore[no-any-return]
-
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> "Neighbours":
-        return self

@@ -65,10 +65,10 @@ def adapt(made: Any, name: str) -> Any:
         "__init__": Own.__init__,  # a dataclass would make another one
         "__doc__": inspect.getdoc(made) if callable(made) else None,
         "__signature__": inspect.Signature([base["toolbox"], base["depth"], *settings]),
-        "source": (made,),
+        "source": (made,),  # a function by itself would be a method
         "label": names.label(name),
-        "asks": tuple(one for one in asked if one in (*needed, *given)),
-        "answers": answers,
+        "asks": tuple(one for one in asked if one in (*needed, *given)),  # what it is given by name
+        "answers": answers,  # whether it is a function of a query
     }
     lm.watch_requests()
     return type(names.label(name).rpartition(":")[2], (Own,), about)
@@ -162,13 +162,9 @@ def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
 
 
 class Own(Program):
-    """A user's own program. Subclasses say which."""
+    """A user's own program. Subclasses, which `adapt` makes, say which."""
 
     offline: ClassVar[Mapping[str, Any]] = Guesses()
-    source: ClassVar[tuple[Any, ...]] = ()  # what the user's name refers to: a function here would be a method
-    label: ClassVar[str] = ""
-    asks: ClassVar[tuple[str, ...]] = ()  # what it is given by name
-    answers: ClassVar[bool] = False  # whether it is a function of a query
 
     def __init__(self, toolbox: Toolbox, *, depth: int = 1000, **parameters: Any) -> None:
         super().__init__(toolbox, depth=depth)

@@ -33,7 +33,7 @@ _PLACE = 1e-9  # between places of equal scores; below 50,000 documents, all of 
 
 
 class Pointwise(Program):
-    """A program that scores each document of a pool by itself."""
+    """A program that scores each document of a pool by itself, with what `scorer` of the call's inputs returns."""
 
     pooled: ClassVar[bool] = True
 
@@ -57,10 +57,6 @@ class Pointwise(Program):
         session.rank([hit.doc_id for hit in ranked])
         kept = ranked[: self.depth]
         return session.submit([hit.doc_id for hit in kept], scores=[hit.score for hit in kept])
-
-    def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
-        """Return what gives a document its score; `inputs` are the same for all documents."""
-        raise NotImplementedError
 
     def judge(self, session: Session, predictor: dspy.Predict, doc_id: str, why: str = "", **inputs: Any) -> float:
         """Return the score, from 0 to 10, of one document shown alone; the trace has it, with the answer's `why`."""
@@ -229,9 +225,8 @@ class Subtask(Pointwise):
 
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
         """Make one call for the requirements, then one for each of them and document."""
-        most = self.requirements
-        answer = ask(self.list_requirements, filled("requirements"), **inputs, most=most)
-        requirements = answer.requirements[: most or None]
+        answer = ask(self.list_requirements, filled("requirements"), **inputs, most=self.requirements)
+        requirements = answer.requirements[: self.requirements or None]
         session.note("\n".join(requirements))
         judge: Callable[..., float] = partial(self.judge, session, self.judge_requirement, **inputs)
         return lambda doc_id: fmean(judge(doc_id, requirement=one) for one in requirements)

@@ -5,7 +5,7 @@ A, Tables 4 and 10); as in section 4.4 the model may write 8,192 tokens, at temp
 is in fields before what is kept, not in a free text with a mark at its end. A blank answer is unusable.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import dspy
 
@@ -56,9 +56,6 @@ class Rewriter(Program):
     """One call, one search with the `kept` fields of the answer to `signature`, under an `instruction`."""
 
     offline: ClassVar = {"analysis": rules.analyse, "brainstorming": rules.rewrite, "answer": rules.rewrite}
-    signature: ClassVar[Any]
-    kept: ClassVar[tuple[str, ...]]
-    instruction: ClassVar[str]
 
     def __post_init__(self) -> None:
         self.write = dspy.Predict(self.signature)
