@@ -145,7 +145,7 @@ def findings(task: str, data: str | None = None, columns: Columns = None) -> Ite
     dev, test = parts.values()
     yield Finding("loading", True, f"{test.source}, fingerprint {test.fingerprint}")
     if test.data == "full":
-        yield _files(test.task)
+        yield check_files(test.task)
     yield _counts(dev, test)
     yield from (Finding("note", True, note) for note in test.notes)
     both = {query.query_id for query in dev.queries} & {query.query_id for query in test.queries}
@@ -169,16 +169,17 @@ def findings(task: str, data: str | None = None, columns: Columns = None) -> Ite
                 yield Finding("blind reading", True, f"{queries}, {agreed} of {answers} as judged")
 
 
-def _files(task: str) -> Finding:
+def check_files(task: str) -> Finding:
+    """Return whether all files of a fetched task are there, as they were fetched."""
     marker = environments.marker_of(task)
     try:
         marked = json.loads(marker.read_text(encoding="utf-8"))["files"]
-        places = {marker.parent / path: known["sha256"] for path, known in marked.items()}
+        places = {marker.parent / path: marked[path]["sha256"] for path in _known(task)[1].files}
         if changed := next((place for place, digest in places.items() if disk.sha256(place) != digest), None):
             return Finding("files", False, f"{changed} has changed since it was fetched; fetch it again")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Finding("files", False, f"they cannot be compared with the marker ({error}); fetch them again")
-    return Finding("files", True, f"{len(marked)} files, each with the SHA-256 that it was fetched with")
+    return Finding("files", True, f"{len(places)} files, each with the SHA-256 that it was fetched with")
 
 
 def _counts(dev: Environment, test: Environment) -> Finding:

@@ -28,6 +28,7 @@ from rich.filesize import decimal
 
 import environments
 from environments.base import Release
+from environments.card import check_files
 from tools import disk
 from tools.console import Progress
 from tools.errors import DataError, RunConflict, UsageError
@@ -76,7 +77,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
         raise RunConflict(f"another process is fetching {task} into {folder}; wait for it")
 
     try:
-        if _is_whole(marker, release, paths):
+        if environments.fetched_from(marker, release) and check_files(task).fine:
             say(f"{task}: all {len(paths)} files from {release} are in {folder} already")
             return folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,15 +109,6 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
         raise UsageError(why) from None
     say(f"{task}: whole and checked, in {folder}")
     return folder
-
-
-def _is_whole(marker: Path, release: Release, paths: tuple[str, ...]) -> bool:
-    try:
-        marked = json.loads(marker.read_bytes())["files"]
-        same = all(disk.sha256(marker.parent / path) == marked[path]["sha256"] for path in paths)
-        return same and environments.fetched_from(marker, release)
-    except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError):
-        return False
 
 
 def _is_here(path: Path, file: Listed) -> bool:
