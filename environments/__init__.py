@@ -71,8 +71,7 @@ def locate(name: str, data: str | None = None) -> tuple[str, str | None]:
     """Return (full name, data) of a task given by its full or short name, with its variant unless that is the default.
 
     The place of a task of a user's own stands for its name; it is returned for `data`, as it is found from any folder.
-    UsageError names the tasks when several suites have the short name; UnknownName offers the nearest when
-    there is none.
+    UsageError when several suites have the short name; UnknownName, which offers the nearest, when there is none.
     """
     plain, _, variant = name.partition(":")
     known = tasks()

@@ -46,24 +46,19 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
 
 def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:
     """Yield (headings above, those of them that have had no block yet, text) of each block; a bare heading is one."""
-    path: list[str] = []
-    fresh: list[str] = []
+    path, fresh = dict[int, str](), dict[int, str]()  # headings by their levels
     for text in [*filter(None, _parts(markdown)), ""]:
         match = _HEADING.match(text)
         level = len(match[1]) if match else 0
         if match or not text:
-            if fresh and _level(fresh[-1]) >= level:
-                yield path[:-1], fresh[:-1], fresh[-1]
-                fresh = []
-            path = [heading for heading in path if _level(heading) < level] + [text]
-            fresh = [heading for heading in fresh if _level(heading) < level] + [text]
+            if max(fresh, default=-1) >= level:
+                yield list(path.values())[:-1], list(fresh.values())[:-1], fresh[max(fresh)]
+                fresh = {}
+            path = {above: heading for above, heading in path.items() if above < level} | {level: text}
+            fresh = {above: heading for above, heading in fresh.items() if above < level} | {level: text}
         else:
-            yield path, fresh, text
-            fresh = []
-
-
-def _level(heading: str) -> int:
-    return len(heading) - len(heading.lstrip("#"))
+            yield list(path.values()), list(fresh.values()), text
+            fresh = {}
 
 
 def _parts(markdown: str) -> Iterator[str]:

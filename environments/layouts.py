@@ -153,11 +153,6 @@ def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) 
 
 def read_obliq(folder: Path, home: Path) -> Collection:
     """Read the task in `folder`. DataError for anything missing or damaged."""
-    if not (folder / "corpus").is_dir():
-        raise DataError(
-            f"{folder} holds no corpus/corpus.jsonl; "
-            "a data folder has the release's layout, e.g. tip-of-tongue/congress/corpus/corpus.jsonl"
-        )
     inside, corpus_file = folder / "queries+qrels", tables.find_file(folder / "corpus", "corpus.jsonl")
 
     def read_documents() -> Iterator[Placed]:

@@ -17,8 +17,6 @@ from typing import Any
 with suppress(ImportError):  # Windows has none
     import resource
 
-_MEMORY = 2 << 30  # bytes of address space
-_SECONDS = 30  # of CPU time
 _GROWTH = 100  # characters and numbers in the object for each byte of the file; one pool can be named many times
 
 # NumPy's names of numbers, and those of struct.
@@ -94,7 +92,8 @@ def _make_plain(content: Any, room: int) -> Any:
 
 
 if __name__ == "__main__":
-    for kind, most in (("RLIMIT_AS", _MEMORY), ("RLIMIT_CPU", _SECONDS), ("RLIMIT_CORE", 0)):  # no core file
+    # Bytes of address space, seconds of CPU time, and no core file.
+    for kind, most in (("RLIMIT_AS", 2 << 30), ("RLIMIT_CPU", 30), ("RLIMIT_CORE", 0)):
         with suppress(NameError, AttributeError, ValueError, OSError):  # macOS has not every one
             resource.setrlimit(getattr(resource, kind), (most, most))
     pickled = sys.stdin.buffer.read()
