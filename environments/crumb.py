@@ -57,9 +57,7 @@ class LabelledQuery:
     query_id: str
     text: str
     instruction: str  # empty where the row has none
-    passage: Grades
-    passage_binary: Grades
-    full_document: Grades
+    grades: dict[str, Grades]  # by column: _QRELS
 
 
 COUNTS = {  # passages, evaluation queries (Table 1 of the paper) and whole documents (Table 2)
@@ -135,7 +133,7 @@ def load(request: Request) -> Environment:
         raise UsageError(f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out --qrels")
     notes = ["this task was never cut into passages: :document searches the same text"]
     notes *= request.variant == DOCUMENT and task.whole
-    if request.variant == PASSAGE and (bare := [row.query_id for row in rows if not row.passage]):
+    if request.variant == PASSAGE and (bare := [row.query_id for row in rows if not row.grades["passage_qrels"]]):
         notes.append(f"{len(bare)} queries have no passage judgements and count 0 by these, e.g. {bare[0]!r}")
     max_p = judgements[headline].unit_of is not None
     return request.make(
@@ -155,30 +153,28 @@ def load(request: Request) -> Environment:
 
 
 def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documents: Corpus) -> dict[str, Judgements]:
-    by_document = {row.query_id: row.full_document for row in rows}
+    by_passage, binary, by_document = ({row.query_id: row.grades[column] for row in rows} for column in _QRELS)
     if request.variant == DOCUMENT and not task.whole:
         return {DOCUMENT: Judgements(by_document)}
-    binary = {row.query_id: row.passage_binary for row in rows} if task.binary else None
-    if bare := [row.query_id for row in rows if task.binary and not row.passage_binary]:
-        raise DataError(f"{request.folder}: query {bare[0]!r} has no passage_binary_qrels, which {request.task} needs")
-    by_passage = {PASSAGE: Judgements({row.query_id: row.passage for row in rows}, binary)}
+    for column in ["passage_binary_qrels"] * task.binary + ["full_document_qrels"] * task.max_p:
+        if bare := [row.query_id for row in rows if not row.grades[column]]:
+            raise DataError(f"{request.folder}: query {bare[0]!r} has no {column}, which {request.task} needs")
+    passages = {PASSAGE: Judgements(by_passage, binary if task.binary else None)}
     if not task.max_p:
-        return by_passage
+        return passages
 
     def parent(doc_id: str) -> str:
         # The official script cuts the chunk number off; the release also says the parent outright.
         return documents[doc_id].parent or doc_id.partition(":")[0]
 
-    if bare := [row.query_id for row in rows if not row.full_document]:
-        raise DataError(f"{request.folder}: query {bare[0]!r} has no full_document_qrels, which {request.task} needs")
-    for row in rows[:5]:  # parents that no judgement names would score 0 without a word
-        judged = [passage for passage, label in row.passage.items() if label > 0 and passage in documents]
-        if judged and not any(parent(passage) in row.full_document for passage in judged):
+    for query_id, labels in list(by_passage.items())[:5]:  # unjudged parents would score 0 without a word
+        judged = [passage for passage, label in labels.items() if label > 0 and passage in documents]
+        if judged and not any(parent(passage) in by_document[query_id] for passage in judged):
             raise DataError(
-                f"{request.folder}: the documents judged for query {row.query_id!r} are not those that its passages "
+                f"{request.folder}: the documents judged for query {query_id!r} are not those that its passages "
                 f"were cut from, e.g. {parent(judged[0])!r}; are all files from the same release?"
             )
-    return {DOCUMENT: Judgements(by_document, unit_of=parent), **by_passage}
+    return {DOCUMENT: Judgements(by_document, unit_of=parent), **passages}
 
 
 def _read_corpus(request: Request, task: Task) -> Corpus:
@@ -210,8 +206,8 @@ def read_queries(folder: Path, names: Sequence[str], split: str) -> list[Labelle
             text = tables.check_text(tables.pick_column(where, row, "query_content"), where, "query_content")
             instruction = tables.check_text(row.get("instruction"), where, "instruction", optional=True).strip()
             row.setdefault("passage_binary_qrels")  # few tasks have it
-            grades = (_read_grades(tables.pick_column(where, row, name), f"{where}, {name}") for name in _QRELS)
-            queries[query_id] = LabelledQuery(query_id, text, instruction, *grades)
+            grades = {name: _read_grades(tables.pick_column(where, row, name), f"{where}, {name}") for name in _QRELS}
+            queries[query_id] = LabelledQuery(query_id, text, instruction, grades)
         if len(queries) == many:
             raise DataError(f"{files[0]} has no queries in it")
     return list(queries.values())
