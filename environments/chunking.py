@@ -35,13 +35,11 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     chunk = ""
     for path, fresh, text in _blocks(markdown):
         grown = "\n".join(filter(None, [chunk, *fresh, text]))
-        if chunk and count(grown) <= limit:
-            chunk = grown
-            continue
-        if chunk:
+        if not chunk or count(grown) > limit:
             made.append(chunk)
-        chunk = "\n".join([*path, text])
-    return [*made, chunk] if chunk else made
+            grown = "\n".join([*path, text])
+        chunk = grown
+    return list(filter(None, [*made, chunk]))
 
 
 def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:

@@ -214,19 +214,16 @@ def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) 
         base, read = _server("HF_ENDPOINT", "https://huggingface.co"), _list_hub
     else:
         base, read = _server("SEXTANT_GITHUB_API", "https://api.github.com"), _list_github
-    what = str(release)
     try:
-        rows = {file.path: file for file in _try_again(lambda: read(client, release, base), what, base)}
+        rows = {file.path: file for file in _try_again(lambda: read(client, release, base), str(release), base)}
         for path in rows:  # of all files, also of those that are not needed
             inside = PurePosixPath(path)
             if inside.is_absolute() or ".." in inside.parts or "\0" in path:
-                raise DataError(f"the listing of {what} is refused: {path!r:.200} leads out of its folder")
+                raise DataError(f"the listing of {release} is refused: {path!r:.200} leads out of its folder")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise DataError(
-            f"{base} answers for {what} with what is no listing of files; is it the right address?"
-        ) from None
+        raise DataError(f"{base} answers for {release} with no listing of files; is it the right address?") from None
     if missing := [path for path in paths if path not in rows]:
-        raise DataError(f"{what} has no file {missing[0]!r}")
+        raise DataError(f"{release} has no file {missing[0]!r}")
     return [rows[path] for path in paths]
 
 
