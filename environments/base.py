@@ -176,8 +176,6 @@ class Environment:
 
     def asking(self, *, limit: int | None = None, query_ids: Sequence[str] = ()) -> "Environment":
         """Return the environment with only the queries named, if any are, and of those only the first `limit`."""
-        if limit is None and not query_ids:
-            return self
         known = {query.query_id: query for query in self.queries}
         if strange := [query_id for query_id in query_ids if query_id not in known]:
             raise UnknownName(f"query of {self.task}, {self.split} split,", strange[0], known)

@@ -163,10 +163,8 @@ def _parts(request: Request, task: Task) -> dict[str, Collection]:
         raise UsageError(f"{request.folder} is a port without dev queries; use --split test")
     grades = [grade for labels in port.qrels.values() for grade in labels.values()]
     if request.name == "doris_mae" and all(map(float.is_integer, grades)):
-        raise DataError(
-            f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other figures of them; "
-            "use the release's test_set.pickle"
-        )
+        why = f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other figures of them"
+        raise DataError(f"{why}; use the release's test_set.pickle")
     texts = zip(port.documents, port.documents.texts(), strict=True)  # titles are part of the texts
     return {"test": Collection(Corpus(Document(doc_id, text) for doc_id, text in texts), port.queries, port.qrels)}
 

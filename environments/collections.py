@@ -187,7 +187,6 @@ class _Table:
         return layouts.open_corpus(home, self.files, read, counts, repr(self._names))
 
     def _rows(self, path: Path) -> tables.Rows:
-        """Yield (place, row) of each row of a file, in whatever form it is."""
         first = "{" if path.suffix in _ENDINGS[:2] else next(tables.read_lines(path), (0, ""))[1].strip()
         if first.startswith(("{", "[")):
             return tables.read_rows([path])
@@ -272,10 +271,7 @@ def _keep_package(name: str, home: Path) -> Path:
 
 
 def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:
-    """Read a copy of a benchmark's task: of several splits only the test one. DataError for what does not fit.
-
-    `lacks` is what is said of a folder without any documents, or in OBLIQ-Bench's layout.
-    """
+    """Read a copy of a benchmark's task, of splits the test one. DataError, which says `lacks` where there is none."""
     here = any(_find_files(place, "documents") for place in (folder, folder / "data"))
     if lacks and (not here or (folder / "queries+qrels").exists()):
         raise DataError(lacks)

@@ -214,10 +214,7 @@ def read_queries(folder: Path, names: Sequence[str], split: str) -> list[Labelle
 
 
 def _find(folder: Path, names: Sequence[str], config: str, raw: str) -> list[Path]:
-    """Return the files of a table: of the release, of its Parquet form, or in the task's own folder; one, or parts.
-
-    DataError when there are none, and when a part is missing.
-    """
+    """Return the files of a table: of the release, its Parquet form, or the task's own folder. DataError for none."""
     stems = [*(f"{name}/{raw}" for name in names), *(f"{config}/{name}" for name in names), raw]
     for pattern in (pattern for stem in stems for pattern in (f"{stem}{{}}", f"{stem}/*{{}}")):
         for ending in (".jsonl", ".gz", ".parquet"):
@@ -245,13 +242,12 @@ def _read_grades(cell: Any, where: str) -> Grades:
 
 def _facts(name: str, task: Task) -> Facts:
     passages, queries, documents = COUNTS[name]
-    protocol = "All passages are ranked; nDCG gains the label, linear; recall and the rest take labels from 1 on."
-    if task.max_p:
-        protocol += f" MaxP: {MAX_P_DEPTH} passages a query, of which the best of each document counts."
-    if task.whole:
-        protocol += " Not cut into passages."
-    if task.binary:
-        protocol += " Recall and the rest take the binary labels that are released beside the graded ones."
+    protocol = (
+        "All passages are ranked; nDCG gains the label, linear; recall and the rest take labels from 1 on."
+        + f" MaxP: {MAX_P_DEPTH} passages a query, of which the best of each document counts." * task.max_p
+        + " Not cut into passages." * task.whole
+        + " Recall and the rest take the binary labels that are released beside the graded ones." * task.binary
+    )
     files = ["passage_corpus.jsonl", "eval/query_labels.jsonl", "val/query_labels.jsonl"]
     files[1:1] = ["full_document_corpus.jsonl"] * (not task.whole)
     return Facts(

@@ -171,7 +171,6 @@ def _ask(draft: _Draft, variant: str, row: Row, record: int) -> None:
 
 
 def _make(request: Request, **fields: Any) -> Environment:
-    """Make the environment with the metrics of its variant, the headline first."""
     wins = ("Win", *(f"Win({k})" for k in TENS))
     searched = ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10")
     metrics = {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(request.variant, (*wins, "nDCG@10"))
