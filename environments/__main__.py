@@ -150,8 +150,7 @@ def _search(arguments: argparse.Namespace) -> None:
     retrievers.require(spec)
     if not arguments.words.strip():
         raise UsageError("there are no words to search for")
-    columns = dict(arguments.column)
-    environment = environments.load(arguments.task, arguments.data, arguments.split, columns=columns)
+    environment = environments.load(arguments.task, arguments.data, arguments.split, columns=dict(arguments.column))
     query, grades = Query("by-hand", arguments.words), dict[str, float]()
     if arguments.query_id is not None:
         [query] = environment.asking(query_ids=[arguments.query_id]).queries
