@@ -51,11 +51,7 @@ _DEV = {"train", "training", "dev", "development", "validation", "valid", "val"}
 
 
 def read_collection(
-    place: Path,
-    home: Path,
-    columns: Mapping[str, str] | None = None,
-    judged_in: Path | None = None,
-    separator: str = "",
+    place: Path, home: Path, columns: Mapping[str, str] = {}, judged_in: Path | None = None, separator: str = ""
 ) -> Collection:
     """Read the collection in the folder `place`, or the one that ir_datasets has by that id.
 
@@ -65,7 +61,7 @@ def read_collection(
     missing, damaged or contradictory.
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
-    documents, queries, judgements = found = _open_tables(folder, columns or {}, judged_in)
+    documents, queries, judgements = found = _open_tables(folder, columns, judged_in)
     form = "TREC" if "iteration" in judgements.there else _FORMS.get(_ending(documents.files[0]), "BEIR")
     form = form if folder == place else "ir_datasets"
     counts = Counter[str]()
@@ -141,7 +137,6 @@ class _Table:
     """One table of a collection: its files, and the columns that are taken from them."""
 
     def __init__(self, folder: Path, name: str, files: list[Path], columns: Mapping[str, str]) -> None:
-        """Look at the first row. DataError when there is none, or a column that is needed is not in it."""
         self._folder, self.name, self.files = folder, name, files
         if not files:
             words = f"{' or '.join(_WORDS[name])} (.jsonl, .csv, .parquet, ...)"
@@ -176,8 +171,6 @@ class _Table:
                 yield split, where, [tables.pick_column(where, row, *names) for names in self._names.values()]
 
     def open(self, home: Path, counts: Counter[str]) -> Corpus:
-        """Open the corpus of the table's documents."""
-
         def read() -> Iterator[Placed]:
             for _, where, (doc_id, text, title) in self.read():
                 text = tables.check_text(text, where, optional=True)
@@ -265,9 +258,6 @@ def _keep_package(name: str, home: Path) -> Path:
     except (AttributeError, OSError, RuntimeError, ValueError) as error:  # no judgements; not to be downloaded; damaged
         raise DataError(f"ir_datasets does not give {asked}: {str(error)[:200]!r}") from None
     return folder
-
-
-# --- Ports of the benchmarks' tasks ----------------------------------------------------------------------------------
 
 
 def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:

@@ -55,9 +55,6 @@ class Collection:
     said: tuple[str, ...] = ()  # what was recognised, counted and dropped, a sentence each
 
 
-# --- Corpora ---------------------------------------------------------------------------------------------------------
-
-
 def open_corpus(
     home: Path, files: Sequence[Path], read: Reader, counts: Counter[str] | None = None, how: str = ""
 ) -> Corpus:
@@ -148,9 +145,6 @@ def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) 
                 raise DataError(f"{again}: the id {document.doc_id!r} was there before with another text, in {where}")
 
 
-# --- OBLIQ-Bench's layout --------------------------------------------------------------------------------------------
-
-
 def read_obliq(folder: Path, home: Path) -> Collection:
     """Read the task in `folder`. DataError for anything missing or damaged."""
     inside, corpus_file = folder / "queries+qrels", tables.find_file(folder / "corpus", "corpus.jsonl")
@@ -197,7 +191,6 @@ SCORE = ("score", "relevance", "label")
 
 
 def _read_qrels(path: Path, queries: Container[str], documents: Container[str] = ()) -> Grades:
-    """Read judgements. DataError for one that is not of `queries`, or of `documents`, if these are given."""
     qrels: Grades = {}
     for where, row in tables.read_headed(path, (*QUERY, *DOCUMENT, *SCORE)):
         query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (QUERY, DOCUMENT, SCORE))
@@ -213,8 +206,6 @@ def _read_qrels(path: Path, queries: Container[str], documents: Container[str] =
         raise DataError(f"{path} has no judgements in it")
     return qrels
 
-
-# --- TREC's tags -----------------------------------------------------------------------------------------------------
 
 _START = re.compile(r"(?=<top>|<topic\b)", re.I)
 _TOPIC = re.compile(r"<(top(?:ic)?)\b([^<>]*)>(.*?)</\1>(.*)", re.DOTALL | re.I)
@@ -258,8 +249,7 @@ def read_topics(path: Path) -> tables.Rows:
     between = [before]
     for count, piece in enumerate(pieces, start=1):
         where = f"{path}, topic {count}"
-        match = _TOPIC.fullmatch(piece)
-        if not match:
+        if not (match := _TOPIC.fullmatch(piece)):
             raise DataError(f"{where} has no end; was the file broken off?")
         tag, attributes, inside, behind = match.groups()
         between.append(behind)

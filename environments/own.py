@@ -31,6 +31,8 @@ from tools.corpus import Corpus
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 from tools.records import Document, Query
 
+Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]  # texts by id, or documents, or (id, text)
+
 FILE = "benchmark.toml"
 METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
 METRIC = r"^((nDCG|R|AP|RR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8})$"  # of evals/measuring/metrics.py, those of rankings
@@ -167,14 +169,7 @@ def _open(request: Request) -> Environment:
     return _make(read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said])
 
 
-def of(
-    documents: Mapping[str, str] | Iterable[Document | tuple[str, str]],
-    queries: Mapping[str, str],
-    qrels: Qrels,
-    *,
-    name: str,
-    **settings: Any,
-) -> Environment:
+def of(documents: Documents, queries: Mapping[str, str], qrels: Qrels, *, name: str, **settings: Any) -> Environment:
     """Return a task made in Python: documents and queries by id, and grades by query and document.
 
     `settings` are keys of benchmark.toml. A file of yours with `TASK = environments.of(...)`, or with a function that
@@ -199,7 +194,6 @@ def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, sai
     metric, separator = settings.get("metric") or settings.get("metrics", METRICS)[0], settings.get("max_p")
     told = settings.get("instruction") or settings.get("objective") or GENERIC
     parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
-    judgements = {name: Judgements(qrels, unit_of=parent, zero=True) for name, qrels in judged.items()}
     dev: Sequence[str] = read.splits.get("dev", ())
     if ours := settings.get("split"):
         dev = DevSplit(ours.get("seed", SEED), ours["share"]).choose(list(read.queries), "dev", "the task")
@@ -210,8 +204,8 @@ def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, sai
         source=read.form,
         documents=read.documents,
         queries=tuple(Query(query_id, text, told) for query_id, text in read.queries.items()),
-        judgements=judgements,
-        headline=next(iter(judgements)),
+        judgements={name: Judgements(qrels, unit_of=parent, zero=True) for name, qrels in judged.items()},
+        headline=next(iter(judged)),
         metrics=tuple(dict.fromkeys([metric, *settings.get("metrics", METRICS)])),
         metric=metric,
         depth=settings.get("depth", 1000),
