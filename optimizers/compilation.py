@@ -189,9 +189,7 @@ def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
     if not texts:
         return []
     test = collect_task_passages(request.task, request.data, qrels=request.qrels, columns=request.columns)
-    return [
-        asdict(leak) for passages in (collect_passages(inputs.training), test) for leak in find_leaks(texts, passages)
-    ]
+    return [asdict(leak) for part in (collect_passages(inputs.training), test) for leak in find_leaks(texts, part)]
 
 
 def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:

@@ -14,20 +14,14 @@ OPTIMIZERS = (
     *("labeled", "bootstrap", "bootstrap_rs", "knn", "mipro", "copro", "simba", "gepa", "infer_rules"),
     *("better_together", "ensemble", "tune"),
 )
+_LIST = "python -m optimizers.compile --optimizer list"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileRequest(Common):
     """What a compilation can be asked for. `lm` is the student, `limit` takes so many of the dev queries."""
 
-    optimizer: Annotated[
-        str,
-        Option(
-            f"list, or one of {', '.join(OPTIMIZERS)}",
-            "NAME",
-            missing="python -m optimizers.compile --optimizer list has them",
-        ),
-    ]
+    optimizer: Annotated[str, Option(f"list, or one of {', '.join(OPTIMIZERS)}", "NAME", missing=f"{_LIST} has them")]
     budget: Annotated[
         str, Option("how much an optimizer tries: light, medium or heavy; -O sets each number", "HOW", choices=EFFORT)
     ] = "light"

@@ -86,18 +86,12 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
         )
     # What was evaluated on all validation queries first: a mean over three queries is no rival of one over fifty. Of
     # equal ones by the digest: the order in which they came may depend on which thread was first.
-    rows.sort(key=lambda row: row["candidate"])
-    parts = ("validation", "train")
-    rows.sort(key=lambda row: [row["whole"], *(row[part]["mean"] or 0.0 for part in parts)], reverse=True)
-    return rows
-
-
-def _diff(before: Prompt, after: Prompt) -> str:
-    """Compare two prompts: a unified diff, demonstrations in a line each; "" where they are the same."""
-    return "\n".join(difflib.unified_diff(_lines(before), _lines(after), "before", "after", lineterm="", n=1))
+    means = {row["candidate"]: [-(row[part]["mean"] or 0.0) for part in ("validation", "train")] for row in rows}
+    return sorted(rows, key=lambda row: (not row["whole"], means[row["candidate"]], row["candidate"]))
 
 
 def _lines(prompt: Prompt) -> list[str]:
+    """Return a prompt as the lines of a diff, demonstrations in a line each."""
     outputs = [field.split()[1].rstrip(":") for field in prompt.fields if field.startswith("out ")]
     lines = prompt.instructions.splitlines()
     lines += [f"{name}: {_short(text)}" for name, text in prompt.descriptions.items()]
@@ -128,7 +122,8 @@ def summarise(
     """Return what is shown, and kept as learnt.json; `stopped` is why it ended early, if it did."""
     first = study.candidates[study.before]
     same = candidate.prompts.keys() == first.prompts.keys()
-    diffs = {name: _diff(first.prompts[name], prompt) for name, prompt in candidate.prompts.items() if same}
+    lines = {name: (_lines(first.prompts[name]), _lines(prompt)) for name, prompt in candidate.prompts.items() if same}
+    diffs = {name: difflib.unified_diff(*two, "before", "after", lineterm="", n=1) for name, two in lines.items()}
     values = {name: [value, candidate.parameters.get(name, value)] for name, value in first.parameters.items()}
     return {
         "kept": {study.start: "start", study.before: "before"}.get(candidate.digest, "compiled"),
@@ -138,7 +133,7 @@ def summarise(
         "gain": measure_gain(study, candidate),
         # Stable, so the one that is kept is the first also of those that are as good.
         "candidates": sorted(list_candidates(study), key=lambda row: bool(row["candidate"] != candidate.digest)),
-        "changes": {name: diff for name, diff in diffs.items() if diff},
+        "changes": {name: text for name, diff in diffs.items() if (text := "\n".join(diff))},
         "parameters": {name: pair for name, pair in values.items() if pair[0] != pair[1]},
         "moved": _moved(study, candidate),
         "leaks": list(leaks),
@@ -149,15 +144,15 @@ def summarise(
 
 def list_texts(found: Compiled) -> dict[str, str]:
     """Return the texts of a compiled program by name, for the search for what leaked."""
-    texts = {}
+    texts: dict[str, str] = {}
+    shown: dict[str, Sequence[Any]] = {}
     for name, prompt in found.prompts.items():
         texts[f"{name} instructions"] = "\n".join([prompt.instructions, *prompt.descriptions.values()])
-        for place, demo in enumerate(prompt.demos, start=1):
-            texts[f"{name} demo {place}"] = _text(demo)
-    for neighbour in found.neighbours:
-        for name, demos in neighbour.demos.items():
-            for place, demo in enumerate(demos, start=1):
-                texts[f"{name} of {neighbour.query_id}, demo {place}"] = _text(demo)
+        shown[f"{name} demo"] = prompt.demos
+    for one in found.neighbours:
+        shown |= {f"{name} of {one.query_id}, demo": demos for name, demos in one.demos.items()}
+    for piece, demos in shown.items():
+        texts |= {f"{piece} {place}": _text(demo) for place, demo in enumerate(demos, start=1)}
     for place, member in enumerate(found.members, start=1):
         texts |= {f"member {place}, {name}": text for name, text in list_texts(member).items()}
     return texts

@@ -197,7 +197,13 @@ def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
             _work_interruptibly(inputs, study)
         return None
     except Halt as halted:
-        return _why(halted.reason, inputs.request)
+        reason = halted.reason
+        if isinstance(reason, SextantError):
+            return reason
+        if fault(reason) == "refused":  # a bare one is of the model that writes instructions
+            return refusal(reason, inputs.request.prompt_lm or inputs.request.lm)
+        first = str(reason).strip().partition("\n")[0]
+        return RunIncomplete(f"the model's provider failed: {first}")
     except KeyboardInterrupt:
         say(f"what was answered and evaluated is safe in {study.folder}; the same command goes on")
         raise
@@ -240,16 +246,6 @@ def _work(inputs: Inputs, study: Study) -> None:
         study.form = found.form
     finally:
         inputs.terms.settle()
-
-
-def _why(reason: Exception, request: CompileRequest) -> SextantError:
-    """Return what stopped a teleprompter, as an error of ours; a bare one is of the model that writes instructions."""
-    if isinstance(reason, SextantError):
-        return reason
-    if fault(reason) == "refused":
-        return refusal(reason, request.prompt_lm or request.lm)
-    first = str(reason).strip().partition("\n")[0]
-    return RunIncomplete(f"the model's provider failed: {first}")
 
 
 def _work_interruptibly(inputs: Inputs, study: Study) -> None:

@@ -29,7 +29,7 @@ from evals.folder import Outcome
 from evals.measuring.metrics import ranking_of
 from evals.running.runner import OUTAGE, answer
 from optimizers.books import Books, Candidate, Evaluation, mean_value
-from optimizers.training.demonstrations import trim
+from optimizers.training.demonstrations import example, trim
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
@@ -91,12 +91,7 @@ class Study(Books):
 
     def examples(self, part: str) -> list[dspy.Example]:
         """Return the queries of "train" or "validation" as DSPy's examples; there is nothing of a judgement in them."""
-        return [
-            dspy.Example(query_id=query.query_id, objective=query.objective, description=query.text).with_inputs(
-                "query_id", "objective", "description"
-            )
-            for query in self.parts[part]
-        ]
+        return [example(query) for query in self.parts[part]]
 
     def metric(
         self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
@@ -108,8 +103,7 @@ class Study(Books):
 
     def _feedback(self, rollout: Rollout, predictor: str) -> str:
         outcome = rollout.outcome
-        query = self._queries[outcome["query_id"]] if outcome else None
-        if outcome is None or query not in self.parts["train"]:
+        if outcome is None or (query := self._queries[outcome["query_id"]]) not in self.parts["train"]:
             return ""  # nothing is learnt from the judgements that candidates are chosen by
         return feedback(
             query,

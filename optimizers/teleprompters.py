@@ -116,21 +116,17 @@ def bootstrap(job: Job) -> Made:
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
 def bootstrap_rs(job: Job) -> Made:
     """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
-    candidates = job.options["candidates"]
-    made = dspy.BootstrapFewShotWithRandomSearch(
-        **_bootstrapping(job), num_candidate_programs=candidates, num_threads=job.workers
-    )
-    return made, _both(job)
+    given = {"num_candidate_programs": job.options["candidates"], "num_threads": job.workers}
+    return dspy.BootstrapFewShotWithRandomSearch(**_bootstrapping(job), **given), _both(job)
 
 
 @_row({"k": (2, 3, 4), **_THRESHOLD}, teacher=True, step=False)
 def knn(job: Job) -> Found:
     """Demonstrations of the training queries nearest to each query (after KNNFewShot)."""
     queries = job.study.parts["train"]
-    lm = job.teacher_lm or job.lm
 
     def traced(query: Any) -> tuple[float, list[Any]]:
-        with dspy.context(lm=lm, trace=[]):
+        with dspy.context(lm=job.teacher_lm or job.lm, trace=[]):
             value = job.study.metric(None, job.student(query_id=query.query_id))
             return value, list(dspy.settings.trace)
 

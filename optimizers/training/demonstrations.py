@@ -57,15 +57,16 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(one)
 
 
+def example(query: Query, **labels: Any) -> dspy.Example:
+    """Return a query as DSPy's example."""
+    asked = {"query_id": query.query_id, "objective": query.objective, "description": query.text}
+    return dspy.Example(**asked, **labels).with_inputs(*asked)
+
+
 def label_examples(queries: Sequence[Query], environment: Environment, retriever: Retriever) -> list[dspy.Example]:
-    """Make one example a query: what Study.examples has, and a label for every field that has one."""
+    """Make one example a query, with a label for every field that has one."""
     gold = relevant(queries, environment)
-    return [
-        dspy.Example(
-            query_id=query.query_id, **_labels(query, gold[query.query_id], environment, retriever)
-        ).with_inputs("query_id", "objective", "description")
-        for query in queries
-    ]
+    return [example(query, **_labels(query, gold[query.query_id], environment, retriever)) for query in queries]
 
 
 def _labels(query: Query, gold: list[str], environment: Environment, retriever: Retriever) -> dict[str, Any]:
@@ -78,8 +79,6 @@ def _labels(query: Query, gold: list[str], environment: Environment, retriever: 
     text = {doc_id: defuse(environment.documents[doc_id].text[:CUT]) for doc_id in shown}
     beginning = text[first[0]] if first else ""
     return {
-        "objective": query.objective,
-        "description": query.text,
         **{name: list[str]() for name in ("notes", "earlier_searches", "learned")},
         **dict.fromkeys(("search", "rewritten", "document", "answer"), beginning),
         **{name: [beginning] for name in ("searches", "guesses")},

@@ -115,8 +115,7 @@ class _Relevant(NamedTuple):
 
 class _Account:
     def __init__(self, query: Query, trace: Trace, ranking: Ranking, environment: Environment, cutoff: int) -> None:
-        self.query, self.trace, self.ranking, self.environment = query, trace, ranking, environment
-        self.cutoff = cutoff
+        self.query, self.trace, self.ranking, self.environment, self.cutoff = query, trace, ranking, environment, cutoff
         self.judgements = environment.judgements[environment.headline]
         self.unit_of = cache(self.judgements.unit_of or str)  # a corpus on disk is asked once a document
         self.order = collapse(ranking.doc_ids, self.judgements)
@@ -124,8 +123,7 @@ class _Account:
         histories = read_histories(enumerate(trace.steps), self.grades, self.unit_of)
         places = {unit: place for place, unit in enumerate(self.order, start=1)}
         made = [self._one(unit, histories.get(unit, History("")), places.get(unit, 0)) for unit in self.grades]
-        worst_first = list(Fate)
-        self.relevant = sorted(made, key=lambda one: (worst_first.index(one.fate), -self.grades[one.unit], one.unit))
+        self.relevant = sorted(made, key=lambda one: (list(Fate).index(one.fate), -self.grades[one.unit], one.unit))
 
     def _one(self, unit: str, history: History, place: int) -> _Relevant:
         if 0 < place <= self.cutoff:
