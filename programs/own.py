@@ -140,7 +140,6 @@ def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> 
 
 
 def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
-    """Return a value of the type `kind`."""
     inside, origin = get_args(kind), get_origin(kind) or kind
     if origin is Literal:
         return inside[0]
@@ -251,12 +250,11 @@ class Own(Program):
         except TypeError as error:
             raise TypeError(f"{self.label} {error}{place}") from None
         there = desk.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
-        unknown = [doc_id for doc_id in named if doc_id not in there and "toolbox" not in self.asks]
-        known = [doc_id for doc_id in named if doc_id not in unknown]
-        if unknown:
-            desk.session.count_invented(unknown)
-            first = unknown[0][:60]
-            said = f"no search brought {len(unknown)} of the {len(named)} ids that it returned, e.g. {first!r}"
+        unseen = [doc_id for doc_id in named if doc_id not in there and "toolbox" not in self.asks]
+        known = [doc_id for doc_id in named if doc_id not in unseen]
+        if unseen:
+            desk.session.count_invented(unseen)
+            said = f"no search brought {len(unseen)} of the {len(named)} ids that it returned, e.g. {unseen[0][:60]!r}"
             if not known:
                 raise ValueError(f"{said}{place}")
             desk.session.note(f"{said}: left out")

@@ -60,9 +60,11 @@ def write_toml(program: Any) -> str:
     lines = ["# What is left out stays as it is. A model is shown the fields' names and types, too."]
     for name, predictor in program.named_predictors():
         table, inputs = describe(program)[name], predictor.signature.input_fields
-        lines += ["", f"[{_quote(name)}]  # what the model is told to do"]
-        lines += [f"instructions = {_block(table['instructions'])}", ""]
-        lines += [f"[{_quote(name)}.fields]  # what it is told of each field"]
+        told = table["instructions"]
+        plain = "'''" not in told and all(one.isprintable() or one in "\n\t" for one in told)  # as TOML has it
+        block = f"'''\n{told}\n'''" if plain else _quote(told)
+        lines += ["", f"[{_quote(name)}]  # what the model is told to do", f"instructions = {block}", ""]
+        lines.append(f"[{_quote(name)}.fields]  # what it is told of each field")
         for key, text in table["fields"].items():
             lines.append(f"{key} = {_quote(text)}  # {'shown' if key in inputs else 'asked for'}")
     return "\n".join(lines) + "\n"
@@ -70,9 +72,3 @@ def write_toml(program: Any) -> str:
 
 def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _block(text: str) -> str:
-    """Return a text on lines of its own, as it is, where TOML can have it so; else in quotes, on one line."""
-    plain = "'''" not in text and all(one.isprintable() or one in "\n\t" for one in text)
-    return f"'''\n{text}\n'''" if plain else _quote(text)

@@ -79,7 +79,11 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
     module = _enter(file_of(source)) if source.endswith(".py") else source
     try:
         made = importlib.import_module(module)
-        _remember(Path(getattr(made, "__file__", None) or "").parent)
+        folder = str(Path(getattr(made, "__file__", None) or "").parent) + os.sep
+        for loaded, one in list(sys.modules.items()):
+            file = str(getattr(one, "__file__", None) or "")
+            if file.startswith(folder) and _is_own(file):
+                _imported[loaded] = Path(file), _changed(Path(file))
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         top = (getattr(error, "name", None) or "").partition(".")[0]
         ours = f"; {top!r} is a package of Sextant's, so a module of yours needs another name" * (top in PACKAGES)
@@ -115,13 +119,6 @@ def user_line(error: BaseException) -> str:
 
 def _is_own(file: str) -> bool:
     return not file.startswith(_INSTALLED) and "-packages" + os.sep not in file
-
-
-def _remember(folder: Path) -> None:
-    for name, module in list(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "")
-        if file.is_relative_to(folder) and _is_own(str(file)):
-            _imported[name] = file, _changed(file)
 
 
 def _forget_edited() -> None:
