@@ -25,6 +25,7 @@ from tools.models.prompting import Fault, Kind, UnusableAnswer, check
 from tools.records import Usage
 
 _Values = dict[str, Any]  # by the name of a field
+_Rows = list[_Values]
 
 
 class Answered(NamedTuple):
@@ -52,9 +53,7 @@ class Adapter(dspy.ChatAdapter):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"use_json_adapter_fallback": False, **kwargs})
 
-    def __call__(
-        self, lm: Any, lm_kwargs: _Values, signature: Any, demos: list[_Values], inputs: _Values
-    ) -> list[_Values]:
+    def __call__(self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values) -> _Rows:
         """Return the answers to one predictor's call, parsed and checked."""
         tries = _Tries(signature, offline.Call(self, signature, inputs))
         for attempt in tries:
@@ -62,9 +61,7 @@ class Adapter(dspy.ChatAdapter):
                 tries.answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
         return tries.best
 
-    async def acall(
-        self, lm: Any, lm_kwargs: _Values, signature: Any, demos: list[_Values], inputs: _Values
-    ) -> list[_Values]:
+    async def acall(self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values) -> _Rows:
         """Make the call as `__call__` does, awaited."""
         tries = _Tries(signature, offline.Call(self, signature, inputs))
         for attempt in tries:
@@ -83,15 +80,14 @@ class Adapter(dspy.ChatAdapter):
         fields = signature.input_fields
         if any(isinstance(inputs.get(name), list) and field.annotation is str for name, field in fields.items()):
             return str(super().format_user_message_content(signature, inputs, prefix, suffix, main_request))
-        parts = [prefix]
-        parts += [f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}" for name in fields if name in inputs]
+        parts = [prefix, *(f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}" for name in fields if name in inputs)]
         if main_request and (requirements := _requirements(signature)) is not None:
             parts.append(requirements)
         return "\n\n".join([*parts, suffix]).strip()
 
-    def format(self, signature: Any, demos: list[_Values], inputs: _Values) -> list[_Values]:
+    def format(self, signature: Any, demos: _Rows, inputs: _Values) -> _Rows:
         """Return DSPy's messages; when asking again, with the bad answer and what was wrong with it."""
-        messages: list[_Values] = super().format(signature, demos, inputs)
+        messages: _Rows = super().format(signature, demos, inputs)
         if again := _AGAIN.get():
             answer, wrong = again
             repair = f"That answer cannot be used: {wrong}. Answer again, in full and in the form asked for."
@@ -116,8 +112,8 @@ class _Tries:
     """The first answer to a call, and a second where that cannot be used; each try is a context for the call."""
 
     def __init__(self, signature: Any, call: offline.Call) -> None:
-        self.answers: list[_Values] = []  # of this try
-        self.best: list[_Values] = []  # usable ones, or tolerable ones
+        self.answers: _Rows = []  # of this try
+        self.best: _Rows = []  # usable ones, or tolerable ones
         self._signature, self._call = signature, call
         self._wrong: Fault | None = None  # with the answers of the last try
 

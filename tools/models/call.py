@@ -125,7 +125,7 @@ class Caller(Shared):
         """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
         terms, expected, usage = self.terms, self._expected(made), Usage()
         try:
-            terms.budget.take(expected, deadline=DEADLINE.get(), check=terms.gate.check)
+            terms.budget.take(expected, deadline=DEADLINE.get(), check=terms.gate.rest)  # Interrupted, where it waits
         except BaseException as error:
             terms.gate.leave()
             if isinstance(error, TimeoutError):

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -121,14 +122,10 @@ class Gate:
             self.in_flight -= 1
             self._free.notify()
 
-    def rest(self, seconds: float) -> None:
-        """Wait outside of the gate. Interrupted after `halt`."""
+    def rest(self, seconds: float = 0.0) -> None:
+        """Wait outside of the gate, or only look, with 0 seconds. Interrupted after `halt`."""
         if self._halted.wait(seconds):  # not on `_free`, where each wake-up is for a request that waits for a place
             raise Interrupted
-
-    def check(self) -> None:
-        """Raise Interrupted after `halt`, for a request that has waited elsewhere with a place."""
-        self.rest(0.0)
 
     def halt(self) -> None:
         """Let nothing more through; requests in flight go on."""
@@ -137,7 +134,7 @@ class Gate:
             self._free.notify_all()
 
     def _passes(self) -> bool:
-        self.check()
+        self.rest()
         if self._clock() < self._shut_until:
             raise TimeoutError("the provider asks for a longer rest than is waited for")
         return self.in_flight < self.limit and self._clock() >= self._paused_until
@@ -170,12 +167,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         ("retry-after", float),
         ("retry-after", lambda date: (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()),
     ):
-        try:
-            seconds = read(headers[name])
-        except (KeyError, ValueError, TypeError, OverflowError):
-            continue
-        if seconds == seconds:  # no NaN
-            return max(0.0, seconds)
+        with suppress(KeyError, ValueError, TypeError, OverflowError):
+            if (seconds := read(headers[name])) == seconds:  # no NaN
+                return max(0.0, seconds)
     return None
 
 

@@ -194,10 +194,9 @@ def select(inputs: Inputs, statistics: TermStatistics) -> list[str]:
 
 def observe(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return the best sentence of each passage that `select` keeps, one a line."""
-    weight = _weigh(inputs["description"], statistics)
-    text = {passage.id: passage.text for passage in inputs["passages"]}
-    best = [_best_sentence(weight, text[passage_id]) for passage_id in select(inputs, statistics)]
-    return "\n".join(filter(None, best))
+    passages = {passage.id: passage for passage in inputs["passages"]}
+    kept = [passages[passage_id] for passage_id in select(inputs, statistics)]
+    return "\n".join(quote({**inputs, "passages": kept}, statistics))
 
 
 def rank(inputs: Inputs, statistics: TermStatistics) -> list[str]:

@@ -17,6 +17,7 @@ import reprlib
 import sys
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cache, lru_cache
@@ -127,10 +128,9 @@ def _find_listed(model: str) -> Price | None:
     if not whole:
         return None
     source = f"litellm {metadata.version('litellm')}"  # neither the table nor its package has a date
-    longer = _longer(row, base)
-    if tiers:
-        longer = [(int(tier["range"][0]), rates) for tier in tiers[1:] if (rates := _rates(tier))]
-    return replace(base, longer=tuple(sorted(longer, key=lambda step: step[0])), source=source)
+    steps = [(int(tier["range"][0]), rates) for tier in tiers[1:] if (rates := _rates(tier))]
+    longer = sorted(steps if tiers else _longer(row, base), key=lambda step: step[0])
+    return replace(base, longer=tuple(longer), source=source)
 
 
 def _rates(row: dict[str, Any]) -> Price | None:
@@ -248,13 +248,11 @@ def _rate(value: Any, path: Path, name: str, key: str) -> float:
 def _date(value: Any, path: Path, what: str) -> str | None:
     if value is None:
         return None
-    try:
-        day = date.fromisoformat(value) if isinstance(value, str) else value
-    except ValueError:
-        day = None
-    if not isinstance(day, date):
+    with suppress(ValueError):
+        value = date.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(value, date):
         raise UsageError(f"{path}: {what} is {_shown(value)}; write a date like 2026-11-01")
-    return day.isoformat()[:10]  # of a time, its day
+    return value.isoformat()[:10]  # of a time, its day
 
 
 def _shown(value: Any) -> str:

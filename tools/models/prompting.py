@@ -154,11 +154,14 @@ def _cut(session: Session, doc_ids: Sequence[str], fit: Fits, texts: list[str]) 
     return [text[:most] for text in texts]
 
 
-def _beginning(
-    session: Session, doc_ids: Sequence[str], fit: Fits, tried: list[Passage], texts: list[str]
-) -> list[str]:
+def _beginning(session: Session, doc_ids: list[str], fit: Fits, tried: list[Passage], texts: list[str]) -> list[str]:
     """Return as many of the texts as fit; their passages go into `tried`, unless the only one had to be cut."""
-    kept = fit_beginning(_passages(doc_ids, texts), fit)
+    passages = _passages(doc_ids, texts)
+    low, high = (len(texts) if fit(passages) else min(1, len(texts))), len(texts)
+    while high - low > 1:  # the longest beginning that fits, by bisection; at least one passage, if there is one
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit(passages[:middle]) else (low, middle)
+    kept = passages[:low]
     if len(kept) < len(texts):
         session.shorten(f"passages: {len(kept)} of {len(texts)} in one reading, the others in the next")
     if len(kept) > 1:
@@ -237,17 +240,6 @@ def _bound(messages: Sequence[Message], room: int) -> int:
     texts = [str(message["content"]) for message in messages]
     bound = sum(len(text.encode("utf-8", "surrogatepass")) + _MESSAGE for text in texts)
     return bound if bound <= room else sum(tokens(text) + _MESSAGE for text in texts)
-
-
-def fit_beginning(items: list[Any], fit: Callable[[list[Any]], bool]) -> list[Any]:
-    """Return the longest beginning of `items` that fits, by bisection; at least one item, if there is one."""
-    if fit(items):
-        return items
-    low, high = min(1, len(items)), len(items)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fit(items[:middle]) else (low, middle)
-    return items[:low]
 
 
 def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
