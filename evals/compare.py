@@ -34,9 +34,10 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         put_out(json.dumps(result) + "\n")
         return 0
-    from evals.showing.compare_tables import render_comparison  # rich: not for --help or --json
+    from evals.showing import compare_tables, tables  # rich: not for --help or --json
 
-    put_out(render_comparison(result, "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"))
+    form = "markdown" if arguments.markdown else "latex" if arguments.latex else "terminal"
+    put_out(tables.FORMS[form](compare_tables.lay_out_comparison(result)))
     return 0
 
 

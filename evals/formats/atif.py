@@ -171,11 +171,6 @@ class Line(TypedDict):
     extra: NotRequired[dict[str, Any] | None]
 
 
-def is_atif(row: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object says that it is ATIF."""
-    return str(row.get("schema_version", "")).startswith("ATIF")
-
-
 def to_ours(row: dict[str, Any], queries: Container[str], documents: Corpus) -> tuple[dict[str, Any], bool]:
     """Convert an ATIF document to importing.Line; return it, and whether it says what searches found. Or ValueError."""
     forms.check(Line, row)

@@ -137,7 +137,7 @@ def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[
                 continue
             try:
                 row, mapped = forms.read_whole(dict[str, Any], line), True
-                if atif.is_atif(row):
+                if str(row.get("schema_version", "")).startswith("ATIF"):
                     row, mapped = atif.to_ours(row, queries, environment.documents)
                 row = _check_line(row, queries, environment) | {"mapped": mapped}
                 if (query_id := row["query_id"]) in seen:

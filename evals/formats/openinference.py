@@ -25,8 +25,6 @@ from tools.records import Step, Usage
 from tools.text import message_text
 
 _KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}  # all others are CHAIN
-_INTERNAL = 1  # SPAN_KIND_INTERNAL
-_ERROR = 2  # STATUS_CODE_ERROR
 
 
 def write(source: Source, folder: Path) -> list[str]:
@@ -48,7 +46,7 @@ def make_spans(one: Answered, source: Source, ended: int) -> list[dict[str, Any]
     trace = _Trace(f"{source.run.path.name}\0{one.query_id}", ended - round(seconds * 1e9))
     root = trace.add(source.run.config["program"], "AGENT", "", (0.0, seconds), _of_query(one, source))
     if one.outcome["error"] is not None:
-        trace.spans[0]["status"] = {"code": _ERROR, "message": one.outcome["error"]}
+        trace.spans[0]["status"] = {"code": 2, "message": one.outcome["error"]}  # STATUS_CODE_ERROR
     parents = {0: root}
     for hop in dict.fromkeys(step.hop for step in steps if step.hop):
         within = [step for step in steps if step.hop == hop]
@@ -86,7 +84,7 @@ class _Trace:
                 "spanId": place.hexdigest()[:16],
                 **({"parentSpanId": parent} if parent else {}),
                 "name": name,
-                "kind": _INTERNAL,
+                "kind": 1,  # SPAN_KIND_INTERNAL
                 "startTimeUnixNano": str(start),
                 "endTimeUnixNano": str(end),
                 "attributes": _attributes({"openinference.span.kind": kind, **attributes}),

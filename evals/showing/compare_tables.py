@@ -9,7 +9,7 @@ from typing import Any
 from evals.measuring.comparison import is_lower_better
 from evals.measuring.curves import AXES
 from evals.measuring.traces import WORDS
-from evals.showing.tables import FORMS, Best, Grid, Part, printed, system_line, task_line
+from evals.showing.tables import Best, Grid, Part, printed, system_line, task_line
 from tools.console import brief, number, plural, queries
 
 Result = dict[str, Any]
@@ -37,11 +37,6 @@ def lay_out_comparison(result: Result) -> list[Part]:
         parts += ["", *_compare(result, label, run, changed["keys"], explained)]
     parts += [*_spread(result["systems"], labels), _cost(result["cost"], labels, task_line(result))]
     return [*parts, *explained, *result["notes"]]
-
-
-def render_comparison(result: Result, form: str) -> str:
-    """Return a comparison as text: for the terminal, as markdown or as latex."""
-    return FORMS[form](lay_out_comparison(result))
 
 
 def _compare(result: Result, label: str, run: str, changed: dict[str, list[Any]], explained: list[str]) -> list[Part]:
@@ -84,9 +79,8 @@ def _change(before: float, after: float, difference: float) -> list[str]:
 
 
 def _interval(row: Result) -> str:
-    if row["low"] is None or row["queries"] < 2:
-        return "too few"
-    return f"{_round(row['low'], 3)} to {_round(row['high'], 3)}"
+    few = row["low"] is None or row["queries"] < 2
+    return "too few" if few else f"{_round(row['low'], 3)} to {_round(row['high'], 3)}"
 
 
 def _round(value: float, digits: int, sign: str = "-") -> str:

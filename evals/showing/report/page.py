@@ -117,15 +117,9 @@ def write(report: Report, out: Path) -> list[Path]:
 
 
 def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
-    made = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=escape,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=lambda value: value if isinstance(value, Markup) or not isinstance(value, str) else readable(value),
-    )
+    blanks: Any = dict.fromkeys(("trim_blocks", "lstrip_blocks", "keep_trailing_newline"), True)
+    made = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=escape, undefined=StrictUndefined, **blanks)
+    made.finalize = lambda value: readable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
     made.filters["image"] = lambda svg: f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
     made.filters["md"] = _to_markdown
     return made.get_template(name).render(vars(report) | values, heads=HEADS, generator=GENERATOR)

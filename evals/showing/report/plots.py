@@ -195,8 +195,7 @@ def plot_sweep(group: Group, table: Table) -> Plot:
     numbers = number_names(sorted(system.name for _, system in systems))
     sizes, series = [float(column.label) for column in table.columns], list[Series]()
     for row, system in systems:
-        points = _points(sizes, row.cells)
-        series.append(Series(row.label, points, numbers[system.name], dashed=system.pool == "union"))
+        series.append(Series(row.label, _points(sizes, row.cells), numbers[system.name], system.pool == "union"))
     x = "documents in the pool, gold that was put in aside"
     panel = Panel("", x, table.columns[0].metric, series, lines=True)
     caption = "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. "
@@ -222,8 +221,7 @@ def plot_conditions(group: Group) -> Plot | None:
         wins = [mean_over([own[task] for task in tasks], column.metric, "") for column in columns]
         points = [Point(at, win["mean"], win["low"], win["high"]) for at, win in enumerate(wins, start=1) if win]
         series.append(Series(str(system), points, place))
-    printed = [(at, figures_for(group, column)) for at, column in enumerate(columns, start=1)]
-    published = [Point(at, figure.value) for at, figures in printed for figure in figures]
+    published = [Point(at, one.value) for at, column in enumerate(columns, 1) for one in figures_for(group, column)]
     ladder = group.variant in LADDERS
     x = "conditions met: the better document over the one that meets one less" if ladder else "conditions in the query"
     ticks = {float(k): f"{k} : {k - 1}" if ladder else str(k) for k in range(1, 11)}

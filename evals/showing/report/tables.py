@@ -5,7 +5,7 @@ as columns (its Tables 1 and 13 to 20). Published rows are there only beside run
 for the same split and judgements. Whether a difference is significant is for `python -m evals.compare`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -218,16 +218,12 @@ def _our_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
     rows = []
     for system, runs in by_system.items():
         cells = [_our_cell([runs.get(task) for task in column.tasks], column) for column in columns]
-        if any(cells) and _is_shown(system, by_system):
+        sizes = [one.size for one in by_system if one.resized(0) == system.resized(0)]
+        # Of a sweep over sizes of pools, the largest has a row, and those of several tasks.
+        if any(cells) and (system.size == max(sizes) or len(runs) > 1):
             kind: Kind = "gold" if system.pool == "oracle" else "union" if system.pool else "ours"
             rows.append(Row(kind, str(system), cells, system, ranked=kind == "ours"))
     return rows
-
-
-def _is_shown(system: System, by_system: Mapping[System, Collection[str]]) -> bool:
-    """Whether a system has a row: of a sweep over sizes of pools, the largest, and those of several tasks."""
-    sizes = [one.size for one in by_system if one.resized(0) == system.resized(0)]
-    return system.size == max(sizes) or len(by_system[system]) > 1
 
 
 def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
@@ -296,11 +292,9 @@ def stratified(columns: Sequence[Sequence[float]], *, resamples: int = 2_000, se
 
 
 def _mark_best(table: Table) -> None:
-    kinds: tuple[Kind, ...] = ("ours", "published")
-    for kind in kinds:
-        rows = [row for row in table.of_kind(kind) if row.ranked]
+    for rows in (table.of_kind("ours"), table.of_kind("published")):
         for place, column in enumerate(table.columns):
-            cells = [cell for row in rows if (cell := row.cells[place]) is not None]
+            cells = [cell for row in rows if row.ranked and (cell := row.cells[place]) is not None]
             choose = min if column.metric in LOWER_IS_BETTER else max
             best = choose((cell.value for cell in cells), default=0.0)
             for cell in cells:
