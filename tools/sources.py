@@ -20,7 +20,7 @@ from tools.names import PACKAGES, file_of
 
 _ROOT = Path(__file__).parents[1]
 _SHOWN = frozenset({"Signature", "BaseModel"})  # what is derived from these has a docstring that goes into prompts
-_TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})  # a call of these shows a model the docstrings of functions
+_TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})  # these show a model the docstrings of functions
 _REFERENCE = re.compile(r"[\w.]+:\w+")  # "module:attribute"
 _FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
 _INSTALLED = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
@@ -147,6 +147,7 @@ def _read(path: Path, modified: int, size: int) -> Module:
                 fields = " ".join(ast.unparse(one.annotation) for one in node.body if isinstance(one, ast.AnnAssign))
                 bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
                 types = frozenset(re.findall(r"\w+", fields))
+                makes_tools |= bool(bases & _TOOLS)
                 classes.append(_Class(node.name, bases, types, _cut_docstring(node)))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 functions.append(f"{node.name}: {_cut_docstring(node)}")

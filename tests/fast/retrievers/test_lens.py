@@ -58,7 +58,7 @@ def opened(server, corpus, home=None, *, budget=None, **options):
     """`lens(bm25)` with the server's model."""
     given = {"attribute": "stance", "model": server.spec, **options}
     spec = f"lens(bm25,{','.join(f'{name}={value}' for name, value in given.items())})"
-    return retrievers.build(spec, corpus, home, terms=Terms(budget=budget))
+    return retrievers.build(spec, corpus, home, terms=Terms(budget=budget or Budget()))
 
 
 TEXTS = [f"text of number{number:02}" for number in range(20)]

@@ -208,7 +208,7 @@ def test_the_environment_goes_before_the_file(run, bad, no_keys, tmp_path, monke
 def test_who_pays_at_openai_is_told_to_openai_alone(run, server, monkeypatch):
     for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"):
         monkeypatch.setenv(name, "who-pays")
-    monkeypatch.setattr("tools.models.terms.PATIENCE", None)  # nothing fails here, however slow the machine is
+    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience())  # nothing fails here, however slow the machine is
     assert run(*TASK, "--lm", server.spec, "--retriever", f"api:{server.spec}").code == 0
     assert server.headers and "who-pays" not in str(server.headers)
     told = {"openai-organization": "who-pays", "openai-project": "who-pays"}
