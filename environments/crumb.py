@@ -214,7 +214,6 @@ def read_queries(folder: Path, names: Sequence[str], split: str) -> list[Labelle
 
 
 def _find(folder: Path, names: Sequence[str], config: str, raw: str) -> list[Path]:
-    """Return the files of a table: of the release, its Parquet form, or the task's own folder. DataError for none."""
     stems = [*(f"{name}/{raw}" for name in names), *(f"{config}/{name}" for name in names), raw]
     for pattern in (pattern for stem in stems for pattern in (f"{stem}{{}}", f"{stem}/*{{}}")):
         for ending in (".jsonl", ".gz", ".parquet"):

@@ -139,7 +139,6 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
 
 
 def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress) -> None:
-    """Complete the part by one request. An error of httpx when that fails or breaks off."""
     have = _size_of(part)
     if have >= file.size > 0:
         return
@@ -166,7 +165,6 @@ def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress)
 
 
 def _address(path: Path, file: Listed) -> str:
-    """Return the address of a file's content, of the kind that the listing has."""
     if file.address.startswith("sha256:"):
         return f"sha256:{disk.sha256(path)}"
     digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
@@ -256,7 +254,6 @@ def _list_github(client: httpx.Client, release: Release, base: str) -> list[List
 
 
 def _get_json(client: httpx.Client, url: str) -> Any:
-    """Return the JSON at `url`. DataError or an error of httpx when it is too large or too slow."""
     content, ends = bytearray(), monotonic() + LISTING_SECONDS
     with client.stream("GET", url) as answer:
         for block in answer.raise_for_status().iter_raw():  # raw: compressed was not asked for, and might have no end

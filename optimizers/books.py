@@ -115,7 +115,6 @@ class Books:
             raise Halt(RunIncomplete(reason)) from None
 
     def _read(self) -> None:
-        """Take up what earlier sittings wrote. A torn last line is an evaluation still to be made."""
         for name, take in (("candidates.jsonl", self._take_candidate), ("evaluations.jsonl", self._take_evaluation)):
             path = self.folder / name
             for number, line in enumerate(disk.read_lines(path, repair=True), start=1):

@@ -216,7 +216,6 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
 
 
 def _on_test(request: CompileRequest, **fields: Any) -> Request:
-    """Return the request of a run of the program on all queries of the test split; `fields` are what is otherwise."""
     return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
 
 
@@ -243,7 +242,6 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | Non
 
 
 def _budgets_left(request: CompileRequest, spent: Usage, ends: float) -> dict[str, Any]:
-    """Return the budgets of the next run as fields of a request; the time `ends` by the monotonic clock."""
     left: dict[str, Any] = {}
     if ends < math.inf:
         left["time_limit"] = ends - time.monotonic()

@@ -91,7 +91,6 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
 
 
 def _lines(prompt: Prompt) -> list[str]:
-    """Return a prompt as the lines of a diff, demonstrations in a line each."""
     outputs = [field.split()[1].rstrip(":") for field in prompt.fields if field.startswith("out ")]
     lines = prompt.instructions.splitlines()
     lines += [f"{name}: {_short(text)}" for name, text in prompt.descriptions.items()]

@@ -300,7 +300,6 @@ def _quiet(study: Study) -> Iterator[None]:
 
 
 def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
-    """Return the instruction that is to be improved; of several attempts the last one, which scored best."""
     for name in ("basic_instruction", "current_instruction", "instruction"):
         if name in inputs:
             return str(inputs[name])

@@ -239,7 +239,6 @@ class Study(Books):
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:
-    """Return what tells apart the models that a program may be called with."""
     settings = lm.kwargs
     return lm.model, lm.wire.url if lm.wire else "", settings.get("temperature"), settings.get("rollout_id")
 

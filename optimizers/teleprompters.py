@@ -87,7 +87,6 @@ def _threshold(job: Job) -> float:
 
 
 def _bootstrapping(job: Job) -> dict[str, Any]:
-    """Return the arguments that all share that bootstrap. Labels are the business of `labeled` alone."""
     return {
         "metric": job.study.metric,
         "metric_threshold": _threshold(job),

@@ -366,7 +366,6 @@ class Session(Recorder):
         self._record(tool, argument, seen, shown=tuple(map(len, shown)), lengths=lengths)
 
     def _record(self, tool: Tool, argument: str = "", doc_ids: tuple[str, ...] = (), **details: Any) -> None:
-        """Leave a step in the trace; `details` are more of its fields."""
         with self._lock:
             if self._over and tool != "stop":  # another line of work, that does not know it yet
                 raise LimitReached(self._over)

@@ -252,7 +252,6 @@ def _find_documents(results: list[dict[str, Any]]) -> list[str] | None:
 
 
 def _parse_content(content: Any) -> list[str] | None:
-    """Return the ids in content that is JSON: a list of hits or ids, or an object with such a list in it."""
     try:
         parsed = json.loads(content) if isinstance(content, str) else None
     except (ValueError, RecursionError):
@@ -265,7 +264,6 @@ def _parse_content(content: Any) -> list[str] | None:
 
 
 def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the usage of a trajectory: its final metrics, else the sum of its steps; None where one does not say."""
     steps = [_step_usage(step) for step in row["steps"] if step.get("source") == "agent"]
     known = total(usage_from_json(usage) for usage in steps if usage)
     if (final := _usage(row.get("final_metrics") or {}, known.calls, "total_")) is not None:
@@ -281,7 +279,6 @@ def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _usage(row: Mapping[str, Any], calls: int, prefix: str) -> dict[str, Any] | None:
-    """Return usage under our names; what was paid is known only where our own export says it."""
     if not {f"{prefix}prompt_tokens", f"{prefix}completion_tokens"} <= row.keys():
         return None
     extra = _extra(row)

@@ -89,7 +89,6 @@ def _scores(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def _run(source: Source) -> dict[str, Any]:
-    """Return the row of runs: means and usage of the whole run, whichever queries are exported."""
     run, config = source.run, source.run.config
     named = {"run": run.path.name, "retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
     named |= {"judgements": run.scores["judgements"]}

@@ -142,7 +142,6 @@ def _of_model(usage: Usage, source: Source) -> dict[str, Any]:
 
 
 def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was sent and what came back; the span above counts the tokens."""
     replies = [_message({"role": "assistant", **said}) for said in call["said"]]
     if call["reasoning"]:
         replies[0]["message"]["contents"] = [{"message_content": {"type": "reasoning", "text": call["reasoning"]}}]

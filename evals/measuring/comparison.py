@@ -148,7 +148,6 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
 
 
 def _compute_column(run: Run, name: str, loaded: dict[str, Environment]) -> tuple[Column, dict[str, int]]:
-    """Return the value of each query and its weight in the mean; `loaded` is the data of runs so far."""
     if not is_pairwise(name) and not name.startswith("Judged"):
         outcomes, judged = run.outcomes, run.judged
         return {one: ranking_value(name, outcomes[one]["ranking"], judged[one]) for one in run.query_ids}, {}
@@ -172,7 +171,6 @@ def is_lower_better(metric: str) -> bool:
 
 
 def _group(runs: list[Run], paths: Sequence[Path]) -> list[System]:
-    """Group repeats into systems, the baseline first; each run is alone if all are repeats of one."""
     grouped = _group_repeats(runs)
     # A run may be compared with itself, but it is not two repeats, nor two of the others.
     once = list(paths if len(grouped) > 1 else paths[1:])

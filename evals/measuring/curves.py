@@ -129,7 +129,6 @@ def _describe_axis(axis: str, found: Mapping[str, list[Course]], labels: Mapping
 
 
 def _choose_budgets(axis: str, largest: float) -> list[float]:
-    """Choose budgets: multiples of the axis's unit with two digits, and powers of two, up to the largest cost."""
     unit: float = UNITS[axis]  # a tenth where the largest is below ten, so that a cheap run has a curve as well
     while axis in ("tokens", "usd") and largest < 10 * unit and unit > 1e-6:
         unit /= 10

@@ -206,7 +206,6 @@ def connect(
 
 
 def _prepare(resolved: Resolved, environment: "Environment", engines: Engines, terms: Terms) -> Ready:
-    """Open the retrievers, connect the model and make the program; indexes that are not there are built."""
     request = resolved.request
     retriever = engines.build(resolved.retriever)
     others = {name: engines.build(spec) for name, spec in resolved.others.items()}
@@ -236,7 +235,6 @@ def make_system(
 
 
 def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -> SextantError | None:
-    """Answer what is pending; return why some of it still is."""
     environment, hooks = ready.environment, dict[str, Any]()
     try:
         with report(ready, folder) if report else nullcontext() as watch:
@@ -258,7 +256,6 @@ def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -
 
 
 def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float) -> Result:
-    """Score the run, or say how far one with pending queries came."""
     environment, config = ready.environment, run_folder.read_config(folder.path)
     query_ids = [query.query_id for query in environment.queries]
     pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]

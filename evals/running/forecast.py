@@ -188,8 +188,6 @@ def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
 
 
 def _read_answered(request: Request, config: run_folder.Config) -> Mapping[str, Any]:
-    """Return the outcomes in the folder of the same run that are not asked again."""
-
     def comparable(config: run_folder.Config) -> Any:
         # The complete names of retrievers are not compared: only building them would tell.
         same = config | {"retriever": config["retriever"]["name"], "pool": None, run_folder.PROVENANCE: None}
@@ -296,7 +294,6 @@ def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, bool]:
 
 
 def _notes(rehearsal: Rehearsal, habits: Habits, factors: Range, *, decides: bool) -> list[str]:
-    """Return what is assumed, the most important first, and what differs from the run."""
     why = "because a model decides when it has enough" if decides else "for answers asked for again"
     calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"
     first = f"{calls}; tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers"

@@ -120,5 +120,4 @@ def _put_in_relevant(order: list[str], environment: "Environment", query: "Query
 
 
 def _relevant(environment: "Environment", query: "Query") -> list[str]:
-    """Return what the leading judgements grade above 0: documents, or parents where these are judged."""
     return [judged for judged, grade in environment.qrels.get(query.query_id, {}).items() if grade > 0]

@@ -160,7 +160,6 @@ def _collect(crew: _Crew, take: Callable[[str, Outcome | Exception], None]) -> N
 
 
 def _finish(crew: _Crew, folder: RunFolder) -> None:
-    """Wait for the calls in flight, and write what has finished by then."""
     ends = time.monotonic() + GRACE
     try:
         while crew.working and time.monotonic() < ends:

@@ -181,7 +181,6 @@ def _is_paid(usage: Usage) -> bool:
 
 
 def _apart(calls: Status) -> list[str]:
-    """Return in words the calls that had been paid for before, and those without an answer."""
     return list(filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed"))))
 
 

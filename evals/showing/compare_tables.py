@@ -157,7 +157,6 @@ def _curves_table(axis: str, found: Result) -> Grid:
 
 
 def _choose_columns(budgets: list[float]) -> list[int]:
-    """Choose the places of the budgets in a table: 0, and 1, 2, 4, 8 ... units, or 1, 4, 16 ... if too many."""
     unit = next(budget for budget in budgets if budget)
     kept = [place for place, budget in enumerate(budgets) if budget and math.log2(round(budget / unit)).is_integer()]
     while len(kept) > COLUMNS:

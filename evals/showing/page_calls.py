@@ -55,7 +55,6 @@ class _Search:
                     yield {"query_id": query_id, "step": step, "where": where, "text": text, "call": key}
 
     def _texts(self, outcome: Outcome) -> Iterator[tuple[int | None, str, str, str]]:
-        """Yield step, kind, excerpt and key of the call for each text of an outcome, in order."""
         trace = outcome["trace"]
         for number, place in [*enumerate(trace["steps"]), (None, trace)]:  # a trace has the calls after its last step
             for key in place.get("calls", ()):
@@ -76,7 +75,6 @@ class _Search:
         return self._in_documents[doc_id]
 
     def _in_call(self, key: str) -> Iterator[tuple[str, str]]:
-        """Yield kind and excerpt of each text of a call."""
         if self._reader is None:
             return
         for request, outputs, reasoning in self._reader.execute(_CALL, [key]):

@@ -370,7 +370,6 @@ class _Texts:
 
 
 def _documents(corpus: "Corpus", answer: Answer) -> Answer:
-    """Return title and beginning of the documents that are gold, shown, selected, or near a top."""
     gold = {one["unit"] for one in answer["relevant"]} | answer["grades"].keys()
     named = [*answer["grades"], *(one["doc_id"] for one in answer["relevant"]), *answer["ranking"][:NAMED]]
     for step in answer["steps"]:

@@ -190,7 +190,6 @@ def _headings(scores: dict[str, Any]) -> list[str]:
 
 
 def _metrics_table(metrics: dict[str, dict[str, Any]], judgements: str) -> Grid:
-    """Draw a row a metric; other judgements of it, such as "nDCG@10 [pooled]", are columns of its row."""
     names = [name for name in metrics if "[" not in name]
     others = list(dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name))
     resampled = any("resampled" in metrics[name] for name in names)

@@ -284,7 +284,6 @@ def _at(number: int) -> str:
 
 
 def _name(doc_id: str) -> str:
-    """Return an id, in quotes where it could be read as a sentence."""
     return doc_id if len(doc_id) <= _ID and re.fullmatch(r"[\w:.#/@+-]+", doc_id) else _quoted(doc_id, _ID)
 
 

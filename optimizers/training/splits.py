@@ -121,7 +121,6 @@ def _too_few(dev: Environment, repeats: int) -> UsageError:
 
 
 def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
-    """Take whole groups to train on until `share` of the queries is reached; a single group is divided itself."""
     pieces = groups if len(groups) > 1 else [[query] for query in groups[0]]
     most = round(share * sum(map(len, pieces)))
     cut = 1

@@ -418,5 +418,4 @@ def _embedder_of(spec: Spec) -> Spec:
 
 
 def _select(made: Any, **given: Any) -> dict[str, Any]:
-    """Return those of `given` that a constructor takes."""
     return {name: value for name, value in given.items() if name in inspect.signature(made).parameters}

@@ -69,7 +69,6 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _kind(name: str) -> dict[str, Any]:
-    """Describe one kind: its form, the first line of its docstring, its options with their defaults."""
     try:
         kind = kind_of(name)
     except UsageError as error:  # an installed package's

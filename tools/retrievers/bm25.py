@@ -191,7 +191,6 @@ class _Counter:
         return counts._replace(rows=rows[:postings].copy(), numbers=numbers[:postings].copy())
 
     def _make_room(self, words: int, letters: int) -> None:
-        """Make room for so many more words and letters; what grows at least doubles."""
         table, needed = self._words, self._known + words
         if needed > len(table.codes):
             codes, self._place = (_grow(array, needed, 0) for array in (table.codes, self._place))

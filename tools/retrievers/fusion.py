@@ -112,7 +112,6 @@ class Rerank(Retriever):
 
 
 def _follow(head: list[Hit], hits: list[Hit]) -> list[Hit]:
-    """Return `head`, then those of `hits` that are not in it, with scores that go on falling."""
     if not head:
         return hits
     ranked = {hit.doc_id for hit in head}

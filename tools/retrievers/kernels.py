@@ -95,7 +95,6 @@ def _compiled(function: F) -> F:
 
 @_compiled
 def _find(word: Bytes, length: int, code: int, words: Words) -> int:
-    """Return the slot that has the word, or the free one where it belongs."""
     slots, codes, starts, letters = words
     last = len(slots) - 1
     slot = (code ^ (code >> 29)) & last

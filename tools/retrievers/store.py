@@ -120,7 +120,6 @@ def list_kept(home: Path) -> list[Kept]:
 
 
 def _files(folder: Path) -> Iterator[os.stat_result]:
-    """Yield the files in a folder that somebody may be writing, or deleting."""
     for place, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):

@@ -101,7 +101,6 @@ def _runs_table(groups: Sequence[Group]) -> Words:
 
 
 def _absent(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
-    """The plots that are not there; `drawn` are the kinds of those that are (plots.KINDS)."""
     # --pool can be given where the corpus is searched; other protocols bring pools of their own.
     whole = [("birco", "corpus"), ("multiconir", "")]
     searching = [one for one in groups if one.suite in ("obliq", "crumb") or (one.suite, one.variant) in whole]
@@ -138,7 +137,6 @@ def _absent(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
 
 
 def _command(group: Group | None, program: str, task: str) -> str:
-    """A command on the data of a group; a folder's place is the reader's to fill in."""
     words = ["--program", program, "--task", task]
     if group is not None:
         retriever = group.runs[0].config["retriever"]["name"]

@@ -151,7 +151,6 @@ def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group]
 
 
 def _queries(config: Config) -> str:
-    """Which of a split's queries, in words; empty for all of them."""
     limit, named = config["asked"]["limit"], config["asked"]["query_ids"]
     if named:
         text = f"the queries {', '.join(named)}"
@@ -231,7 +230,6 @@ def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _flatten(run: Run) -> dict[str, str]:
-    """Key -> value as text, keys in keys as "lm.seed"."""
     flat, compiled = dict[str, str](), run.config.get("compiled") or {}
     more = {"judgements": run.scores["judgements"], "compiled": compiled.get("digest")}
     for key, value in (run.config | more).items():

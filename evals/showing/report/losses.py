@@ -81,7 +81,6 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
 
 
 def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
-    """(the cells that are shown, those that only the CSV file has)."""
     run = bounds.run
     assert run is not None  # `between` has bounds of runs alone
     task = run.config["task"]
@@ -239,7 +238,6 @@ def plot_losses(group: Group) -> Plot | None:
 
 
 def _rows(group: Group) -> Iterator[_Row]:
-    """A row for every run that has shares, systems in their order, a mean after several."""
     by_system: dict[System, list[_Row]] = {}
     for task in group.tasks:
         for run in group.of_task(task):

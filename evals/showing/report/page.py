@@ -134,7 +134,6 @@ _HEAD += ["source", "note", "resampled_mean", "resampled_error"]
 
 
 def _to_csv(table: Table | Words) -> str:
-    """A table as CSV: of figures a line each, with interval and source; of words as it stands."""
     if isinstance(table, Words):
         rows: list[Sequence[object]] = [[*table.names, *table.more], *table.rows]
     else:

@@ -252,7 +252,6 @@ def _line(name: str, value: str) -> bytes:
 
 
 def _proxy(url: str) -> str:
-    """Return the proxy that the environment names, in either case of letters; "" for none, and for this machine."""
     parts, known = urlsplit(url), getproxies_environment()
     proxy = str(known.get(parts.scheme) or known.get("all") or "")
     here = re.fullmatch(r"localhost|::1|127(\.\d+){3}", parts.hostname or "")

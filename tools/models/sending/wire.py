@@ -131,7 +131,6 @@ class Wire(Shared):
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
-    """Return a message of the chat protocol as Responses has it."""
     if message["role"] == "tool":
         return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}]
     calls = [

@@ -146,7 +146,6 @@ def _load_notes(corpus: Corpus, chars: int, folder: Path) -> Corpus:
 
 
 def _read_notes(path: Path) -> tuple[dict[str, str], Usage]:
-    """Return the annotations in a file by the digests of their texts, and their usage."""
     notes, usage = dict[str, str](), Usage()
     for number, line in enumerate(disk.read_lines(path, repair=True), start=1):  # a torn line is a batch still pending
         try:

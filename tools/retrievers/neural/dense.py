@@ -106,7 +106,6 @@ class SentenceEmbedder(Embedder):
         return self._encoder.left_out(self._found.row.query_text(text, instruction))
 
     def _vectors(self, texts: Sequence[str], task: str, read: Callable[[str], str]) -> Vectors:
-        """Return the vectors of `texts`, each of which the model reads as what `read` makes of it."""
         before, _, _ = read("\0").partition("\0")  # what stands before any text
         prompt = before.rstrip(" ")  # a blank at its end belongs to the word after it
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)

@@ -82,7 +82,6 @@ class Encoder:
         return bool(tokenizer(encodable([text])[0], add_special_tokens=False, truncation=True)["input_ids"])
 
     def _lengths(self, texts: Sequence[str], task: str, prompt: str | None) -> Iterator[int]:
-        """Yield how many tokens of each text the model attends to."""
         model = self.models[task]
         prompt = model.prompts.get(task) if prompt is None else prompt
         for first in range(0, len(texts), _TOKENIZED):
@@ -173,7 +172,6 @@ def _options(row: Row, where: str) -> dict[str, Any]:
 
 
 def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> SentenceTransformer:
-    """Load the folder's transformer with the adapter of a `task`, then its own modules or the row's pooling."""
     modules: list[Any] = []
     if (folder / "modules.json").is_file():
         if (kind := read_class(folder)) != "SentenceTransformer":

@@ -149,7 +149,6 @@ def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[st
 
 
 def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
-    """Return the `n` nearest documents that the graph finds for each query, or fewer, and those that tie with them."""
     nearest = list[Rows]()
     for first in range(0, len(queries), _QUERIES):
         some = queries[first : first + _QUERIES]
@@ -198,7 +197,6 @@ class FolderIndex:
 
 
 def _build(settings: dict[str, Any], vectors: Vectors, folder: Path) -> None:
-    """Make a collection of all `vectors`, by row number. OSError when Chroma cannot write it, as on a full disk."""
     folder = folder / "chroma"
     shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
     try:
