@@ -371,15 +371,15 @@ def watch_requests() -> None:
     def counted(send: Callable[..., Any], host: Callable[..., str]) -> Callable[..., Any]:
         @wraps(send)
         def sent(client: Any, *arguments: Any, **options: Any) -> Any:
-            session.count_unbooked(host(client, *arguments))
+            session.count_unbooked(host(client, *arguments, **options))
             return send(client, *arguments, **options)
 
         return sent
 
     for one in (httpx.Client, httpx.AsyncClient):
-        one.send = counted(one.send, lambda client, request: request.url.host)  # type: ignore[method-assign]
+        one.send = counted(one.send, lambda client, request, **options: request.url.host)  # type: ignore[method-assign]
     connection: Any = HTTPConnection  # of urllib, and of requests and urllib3
-    connection.putrequest = counted(connection.putrequest, lambda client, *arguments: client.host)
+    connection.putrequest = counted(connection.putrequest, lambda client, *arguments, **options: client.host)
 
 
 class Watch(BaseCallback):

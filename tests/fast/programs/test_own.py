@@ -239,12 +239,14 @@ def test_what_a_program_sends_by_itself_is_counted_as_unknown_and_what_the_run_s
     def sending(query, search):
         with httpx.Client() as client:
             client.post(f"{url}/chat/completions", json=body)
+            with client.stream("POST", f"{url}/chat/completions", json=body):
+                pass
         urllib.request.urlopen(f"{url}/chat/completions", b'{"model": "m", "messages": []}')
         dspy.LM("openai/m", api_base=url, api_key="none", cache=False)("hi")
         return search(query)
 
     found = outcome(sending, corpus)
-    assert found["usage"]["calls"] == found["usage"]["unmetered"] == len(server.requests) == 3
+    assert found["usage"]["calls"] == found["usage"]["unmetered"] == len(server.requests) == 4
     assert found["usage"]["paid_usd"] is found["usage"]["list_usd"] is None
     sent = [note.partition(" by itself")[0] for note in found["trace"]["notes"]]
     assert sent == ["sends to 127.0.0.1", "sends to openai/m"]
