@@ -142,6 +142,7 @@ class Inputs:
         self._engines = Engines(self._environment, self.terms)
         self.retriever = self._engines.build(resolved.retriever)
         self._others = {name: self._engines.build(spec) for name, spec in resolved.others.items()}
+        self._toolbox = Toolbox(self._environment.documents, self.retriever, others=self._others)
         self.student = self._connect(request.lm)
         self.teacher = self._connect(request.teacher) if request.teacher else None
         self.prompter = None
@@ -173,13 +174,13 @@ class Inputs:
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """Return the program as it was before, or with some parameters `chosen`, over the shared retrievers."""
-        chosen, retriever = chosen or {}, self.retriever
+        chosen, toolbox = chosen or {}, self._toolbox
         values = self.plan.parameters(chosen)
         if chosen and self.plan.ranges:
             retriever = self._engines.build(retrievers.check(self.plan.retriever(chosen)))
+            toolbox = Toolbox(self._environment.documents, retriever, others=self._others)
         # One line of work at a time inside a query: which predictor was asked first is then the same every time.
         one_line = {"parallel": 1} if "parallel" in values else {}
-        toolbox = Toolbox(self._environment.documents, retriever, others=self._others)
         depth = self.request.k or self._environment.depth
         return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
 

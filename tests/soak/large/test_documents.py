@@ -13,7 +13,7 @@ REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 def test_the_references_compilation_is_what_tuning_prints(tmp_path, command_of):
     words = ("--program", "multihop", "--task", "congress", "--optimizer", "tune", "--runs", tmp_path)
     printed = "\n".join(line.rstrip() for line in command_of(compile)(*words).out.splitlines())
-    shown = REFERENCE.partition("--optimizer tune` begins with\n\n```\n")[2].partition("\n```")[0]
+    shown = re.search(r"--optimizer\s+tune`\s+begins\s+with\n\n```\n(.*?)\n```", REFERENCE, re.S)[1]
     assert shown.count("\n") > 10 and printed.startswith(shown)
 
 
