@@ -6,8 +6,10 @@ means and how its text is read stand there once: help, command line, Python and 
 
 import argparse
 import inspect
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +31,8 @@ class Option:
     flag: str = ""  # --name-of-the-field where it is not given
     missing: str = ""  # where a user finds values of a field that has no default
     once: bool = False  # whether a name may be given only once, where the field is a mapping
+    whole: bool = False  # whether one text is all of a mapping
+    group: str = ""  # of options that --help shows together
     # What follows is the field's own.
     name: str = ""
     kind: Any = None  # its type, without the option
@@ -39,7 +43,7 @@ class Option:
     def collects(self) -> Any:
         """`tuple` or `Mapping`, where the option may be given several times."""
         origin = get_origin(self.kind)
-        return origin if origin in (tuple, Mapping) else None
+        return origin if origin in (tuple, Mapping) and not self.whole else None
 
     def check(self, value: Any, by_type: Callable[[Any], Any]) -> Any:
         """Check a value by its type, and by `read`, which is given texts and numbers alike."""
@@ -58,7 +62,7 @@ class Option:
 
 def _fields(kind: Any) -> dict[str, Option]:
     known, hints = {}, get_type_hints(kind, include_extras=True)
-    for one in fields(kind):
+    for one in sorted(fields(kind), key=lambda one: bool(get_args(hints[one.name])[1].group)):
         own, option = get_args(hints[one.name])
         fixed = one.default_factory is MISSING
         default = one.default if fixed else cast(Any, one.default_factory)()
@@ -69,7 +73,10 @@ def _fields(kind: Any) -> dict[str, Option]:
 
 def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     """Add an option for every field of a request to a command line."""
+    groups = dict[str, Any]()
     for option in _fields(kind).values():
+        if option.group and option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
         more: dict[str, Any] = {"dest": option.name, "help": option.about}
         if option.kind is bool:
             more["action"] = "store_true"
@@ -79,7 +86,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
             more |= {"action": "append", "default": []} if option.collects else {}
             if not option.collects and option.default is not MISSING:
                 more["default"] = option.default
-        parser.add_argument(option.flag, **more)
+        groups.get(option.group, parser).add_argument(option.flag, **more)
 
 
 def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
@@ -155,6 +162,8 @@ def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
             found.append(option.flag)
         elif option.collects is Mapping:
             found += [word for one, text in value.items() for word in (option.flag, f"{one}={text}")]
+        elif option.whole:
+            found += [option.flag, json.dumps(value)]
         else:
             found += [word for one in (value if option.collects else (value,)) for word in (option.flag, str(one))]
     return found
@@ -166,3 +175,11 @@ def pair(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r} has no value; write name=value")
     return name, value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An argument type: a JSON object."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    raise argparse.ArgumentTypeError(f"{text!r:.200} is no JSON object; write it as '{{\"name\": 1}}'")

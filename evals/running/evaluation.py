@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +34,7 @@ from tools.disk import home
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.models import lm
 from tools.models.gate import Gate
-from tools.models.spec import check_key, read_keys
+from tools.models.spec import Settings, check_key, read_keys
 from tools.models.terms import QUERY_SECONDS, Budget, Cassette, Terms
 from tools.records import Usage, usage_from_json
 from tools.retriever import RanksOnly
@@ -200,8 +200,8 @@ def connect(
         return (retriever if isinstance(retriever, BM25) else BM25(environment.documents, home())).statistics()
 
     spec = spec or request.lm
-    context = request.context if spec == request.lm else None
-    settings = lm.Settings(seed, request.temperature, request.reasoning_effort, request.api, context)
+    named = {one.name: getattr(request, one.name) for one in fields(Settings)}
+    settings = Settings(**named | {"seed": seed, "context": request.context if spec == request.lm else None})
     return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
 
 

@@ -21,10 +21,10 @@ from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
 from evals.measuring.metrics import LANGUAGE
 from programs import PROGRAMS
 from tools import disk, names, options, retrievers
-from tools.console import clock, dollars, positive, temperature
+from tools.console import clock, dollars, positive
 from tools.disk import InputFile
 from tools.errors import DataError, UnknownName, UsageError
-from tools.models.spec import APIS, EFFORTS
+from tools.models.spec import Settings
 from tools.options import Option, list_parameters, pair
 from tools.retrievers import RETRIEVERS, Expression, Expressions
 from tools.session import Limits
@@ -37,7 +37,7 @@ _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common:
+class Common(Settings):
     """What a run and a compilation can both be asked for."""
 
     program: Annotated[
@@ -93,14 +93,6 @@ class Common:
     lm: Annotated[
         str, Option("the model: offline, provider/model or MODEL@http://host:port/v1; also $SEXTANT_LM", "SPEC")
     ] = field(default_factory=lambda: os.environ.get("SEXTANT_LM") or "offline")
-    temperature: Annotated[float | None, Option("from 0 to 2; 0 where the model takes one", "X", temperature)] = None
-    reasoning_effort: Annotated[
-        str | None, Option(f"one of {', '.join(EFFORTS)}; the model's own", "HOW", choices=EFFORTS)
-    ] = None
-    api: Annotated[str, Option(f"which of OpenAI's protocols: {' or '.join(APIS)}", "API", choices=APIS)] = "chat"
-    context: Annotated[
-        int | None, Option("tokens that the model takes, where the price table does not say", "N", positive)
-    ] = None
     prices: Annotated[Path | None, Option("prices of your own, in TOML; docs/decisions/paying.md", "FILE")] = None
     max_concurrent: Annotated[int | None, Option(f"queries at a time; {WORKERS}, or 1 offline", "N", positive)] = None
     budget_usd: Annotated[float | None, Option("stop before the call after X dollars are spent", "X", dollars)] = None
@@ -145,7 +137,6 @@ class Request(Common):
     prompts: Annotated[
         Path | None, Option("prompts of your own, in TOML; python -m programs show NAME prints those there are", "FILE")
     ] = None
-    seed: Annotated[int | None, Option("the model's sampling seed, where it takes one", "N", int)] = None
     cassette: Annotated[
         Path | None, Option("answer every model call from FILE, without a key; where there is none, record it", "FILE")
     ] = None

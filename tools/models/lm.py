@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, partial, wraps
 from hashlib import blake2b
 from http.client import HTTPConnection
@@ -34,7 +34,8 @@ from tools.models.answers import Answer
 from tools.models.call import DEADLINE, Caller, Send, Sent
 from tools.models.offline import Rules
 from tools.models.prompting import Message
-from tools.models.spec import SECRET, check_provider, hide_keys, is_openai, parse
+from tools.models.spec import DEFAULTS, SECRET, check_provider, hide_keys, is_openai, parse
+from tools.models.spec import Settings as Settings  # who connects a model finds them here
 from tools.models.terms import Terms
 from tools.records import Usage
 from tools.text import TermStatistics
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from tools.models.prices import Price
     from tools.models.sending.wire import Wire
 
+# Settings that are in a config beside these, and those that say how something is sent.
+_NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate")
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
 _FINISH: ContextVar[str] = ContextVar("finish", default="stop")  # why the last answer of this context ended
@@ -266,23 +269,12 @@ class Model:
             DEADLINE.reset(token)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of a model; None leaves one to the model."""
-
-    seed: int | None = None
-    temperature: float | None = None  # 0 where the model takes one
-    effort: str | None = None  # of reasoning
-    api: str = "chat"  # or "responses"
-    context: int | None = None  # tokens that it takes; else a table says
-
-
 def connect(
     spec: str,
     terms: Terms | None = None,
     *,
     statistics: Callable[[], TermStatistics] | None = None,
-    settings: Settings = Settings(),
+    settings: Settings = DEFAULTS,
     rules: Rules | None = None,
 ) -> Model:
     """Connect the model that `spec` names, on the `terms` of a run; UsageError for a bad spec or settings.
@@ -313,8 +305,8 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
             # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0 through.
             dspy.LM(name, temperature=0.5)
             temperature = 0.0
-    chosen = {"seed": settings.seed, "reasoning_effort": settings.effort}
-    options: dict[str, Any] = {option: value for option, value in chosen.items() if value is not None}
+    chosen = {name: getattr(settings, name) for name in ("seed", "reasoning_effort", "top_p", "stop")}
+    options: dict[str, Any] = {name: value for name, value in chosen.items() if value not in (None, ())}
     wire = None
     if is_openai(name, url):
         wire = Wire(name.partition("/")[2], url, provider="" if url else "openai", api=settings.api)
@@ -324,8 +316,13 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     cost = prices.price(spec, terms.prices)
     made = LanguageModel(name, terms, cost=cost, wire=wire, **options)
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
-    kept |= {"reasoning_effort": settings.effort} if settings.effort else {}
-    return Model(spec, kept | ({"api": settings.api} if settings.api != "chat" else {}), made)
+    return Model(spec, kept | _shaping(settings), made)
+
+
+def _shaping(settings: Settings) -> dict[str, Any]:
+    """Return the settings that shape answers and are not the default, for a run's config."""
+    named = {one.name: getattr(settings, one.name) for one in fields(Settings) if one.name not in _NOT_SHAPING}
+    return {name: value for name, value in named.items() if value != getattr(DEFAULTS, name)}
 
 
 def _server(name: str) -> str:

@@ -7,20 +7,77 @@ $OPENAI_API_KEY for OpenAI ($OPENAI_BASE_URL leads elsewhere), LiteLLM's usual n
 """
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from dotenv import load_dotenv
 
+from tools.console import positive, share, temperature
 from tools.errors import ProviderRefused, UnknownName, UsageError
+from tools.options import Option, json_object, pair
 
 # LiteLLM downloads a price map when it is imported, and DSPy on the first call, unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 APIS = ("chat", "responses")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+WHEN = ("auto", "on", "off")  # auto: where the server is known to take it
+
+_Option = partial(Option, group="settings of the model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of a model, as a request and its command line have them; None leaves one to the model."""
+
+    seed: Annotated[int | None, _Option("the model's sampling seed, where it takes one", "N", int)] = None
+    temperature: Annotated[float | None, _Option("from 0 to 2; 0 where the model takes one", "X", temperature)] = None
+    top_p: Annotated[float | None, _Option("sample among the likeliest tokens of this share", "X", share)] = None
+    stop: Annotated[tuple[str, ...], _Option("end an answer before this text; repeatable", "TEXT")] = ()
+    max_tokens: Annotated[
+        int | None,
+        _Option("tokens of an answer and its reasoning; what the price table says, or 4096", "N", positive),
+    ] = None
+    reasoning_effort: Annotated[
+        str | None, _Option(f"one of {', '.join(EFFORTS)}; the model's own", "HOW", choices=EFFORTS)
+    ] = None
+    reasoning_tokens: Annotated[
+        int | None, _Option("tokens of reasoning before an answer, where the model takes such a limit", "N", positive)
+    ] = None
+    structured: Annotated[
+        str,
+        _Option("send signatures as JSON schemas; auto where the server can", "WHEN", choices=WHEN),
+    ] = "auto"
+    stream: Annotated[str, _Option("have answers sent as they are written: auto, on or off", "WHEN", choices=WHEN)] = (
+        "auto"
+    )
+    api: Annotated[str, _Option(f"which of OpenAI's protocols: {' or '.join(APIS)}", "API", choices=APIS)] = "chat"
+    context: Annotated[
+        int | None,
+        _Option("tokens that the model takes, where neither the price table nor the server says", "N", positive),
+    ] = None
+    extra_body: Annotated[
+        Mapping[str, Any],
+        _Option("more of the request's body", "JSON", json_object, whole=True),
+    ] = field(default_factory=dict)
+    headers: Annotated[
+        Mapping[str, str],
+        _Option(
+            "send a header with the value of this environment variable; repeatable", "NAME=ENV", pair, flag="--header"
+        ),
+    ] = field(default_factory=dict)
+    client_certificate: Annotated[
+        Path | None, _Option("a certificate with its key, in PEM, for a server that asks for one", "FILE")
+    ] = None
+
+
+DEFAULTS = Settings()
+
 
 # Base URL, the environment variables that lead elsewhere, and that of the key. To add one: a line here; for embeddings,
 # rows of its models in tools/retrievers/models.toml, too.

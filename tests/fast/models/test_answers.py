@@ -333,7 +333,7 @@ OTHERWISE = {
     "model": ({"spec": f"other@{NOWHERE}"}, ask),
     "server": ({"spec": f"tiny@{NOWHERE.replace('9', '10')}"}, ask),
     **{name: ({name: value}, ask) for name, value in (("api", "responses"), ("temperature", 0.5), ("seed", 1))},
-    "effort": ({"effort": "low"}, ask),
+    "effort": ({"reasoning_effort": "low"}, ask),
     "temperature of a call": ({}, lambda model: model.lm(messages=MESSAGES, temperature=0.7)),
     "max_tokens": ({}, lambda model: model.lm(messages=MESSAGES, max_tokens=9)),
     "words": ({}, lambda model: model.lm(messages=[{"role": "user", "content": "A colour!"}])),
