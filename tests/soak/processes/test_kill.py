@@ -192,7 +192,7 @@ class Killed:
         calls = {call: usage for call, _, _, usage in self.server.books()}
         done = twice = runs = 0
         while done < kills:
-            path = self.place / f"killed-{done}" / "task" / "run"
+            path = self.place / f"killed-{runs}" / "task" / "run"  # another one, also where the last met no kill
             moments = []
             while killed := self.sit(path, len(moments), drawn.uniform(0.0, took / 2)):
                 moments.append(killed)
