@@ -309,7 +309,7 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     options: dict[str, Any] = {name: value for name, value in chosen.items() if value not in (None, ())}
     wire = None
     if is_openai(name, url):
-        wire = Wire(name.partition("/")[2], url, provider="" if url else "openai", api=settings.api)
+        wire = Wire(name.partition("/")[2], url, provider="" if url else "openai", settings=settings)
     elif settings.api == "responses":
         options["model_type"] = "responses"
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tools.models import faults
 from tools.models.sending.post import Answer
 from tools.models.sending.wire import Reply, Unreadable, Wire, failure, read
+from tools.models.spec import Settings
 
 
 def body(api, *request):
-    return Wire("tiny", "http://127.0.0.1", api=api).body(*request)
+    return Wire("tiny", "http://127.0.0.1", settings=Settings(api=api)).body(*request)
 
 
 SEARCH = {
@@ -96,9 +97,8 @@ def test_a_conversation_over_responses_is_what_openai_s_client_sends_for_it(serv
 
 
 def test_a_conversation_over_chat_is_what_openai_s_client_sends_for_it(server):
-    settings = {name: value for name, value in SETTINGS.items() if name != "max_tokens"} | {"max_completion_tokens": 50}
     server.answer = lambda prompt: {"raw": "yes"}
-    client(server).chat.completions.create(model="tiny", messages=CONVERSATION, tools=[SEARCH], **settings)
+    client(server).chat.completions.create(model="tiny", messages=CONVERSATION, tools=[SEARCH], **SETTINGS)
     assert json.loads(body("chat", CONVERSATION, [SEARCH], SETTINGS)) == server.requests[0]
 
 

@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
 import orjson
@@ -21,8 +21,11 @@ from tools.models.call import read_report
 from tools.models.gate import retry_after
 from tools.models.prompting import Message
 from tools.models.sending.post import Answer, Server, Unanswered
-from tools.models.spec import PROVIDERS, SECRET, SERVER_KEY, openai_account, secret
+from tools.models.spec import DEFAULTS, PROVIDERS, SECRET, SERVER_KEY, Settings, openai_account, secret
 from tools.session import Shared
+
+if TYPE_CHECKING:
+    from tools.models.servers import Kind
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 numbers have, written out
@@ -56,42 +59,51 @@ class Unreadable(dspy.LMTransportError):
 class Wire(Shared):
     """The connection to one model on a server. Threads share it, and so do copies of a language model."""
 
-    def __init__(self, model: str, url: str = "", *, provider: str = "", api: str = "chat") -> None:
-        """Name a server at `url`, or a `provider`; `model` is as the server calls it, `api` "chat" or "responses"."""
+    def __init__(self, model: str, url: str = "", *, provider: str = "", settings: Settings = DEFAULTS) -> None:
+        """Name a server at `url`, or a `provider`; `model` is as the server calls it."""
         place, elsewhere, self.variable = PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
         self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
-        self.model, self.api, self.key = model, api, secret(self.variable)
+        self.model, self.api, self.key, self._settings = model, settings.api, secret(self.variable), settings
         self._needs_key = bool(provider)
         self._server: Server | None = None  # made for the first request
         self._lock = threading.Lock()
 
     def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
-        """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol."""
-        request: dict[str, Any] = {"model": self.model}
+        """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
+
+        This is what is kept and what keys are made of, whatever server it goes to; see `dialect`. Settings come first,
+        the limit of an answer before all, and --extra-body has the last word.
+        """
+        chosen = dict(settings)
+        limits = [chosen.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
+        limit = next(filter(None, limits), None)
+        request: dict[str, Any] = {"max_tokens": limit} if limit and self.api == "chat" else {}
+        request |= {"model": self.model} | chosen
         if self.api == "chat":
-            request |= {"messages": list(messages), **settings}
-            if "max_tokens" in request:  # its name before the reasoning models
-                request["max_completion_tokens"] = request.pop("max_tokens")
-            if tools:
-                request["tools"] = list(tools)
+            request |= {"messages": list(messages)} | ({"tools": list(tools)} if tools else {})
         else:
-            request |= {"input": [item for message in messages for item in _items(message)], "store": False, **settings}
-            for name in request.keys() & {"max_completion_tokens", "max_tokens"}:
-                request["max_output_tokens"] = request.pop(name)
+            request |= {"store": False} | ({"max_output_tokens": limit} if limit else {})
             if "reasoning_effort" in request:
                 request["reasoning"] = {"effort": request.pop("reasoning_effort")}
             request.pop("seed", None)  # it has none
+            request["input"] = [item for message in messages for item in _items(message)]
             if tools:
                 # Chat checks arguments strictly where it is told to, Responses where it is not told otherwise.
                 request["tools"] = [{"type": "function", "strict": False, **tool["function"]} for tool in tools]
+        request = merge(request, self._settings.extra_body)
         try:
             return orjson.dumps(request)
         except TypeError:  # lone surrogates
             return json.dumps(request).encode()
 
-    def send(self, body: bytes, deadline: float, *, tools: bool = False) -> tuple[Reply, Mapping[str, str]]:
-        """Send the request for a chat; return the answer and its headers. Raises as `post`, and Unreadable."""
-        answer = self.post(PATHS[self.api], body, deadline, tools=tools)
+    def send(
+        self, body: bytes, deadline: float, *, kind: "Kind | None" = None, tools: bool = False
+    ) -> tuple[Reply, Mapping[str, str]]:
+        """Send the request for a chat to a server of this kind; return the answer and its headers.
+
+        Raises as `post`, and Unreadable.
+        """
+        answer = self.post(PATHS[self.api], dialect(body, kind), deadline, tools=tools)
         reply = read(self.api, answer.body, self.model, clean=self.clean)
         if len(self.key) >= SECRET:
             calls = [{name: self.clean(text) for name, text in call.items()} for call in reply.tool_calls]
@@ -128,6 +140,24 @@ class Wire(Shared):
     def clean(self, text: str) -> str:
         """Return a server's words without the key."""
         return text.replace(self.key, "***") if self.key else text
+
+
+def merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with `more` in it, which wins; mappings that both have are merged."""
+    made = dict(body)
+    for name, value in more.items():
+        both = isinstance(value, Mapping) and isinstance(made.get(name), Mapping)
+        made[name] = merge(made[name], value) if both else value
+    return made
+
+
+def dialect(body: bytes, kind: "Kind | None") -> bytes:
+    """Return a request for a chat in the words of a kind of server."""
+    head, model, rest = body.partition(b'"model":')  # before it are limits; parsing all would cost too much
+    limits = orjson.loads(head.rstrip(b", ") + b"}")
+    words = dict.fromkeys(kind.limit if kind else ("max_completion_tokens",), limits.get("max_tokens"))
+    said = {name: value for name, value in words.items() if value}
+    return (orjson.dumps(said)[:-1] + b"," if said else b"{") + model + rest
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
