@@ -41,7 +41,7 @@ from tools.corpus import Corpus
 from tools.disk import home
 from tools.errors import RunIncomplete, UsageError
 from tools.models import lm
-from tools.models.gate import Gate
+from tools.models.sending.gate import Gate
 from tools.models.terms import Terms
 from tools.records import Query, Usage
 from tools.session import Toolbox

@@ -1,8 +1,209 @@
-"""`python -m programs.lm cache list|show|export|clear`: the answers that were paid for."""
+"""`python -m programs.lm cache list|show|export|clear`: the answers that were paid for, in RUNS/answers.sqlite3."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tools.console import Parser, clean, positive, put_out, run_command, say
+from tools.errors import DataError, UsageError
+from tools.records import Usage, usage_from_json, usage_json
+from tools.text import message_text
+
+if TYPE_CHECKING:
+    from tools.models.answers import Answers
+
+_KEPT = "fault = '' AND outputs IS NOT NULL"
+_BEGINS = 60  # characters of an answer in a list
+
+
+def parser() -> Parser:
+    """Return the command line."""
+    made = Parser(prog="python -m programs.lm", description="The models' answers that are kept beside the runs.")
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="cache")
+    cache = verbs.add_parser("cache", help="list, show, export or clear the answers that were paid for")
+    kinds = cache.add_subparsers(dest="kind", required=True, metavar="list|show|export|clear")
+    for kind, what in (
+        ("list", "answers and what they cost, by model, and what each run sent and used"),
+        ("show", "one call: the conversation that was sent, and the answer"),
+        ("export", "answers as a cassette, for evals.run --cassette"),
+        ("clear", "remove answers; the books of the runs stay"),
+    ):
+        add = kinds.add_parser(kind, help=what, description=what).add_argument
+        if kind == "show":
+            add("key", metavar="KEY", help="as cache list --calls has it; its beginning will do")
+        if kind == "export":
+            add("file", type=Path, metavar="FILE")
+        if kind == "list":
+            add("--calls", action="store_true", help="a line for each answer: its key, its query, how it begins")
+        if kind != "show":
+            add("--run", metavar="RUN", help="those that a run has used: TASK/FOLDER, or a run folder")
+            add("--model", metavar="MODEL", help="of this model, as cache list has it")
+        if kind == "clear":
+            add("--key", metavar="KEY", help="this one")
+            add("--days", type=positive, metavar="N", help="those older than N days")
+            add("--all", action="store_true", help="all of them")
+        add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders are")
+        add("--json", action="store_true", help="print one JSON object and nothing else")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """List, show, export or clear answers; return 0."""
+    from tools.models.answers import NAME, open_answers  # SQLite and pydantic are behind it
+
+    path = arguments.runs / NAME
+    if not path.is_file():
+        raise DataError(f"{path}: no answers are kept there; runs with a model put them into --runs DIR")
+    answers = open_answers(path)
+    {"list": _list, "show": _show, "export": _export, "clear": _clear}[arguments.kind](answers, arguments)
+    return 0
+
+
+def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
+    models: dict[str, Any] = {}
+    where, values = _where(answers, arguments)
+    for found in answers.select(("key", "model", "usage", "at"), f"WHERE {where} ORDER BY id", values):
+        at = _day(found["at"])
+        row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at})
+        row |= {"answers": row["answers"] + 1, "usage": row["usage"] + usage_from_json(found["usage"]), "last": at}
+    names = sorted({found["run"] for found in answers.select(("run",), "GROUP BY run")})
+    runs = {run: answers.ledger(run).books.json() for run in names}
+    calls = list(_calls(answers, where, values)) if arguments.calls else []
+    if arguments.json:
+        written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
+        told = {"answers": str(answers.path), "models": written, "runs": runs}
+        put_out(json.dumps(told | ({"calls": calls} if arguments.calls else {})) + "\n")
+        return
+    lines = [str(answers.path)]
+    for name, row in models.items():
+        used: Usage = row["usage"]
+        lines.append(
+            f"{name}: {row['answers']:,} answers, {used.input_tokens:,} tokens in, {used.output_tokens:,} out, "
+            f"{_usd(used.paid_usd)}; {row['first']} to {row['last']}"
+        )
+    for one in calls:
+        tokens = f"{one['usage']['input_tokens']:,} tokens in, {one['usage']['output_tokens']:,} out"
+        tokens += "" if one["prompt"] else ", prompt not kept"
+        columns = (one["key"], one["at"], one["query_id"] or "-", one["model"], tokens, one["begins"])
+        lines.append("  ".join(("", *columns)))
+    for run, books in {} if arguments.calls else runs.items():
+        faults = ", ".join(f"{count} {fault}" for fault, count in books["faults"].items())
+        lines.append(
+            f"  {run.rpartition('/')[0]}: {books['sent']:,} sent, {books['answered']:,} answered, "
+            f"{books['failed']:,} failed{f' ({faults})' if faults else ''}, {books['cached']:,} from the cache, "
+            f"{_usd(books['paid_usd'])}"
+        )
+    put_out("".join(f"{clean(line)}\n" for line in lines))
+
+
+def _calls(answers: "Answers", where: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the calls that have answers, each with the first words of the answer, and whether its prompt is kept."""
+    columns = ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
+    for found in answers.select(columns, f"WHERE {where} ORDER BY id", values):
+        answer, kept = _answers(found.pop("outputs"))[0], found.pop("request") is not None
+        yield found | {"at": _day(found["at"]), "prompt": kept, "begins": " ".join(answer.split())[:_BEGINS]}
+
+
+def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
+    key = _checked(arguments.key)
+    rows = list(answers.select(("key",), f"WHERE key GLOB ? AND {_KEPT} ORDER BY key LIMIT 2", (f"{key}*",)))
+    if not rows:
+        raise DataError(f"no answer has the key {key}; cache export FILE writes them all")
+    if rows[-1]["key"] != rows[0]["key"]:
+        raise UsageError(f"more than one key begins with {key}: {rows[0]['key']}, {rows[1]['key']}")
+    call = answers.call(rows[0]["key"]) or {}
+    call["at"] = _day(call["at"])
+    put_out(json.dumps(call) + "\n" if arguments.json else "".join(f"{clean(line)}\n" for line in _told(call)))
+
+
+def _told(call: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a call as it is read: what was sent, message by message, and what came back."""
+    used = usage_from_json(call["usage"])
+    yield f"{call['key']}  {call['model']}  {call['at']}  {call['seconds']:.1f} s"
+    yield f"query {call['query_id'] or '-'} of {call['run'].rpartition('/')[0]}"
+    tokens = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out"
+    yield f"{tokens}, {_usd(used.paid_usd)}; it ended with {call['finish']}"
+    if call["messages"] is None:
+        yield from ("", "What was sent was not kept: by --no-prompts, by an earlier version, or cleared away since.")
+    said = [(message["role"], message_text(message)) for message in call["messages"] or ()]
+    said += [("reasoning", call["reasoning"])] if call["reasoning"] else []
+    said += [("answer", text) for text in _answers(call["outputs"])]
+    for who, text in said:
+        yield from ("", f"──── {who} ────", *text.expandtabs().split("\n"))
+
+
+def _answers(outputs: Sequence[Any]) -> list[str]:
+    return [message_text(output if isinstance(output, dict) else {"content": output}) for output in outputs]
+
+
+def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
+    from tools.models.terms import write_cassette  # as answers, above
+
+    where, values = _where(answers, arguments)
+    keys = [key for (key,) in answers.query(f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values)]
+    run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
+    count = write_cassette(arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run))))
+    _done(arguments, f"{count} answers are in {arguments.file}", {"answers": count, "file": str(arguments.file)})
+
+
+def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
+    where, values = _where(answers, arguments)
+    if where == _KEPT and not arguments.all:
+        raise UsageError("say which: --run, --model, --key, --days, or --all")
+    count = answers.query(f"SELECT count(*) FROM calls WHERE {where}", values)[0][0]
+    answers.clear(where, values)
+    _done(arguments, f"{count} answers are removed; what they cost stays in the books", {"cleared": count})
+
+
+def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
+    """Return the condition for the answers that the options name, and its values."""
+    conditions: dict[str, tuple[Any, ...]] = {_KEPT: ()}
+    if arguments.model:
+        conditions["model = ?"] = (arguments.model,)
+    if run := getattr(arguments, "run", None):
+        begins = _run(answers, run).rpartition("/")[0] + "/"
+        conditions["key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)"] = len(begins), begins
+    if key := getattr(arguments, "key", None):
+        conditions["key = ?"] = (_checked(key),)
+    if days := getattr(arguments, "days", None):
+        conditions["at < ?"] = (time.time() - days * 86_400,)
+    return " AND ".join(conditions), tuple(value for values in conditions.values() for value in values)
+
+
+def _run(answers: "Answers", named: str) -> str:
+    """Return the latest run that TASK/FOLDER or a folder names, as the table has it."""
+    begins = "/".join(Path(named).parts[-2:]) + "/"
+    statement = "SELECT run FROM calls WHERE substr(run, 1, ?) = ? ORDER BY id DESC LIMIT 1"
+    for (run,) in answers.query(statement, (len(begins), begins)):
+        return str(run)
+    raise DataError(f"no run {named} has answers here; cache list has those that have")
+
+
+def _checked(key: str) -> str:
+    if not key or set(key) - set("0123456789abcdef"):
+        raise UsageError(f"{key!r} is no key, which has hexadecimal digits")
+    return key
+
+
+def _done(arguments: argparse.Namespace, text: str, row: dict[str, Any]) -> None:
+    if arguments.json:
+        put_out(json.dumps(row) + "\n")
+    else:
+        say(text)
+
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def _usd(amount: float | None) -> str:
+    return "price unknown" if amount is None else f"${amount:.4f}"
+
 
 if __name__ == "__main__":
-    import sys
-
-    from tools.models.cache_command import main
-
-    sys.exit(main())
+    sys.exit(run_command(parser(), command))

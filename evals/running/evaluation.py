@@ -33,7 +33,7 @@ from tools import options
 from tools.disk import home
 from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
 from tools.models import lm
-from tools.models.gate import Gate
+from tools.models.sending.gate import Gate
 from tools.models.spec import Settings, check_key, read_keys
 from tools.models.terms import QUERY_SECONDS, Budget, Cassette, Terms
 from tools.records import Usage, usage_from_json

@@ -18,8 +18,8 @@ import dspy
 
 from tools.models import faults
 from tools.models.answers import Answer
-from tools.models.gate import LONGEST_WAIT
 from tools.models.kept import pack
+from tools.models.sending.gate import LONGEST_WAIT
 from tools.models.spec import secrets
 from tools.models.terms import Expected, Terms
 from tools.records import Usage

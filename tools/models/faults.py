@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, cast
 import dspy
 
 from tools.errors import BudgetReached, ProviderRefused, RunIncomplete, UsageError
-from tools.models.gate import retry_after
+from tools.models.sending.gate import retry_after
 from tools.models.spec import hide_keys
 
 Subject = Literal["content", "length", "account", "unknown"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.models import cache_command
+from programs import lm
 from tools.models.answers import NAME, Answer, open_ledger
 from tools.models.kept import pack
 from tools.records import Usage
@@ -16,7 +16,7 @@ TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit
 
 @pytest.fixture
 def cache(command_of, tmp_path):
-    command = command_of(cache_command)
+    command = command_of(lm)
     return lambda kind, *words: command("cache", kind, *words, "--runs", tmp_path / "runs")
 
 

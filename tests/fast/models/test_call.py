@@ -12,7 +12,7 @@ from waiting import wait_for
 
 from tools.models import lm
 from tools.models.call import DEADLINE
-from tools.models.gate import Gate
+from tools.models.sending.gate import Gate
 from tools.models.terms import Budget, Patience, Terms
 from tools.records import Usage
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from waiting import wait_for
 
 from tools.errors import Interrupted
-from tools.models.gate import CIRCUIT, DECREASE, LONGEST_PROBE, Gate, read_rate, retry_after
+from tools.models.sending.gate import CIRCUIT, DECREASE, LONGEST_PROBE, Gate, read_rate, retry_after
 
 
 class Clock:

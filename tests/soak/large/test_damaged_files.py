@@ -24,10 +24,10 @@ from evals.showing.page_data import Answers as Page
 from evals.showing.page_server import list_answers
 from optimizers.books import Books
 from programs import compiled
+from programs.lm import command, parser
 from tools.console import run_command
 from tools.errors import SextantError
 from tools.models.answers import NAME, Answer, Answers
-from tools.models.cache_command import command, parser
 from tools.models.terms import read_cassette, write_cassette
 from tools.records import Usage
 

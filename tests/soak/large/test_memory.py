@@ -27,7 +27,7 @@ from evals.running.runner import run  # noqa: E402
 from programs.rewriting import Rewrite  # noqa: E402
 from tools.corpus import Corpus  # noqa: E402
 from tools.models import lm  # noqa: E402
-from tools.models.gate import Gate  # noqa: E402
+from tools.models.sending.gate import Gate  # noqa: E402
 from tools.models.terms import Terms  # noqa: E402
 from tools.records import Document, Query  # noqa: E402
 from tools.retrievers.bm25 import BM25  # noqa: E402

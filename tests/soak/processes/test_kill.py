@@ -34,7 +34,7 @@ from evals.running.runner import run  # noqa: E402
 from programs.multihop import MultiHop  # noqa: E402
 from tools.models import lm  # noqa: E402
 from tools.models.answers import open_ledger  # noqa: E402
-from tools.models.gate import Gate  # noqa: E402
+from tools.models.sending.gate import Gate  # noqa: E402
 from tools.models.terms import Terms  # noqa: E402
 from tools.retrievers.bm25 import BM25  # noqa: E402
 from tools.session import Toolbox  # noqa: E402

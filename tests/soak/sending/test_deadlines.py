@@ -18,7 +18,7 @@ from evals import folder as run_folder
 from evals.running import runner
 from programs.rewriting import Rewrite
 from tools.models import lm
-from tools.models.gate import Gate
+from tools.models.sending.gate import Gate
 from tools.models.terms import Terms
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox

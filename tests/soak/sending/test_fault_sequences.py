@@ -30,7 +30,7 @@ from programs.pointwise import Score
 from programs.rewriting import Rewrite
 from tools.errors import ProviderRefused
 from tools.models import lm
-from tools.models.gate import Gate
+from tools.models.sending.gate import Gate
 from tools.models.terms import Patience, Terms
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox

@@ -18,8 +18,8 @@ import orjson
 
 from tools.models import faults
 from tools.models.call import read_report
-from tools.models.gate import retry_after
 from tools.models.prompting import Message
+from tools.models.sending.gate import retry_after
 from tools.models.sending.post import Answer, Server, Unanswered
 from tools.models.spec import DEFAULTS, PROVIDERS, SECRET, SERVER_KEY, Settings, openai_account, secret
 from tools.session import Shared
