@@ -271,6 +271,7 @@ def configuration(
             "program_file": str(names.file_of(source)) if source.endswith(".py") else None,
             "compiled": compiled and str(request.compiled or request.prompts),
             "price": model.price and model.price.provenance,
+            "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
             "isolated": resolved.isolated,
             **origin(environment),
         },

@@ -501,6 +501,7 @@ class BadServer:
 
     def __init__(self, script: Script | Iterable[Fault] = ()) -> None:
         self.script: Script = script if callable(script) else in_order(script)
+        self.models: Body = {}  # what GET /models says; a GET is in no books
         self._tries = list[Try]()
         self._busy = 0
         self._loop = asyncio.new_event_loop()
@@ -599,6 +600,10 @@ class BadServer:
         writer.close()
 
     async def _answer(self, request: Try, line: Line) -> None:
+        if not request.body:
+            found = self.models if request.path.endswith("/v1/models") else {}
+            await _carry_out(Fault("GET", 200 if found else 404, spoil=lambda *_: found), request, line)
+            return
         self._busy += 1
         self._tries.append(request)
         request.number, request.in_flight = len(self._tries), self._busy

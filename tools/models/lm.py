@@ -34,7 +34,7 @@ from tools.models.answers import Answer
 from tools.models.call import DEADLINE, Caller, Send, Sent
 from tools.models.offline import Rules
 from tools.models.prompting import Message
-from tools.models.spec import DEFAULTS, SECRET, check_provider, hide_keys, is_openai, parse
+from tools.models.spec import DEFAULTS, SECRET, UNKNOWN, Server, check_provider, hide_keys, is_openai, parse
 from tools.models.spec import Settings as Settings  # who connects a model finds them here
 from tools.models.terms import Terms
 from tools.records import Usage
@@ -75,6 +75,17 @@ class LanguageModel(dspy.LM):
         self.repeats = terms.repeats  # whether an equal request in a session is the same call, not another sample
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
         self.anew: Mapping[str, int] = {}  # queries that are asked anew, with the number of the attempt
+
+    @property
+    def server(self) -> Server:
+        """What is known of the server behind it."""
+        return self.wire.server if self.wire else UNKNOWN
+
+    def meet(self) -> None:
+        """Ask the server what it is and how much its model takes; `window` stays where it is known."""
+        if self.wire:
+            self.wire.meet()
+            self.window = self.window or self.server.window
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Make DSPy's call. Several completions of a prompt are as many calls: each is counted, paid for and kept."""

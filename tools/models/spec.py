@@ -79,6 +79,31 @@ class Settings:
 DEFAULTS = Settings()
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What servers of a kind take; the table of them is in tools/models/servers.py."""
+
+    name: str
+    limit: tuple[str, ...] = ("max_tokens",)  # words for the length of an answer; some servers refuse OpenAI's newer
+    schema: bool = False  # whether `response_format` may be a JSON schema
+    stream: bool = False  # whether a stream ends with its usage, by stream_options.include_usage
+    # How an answer can be ended after its last field. "stop": by a stop text. "stream": by leaving the stream, as each
+    # chunk has its usage; where a model may think, a stop text would end its thoughts. "": in no way.
+    stops: str = ""
+    reasoning: tuple[str, ...] = ()  # the path in the body of a limit of reasoning tokens; () where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What is known of a server and of the model on it."""
+
+    kind: Kind
+    window: int | None = None  # tokens of prompt and answer together
+
+
+UNKNOWN = Server(Kind(""))
+
+
 # Base URL, the environment variables that lead elsewhere, and that of the key. To add one: a line here; for embeddings,
 # rows of its models in tools/retrievers/models.toml, too.
 PROVIDERS = {

@@ -76,13 +76,14 @@ class Server:
         self._idle: deque[tuple[Any, float]] = deque()
 
     def post(self, path: str, body: bytes, *, deadline: float) -> Answer:
-        """Return the answer to `body`, of a byte at least, by `deadline`, a time.monotonic. Raises Unanswered only."""
+        """Return the answer to `body`, or where that is empty to a GET, by `deadline`. Raises Unanswered only."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise Unanswered("no time is left to send anything", "timeout")
         handle = self._borrow() or self._handle()
         exchange = _Exchange(body, self._largest)
-        handle.setopt(pycurl.URL, self._url + path)
+        handle.setopt(pycurl.POST if body else pycurl.HTTPGET, 1)
+        handle.setopt(pycurl.URL, self._url + path)  # libcurl takes a ".." in it away
         handle.setopt(pycurl.TIMEOUT_MS, max(1, math.ceil(1000 * min(left, LONGEST))))
         handle.setopt(pycurl.POSTFIELDSIZE_LARGE, len(body))
         handle.setopt(pycurl.READFUNCTION, exchange.read)
@@ -113,7 +114,6 @@ class Server:
         handle = pycurl.Curl()
         options: dict[int, Any] = {
             pycurl.NOSIGNAL: 1,
-            pycurl.POST: 1,
             pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
             pycurl.FOLLOWLOCATION: 0,
             pycurl.CONNECTTIMEOUT_MS: int(1000 * CONNECT),

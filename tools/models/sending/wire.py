@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import dspy
 import orjson
 
-from tools.models import faults
+from tools.models import faults, servers
 from tools.models.call import read_report
 from tools.models.prompting import Message
 from tools.models.sending.gate import retry_after
@@ -65,8 +65,14 @@ class Wire(Shared):
         self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
         self.model, self.api, self.key, self._settings = model, settings.api, secret(self.variable), settings
         self._needs_key = bool(provider)
+        self.server = servers.known(self.url, model)
         self._server: Server | None = None  # made for the first request
         self._lock = threading.Lock()
+
+    def meet(self) -> None:
+        """Ask a server of the user's own what it is."""
+        if not self._needs_key:
+            self.server = servers.find(self, self.model)
 
     def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
         """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
@@ -112,7 +118,7 @@ class Wire(Shared):
         return reply, answer.headers
 
     def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False) -> Answer:
-        """Send any request; return its answer of status 200 by `deadline` (time.monotonic). Raises DSPy's LM errors."""
+        """Send any request, a GET without `body`; return its answer of status 200 by `deadline`. Raises LM errors."""
         try:
             answer = self._connect().post(path, body, deadline=deadline)
         except Unanswered as error:

@@ -1,0 +1,127 @@
+"""What a server that speaks OpenAI's protocol is, and how many tokens it takes: asked of the server itself, or known.
+
+Servers call the same things by different words, and ignore what they do not know. `KINDS` has what each of them takes;
+`find` tells them apart by what they say of their models. To add a kind: a row in `KINDS`, and what gives it away in
+`_ADDRESSES`, `_OWNERS` or `_SECOND`. Left out: what a server takes that is no matter of its kind, as the price of its
+models.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import dspy
+import orjson
+
+from tools.models.spec import UNKNOWN, Kind, Server
+
+if TYPE_CHECKING:
+    from tools.models.sending.wire import Wire
+
+SECONDS = 2.0  # for each of the two questions
+_MOST = 1_000_000_000  # tokens of a window; more is a mistake
+
+
+_ROWS = (
+    UNKNOWN.kind,
+    Kind("openai", ("max_completion_tokens",), schema=True, stream=True),
+    Kind("openrouter", schema=True, stream=True, reasoning=("reasoning", "max_tokens")),
+    Kind("gemini", schema=True, stream=True, reasoning=("extra_body", "google", "thinking_config", "thinking_budget")),
+    Kind("vllm", schema=True, stream=True, stops="stream", reasoning=("thinking_token_budget",)),
+    Kind("sglang", schema=True, stream=True),
+    Kind("llama.cpp", schema=True, stream=True, stops="stop", reasoning=("thinking_budget_tokens",)),
+    Kind("llama-cpp-python", stops="stop"),  # its schema is called otherwise, and its streams have no usage
+    Kind("ollama", schema=True, stream=True, stops="stop"),
+    Kind("lmstudio", schema=True, stream=True, stops="stop"),
+    Kind("transformers", ("max_completion_tokens",)),  # it refuses stream_options and response_format
+    Kind("litellm", stream=True),  # whether it takes a schema depends on the model behind it
+)
+KINDS = {kind.name: kind for kind in _ROWS}
+
+# The domain of a provider -> kind
+_ADDRESSES = {
+    "api.openai.com": "openai",
+    "openai.azure.com": "openai",
+    "openrouter.ai": "openrouter",
+    "generativelanguage.googleapis.com": "gemini",
+}
+# "owned_by" in GET /models -> kind
+_OWNERS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llamacpp": "llama.cpp",
+    "me": "llama-cpp-python",
+    "library": "ollama",
+    "organization_owner": "lmstudio",
+}
+# What is asked next where GET /models does not tell the window. Under /v1 are the paths of the protocol alone.
+_SECOND = {
+    "llama.cpp": "/../props",
+    "ollama": "/../api/ps",
+    "lmstudio": "/../api/v0/models",
+    "litellm": "/model/info",
+    "": "/../openapi.json",  # transformers serve is told by its path for loading a model
+}
+# What a window is called, in a row about a model or in one of its parts. The first is what is loaded, the last may be
+# more than is: llama.cpp's n_ctx_train, say, is not here.
+_WINDOWS = ["loaded_context_length", "max_model_len", "n_ctx", "context_length", "context_window", "max_input_tokens"]
+_PARTS = ("meta", "model_info", "default_generation_settings")
+_OLLAMA = 4096  # its own default, for a model that is not loaded yet; it cuts what is longer without a word
+_WHOLE_LIMIT = re.compile(r"(?:^|/)(?:gpt-5|o\d)")  # models of OpenAI's that take its own word only, wherever they are
+
+
+def known(url: str, model: str = "") -> Server:
+    """Return what the server at `url` is by its address alone."""
+    host = f".{urlsplit(url).hostname}"
+    name = next((name for domain, name in _ADDRESSES.items() if host.endswith(f".{domain}")), "")
+    return Server(KINDS["openai" if not name and _WHOLE_LIMIT.search(model) else name])
+
+
+def find(wire: "Wire", model: str, seconds: float = SECONDS) -> Server:
+    """Return what a server says that it is, asked at most twice; an unknown one where it says nothing."""
+    server = known(wire.url, model)
+    if server.kind.name in ("openai", "gemini"):
+        return server  # neither tells how much a model takes
+    name, window = server.kind.name, None
+    listing, headers = _ask(wire, "/models", seconds)
+    row = _row(listing, model)
+    if not name:
+        name = _OWNERS.get(str(row.get("owned_by")), "")
+        name = "litellm" if any(header.startswith("x-litellm") for header in headers) else name
+    window = _window(row)
+    if window is None and name in _SECOND:
+        more, _ = _ask(wire, _SECOND[name], seconds)
+        if not name and "/load_model" in _mapping(_mapping(more).get("paths")):
+            name = "transformers"
+        window = _window(_row(more, model))
+    if name == "ollama":
+        window = window or _OLLAMA
+    return Server(KINDS[name], window)
+
+
+def _ask(wire: "Wire", path: str, seconds: float) -> tuple[Any, Mapping[str, str]]:
+    try:
+        answer = wire.post(path, b"", time.monotonic() + seconds)
+        return orjson.loads(answer.body), answer.headers
+    except (dspy.LMError, ValueError):
+        return None, {}
+
+
+def _row(listing: Any, model: str) -> Mapping[str, Any]:
+    """Return what a listing says of the model; where its name is not there, of the only one, or the listing itself."""
+    rows = _mapping(listing).get("data") or _mapping(listing).get("models")
+    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else [_mapping(listing)]
+    named = [row for row in rows if model in map(row.get, ("id", "model", "name", "model_name"))]
+    return (named or (rows if len(rows) == 1 else []) or [{}])[0]
+
+
+def _window(row: Mapping[str, Any]) -> int | None:
+    parts = [row, *(_mapping(row.get(part)) for part in _PARTS)]
+    found: Iterator[Any] = (part.get(name) for name in _WINDOWS for part in parts)
+    return next((value for value in found if type(value) is int and 0 < value <= _MOST), None)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
