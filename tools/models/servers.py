@@ -9,16 +9,13 @@ models.
 import re
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import dspy
 import orjson
 
 from tools.models.spec import UNKNOWN, Kind, Server
-
-if TYPE_CHECKING:
-    from tools.models.sending.wire import Wire
 
 SECONDS = 2.0  # for each of the two questions
 _MOST = 1_000_000_000  # tokens of a window; more is a mistake
@@ -79,8 +76,8 @@ def known(url: str, model: str = "") -> Server:
     return Server(KINDS["openai" if not name and _WHOLE_LIMIT.search(model) else name])
 
 
-def find(wire: "Wire", model: str, seconds: float = SECONDS) -> Server:
-    """Return what a server says that it is, asked at most twice; an unknown one where it says nothing."""
+def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
+    """Return what the server of a Wire says that it is, asked at most twice; an unknown one where it says nothing."""
     server = known(wire.url, model)
     if server.kind.name in ("openai", "gemini"):
         return server  # neither tells how much a model takes
@@ -101,7 +98,7 @@ def find(wire: "Wire", model: str, seconds: float = SECONDS) -> Server:
     return Server(KINDS[name], window)
 
 
-def _ask(wire: "Wire", path: str, seconds: float) -> tuple[Any, Mapping[str, str]]:
+def _ask(wire: Any, path: str, seconds: float) -> tuple[Any, Mapping[str, str]]:
     try:
         answer = wire.post(path, b"", time.monotonic() + seconds)
         return orjson.loads(answer.body), answer.headers
