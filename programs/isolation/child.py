@@ -126,6 +126,7 @@ class _Model(LanguageModel):
         engine = offline.OfflineEngine(lambda: TermStatistics(**parent.ask("statistics")))
         super().__init__(about["model"], Terms(), free=True, window=about["window"], engine=engine, **about["settings"])
         self.tools = about["tools"] or None
+        self.caller.schemas = about["schemas"]
         self._ask = parent.ask
         self._write = engine.write if about["offline"] else lambda: None
 

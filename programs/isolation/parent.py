@@ -46,7 +46,7 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")  # of ours: no key
 _TYPES = {one.__name__: one for one in (int, float, bool, str, Expression, Expressions, InputFile)}
 # What a call of the child's may set: other settings could lead to another server, with our key.
-_SETTINGS = frozenset({"temperature", "max_tokens", "n", "rollout_id", "stop", "top_p"})
+_SETTINGS = frozenset({"temperature", "max_tokens", "n", "rollout_id", "stop", "top_p", "response_format"})
 _LARGEST = 256 << 20  # bytes of a message
 _LATE = 3.0  # seconds after a query's time is up, in which evals.running.runner gives it up
 _SHIELDED, _BARE = "without files or TCP", "files not shielded: this system has no Landlock"
@@ -262,7 +262,8 @@ class _Desk:
         model = dspy.settings.lm
         settings = {name: value for name, value in model.kwargs.items() if name in _SETTINGS and value is not None}
         about = {"model": model.model, "window": model.window, "tools": bool(model.tools), "offline": model.caller.free}
-        made = child.do("answer", self, query=asdict(self._query), model={**about, "settings": settings})
+        about |= {"schemas": "on" if model.structured else "off", "settings": settings}
+        made = child.do("answer", self, query=asdict(self._query), model=about)
         done = fuse(self._ended) if self._ended else Submission((), Trace(self._query.query_id))
         return replace(done, ranking=tuple(made["ranking"]), answer=made["answer"], scores=tuple(made["scores"]))
 

@@ -1,7 +1,8 @@
 """DSPy's chat prompts and parser, with one repair: an unusable answer goes back to the model with what was wrong.
 
 Every predictor's call passes here, so answers are checked here (tools/models/prompting.py), unusable ones counted by
-kind, and prompts noticed that come back as answers.
+kind, and prompts noticed that come back as answers. A model that takes JSON schemas is sent that of the answer, and
+DSPy's prompt for a JSON object; the others write each field under its marker. Answers are read in either form.
 """
 
 import json
@@ -13,11 +14,12 @@ from contextvars import ContextVar
 from enum import Enum
 from functools import lru_cache
 from inspect import isclass
-from typing import Any, Literal, NamedTuple, Union, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_origin
 
 import dspy
 import json_repair
 import pydantic
+from typing_extensions import TypedDict
 
 from tools import session
 from tools.models import offline, prompting
@@ -37,6 +39,10 @@ class Answered(NamedTuple):
 
 ANSWERED: ContextVar[Answered] = ContextVar("answered", default=Answered())  # noqa: B039  # a tuple
 _AGAIN: ContextVar[tuple[str, str] | None] = ContextVar("again", default=None)  # the bad answer, what was wrong with it
+COMPLETED = "[[ ## completed ## ]]"  # ends an answer in markers
+
+# DSPy's two forms of prompts and answers.
+_MARKERS, _JSON = dspy.ChatAdapter(), dspy.JSONAdapter()
 
 # How models begin an answer when they will not give it; looked for only where an answer has none of the fields.
 _REFUSAL = re.compile(
@@ -44,6 +50,7 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end; be brief")
+_MOST_ECHOED = 2000  # characters of a bad answer that are shown to the model again
 _FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
 
 
@@ -55,23 +62,23 @@ class Adapter(dspy.ChatAdapter):
 
     def __call__(self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values) -> _Rows:
         """Return the answers to one predictor's call, parsed and checked."""
-        tries = _Tries(signature, offline.Call(self, signature, inputs))
+        tries = _Tries(lm, signature, offline.Call(self, signature, inputs))
         for attempt in tries:
             with attempt:
-                tries.answers = super().__call__(lm, dict(lm_kwargs), signature, demos, inputs)
+                tries.answers = super().__call__(lm, lm_kwargs | tries.form(), signature, demos, inputs)
         return tries.best
 
     async def acall(self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values) -> _Rows:
         """Make the call as `__call__` does, awaited."""
-        tries = _Tries(signature, offline.Call(self, signature, inputs))
+        tries = _Tries(lm, signature, offline.Call(self, signature, inputs))
         for attempt in tries:
             with attempt:
-                tries.answers = await super().acall(lm, dict(lm_kwargs), signature, demos, inputs)
+                tries.answers = await super().acall(lm, lm_kwargs | tries.form(), signature, demos, inputs)
         return tries.best
 
     def format_system_message(self, signature: Any) -> str:
         """Return DSPy's, made once for a signature: pydantic takes as long for it as for the rest of a prompt."""
-        return _system_message(signature, signature.__doc__)
+        return _system_message(_form(signature), signature, signature.__doc__)
 
     def format_user_message_content(
         self, signature: Any, inputs: _Values, prefix: str = "", suffix: str = "", main_request: bool = False
@@ -81,9 +88,17 @@ class Adapter(dspy.ChatAdapter):
         if any(isinstance(inputs.get(name), list) and field.annotation is str for name, field in fields.items()):
             return str(super().format_user_message_content(signature, inputs, prefix, suffix, main_request))
         parts = [prefix, *(f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}" for name in fields if name in inputs)]
-        if main_request and (requirements := _requirements(signature)) is not None:
+        if main_request and (requirements := self.user_message_output_requirements(signature)) is not None:
             parts.append(requirements)
         return "\n\n".join([*parts, suffix]).strip()
+
+    def user_message_output_requirements(self, signature: Any) -> Any:
+        """Return DSPy's, made once for a signature."""
+        return _requirements(_form(signature), signature)
+
+    def format_assistant_message_content(self, signature: Any, outputs: _Values, *missing: Any, **named: Any) -> str:
+        """Return DSPy's, in the form in which answers are asked for."""
+        return str(_form(signature).format_assistant_message_content(signature, outputs, *missing, **named))
 
     def format(self, signature: Any, demos: _Rows, inputs: _Values) -> _Rows:
         """Return DSPy's messages; when asking again, with the bad answer and what was wrong with it."""
@@ -91,7 +106,7 @@ class Adapter(dspy.ChatAdapter):
         if again := _AGAIN.get():
             answer, wrong = again
             repair = f"That answer cannot be used: {wrong}. Answer again, in full and in the form asked for."
-            bad = {"role": "assistant", "content": answer or "(no answer)"}
+            bad = {"role": "assistant", "content": answer}
             messages = [*messages, bad, {"role": "user", "content": repair}]
             if prompting.overflows(messages):
                 bad["content"] = "(an answer, left out because there is no room for it)"
@@ -111,24 +126,35 @@ class Adapter(dspy.ChatAdapter):
 class _Tries:
     """The first answer to a call, and a second where that cannot be used; each try is a context for the call."""
 
-    def __init__(self, signature: Any, call: offline.Call) -> None:
+    def __init__(self, lm: Any, signature: Any, call: offline.Call) -> None:
         self.answers: _Rows = []  # of this try
         self.best: _Rows = []  # usable ones, or tolerable ones
-        self._signature, self._call = signature, call
+        self._lm, self._signature, self._call = lm, signature, call
         self._wrong: Fault | None = None  # with the answers of the last try
+        self._schema: _Values | None = None  # that was sent with the last try
+        self._refused = False  # whether the server took none
 
     def __iter__(self) -> Iterator[AbstractContextManager[None]]:
         yield self._attempt()
+        if self._refused:
+            yield self._attempt()
         if self._wrong:
             yield self._attempt(self._wrong)
+
+    def form(self) -> _Values:
+        """Return the setting that asks for an answer by the signature's schema; none for an answer in markers."""
+        both = _form(self._signature) is _JSON and getattr(self._lm, "structured", False)
+        self._schema = make_schema(self._signature) if both else None
+        made = {"name": "answer", "strict": True, "schema": self._schema}
+        return {"response_format": {"type": "json_schema", "json_schema": made}} if both else {}
 
     @contextmanager
     def _attempt(self, before: Fault | None = None) -> Iterator[None]:
         """Check the answers of the block. UnusableAnswer for bad ones after a fault `before`."""
-        payer, self._wrong = session.current(), None
+        payer, self._wrong, self._refused = session.current(), None, False
         if before and payer:
             payer.charge(Usage(repairs=1))
-        token = _AGAIN.set((ANSWERED.get().text, before.reason) if before else None)
+        token = _AGAIN.set((shorten(*ANSWERED.get()), before.reason) if before else None)
         try:
             with offline.publish(self._call):
                 yield
@@ -138,9 +164,13 @@ class _Tries:
                 check(answer)
             self.best = self.answers
             notice_leak(self._signature.__doc__, [ANSWERED.get().text])
+        except dspy.LMUnsupportedFeatureError:
+            if before or not self._schema:
+                raise
+            self._lm.caller.schemas, self._refused = "off", True
         except (dspy.AdapterParseError, Fault) as error:
             notice_leak(self._signature.__doc__, [ANSWERED.get().text])  # no fields at all, but the prompt
-            self._wrong = fault = error if isinstance(error, Fault) else _fault(error)
+            self._wrong = fault = error if isinstance(error, Fault) else _fault(error, self._signature)
             if payer:
                 payer.count_unusable(fault.kind)
             if fault.tolerable:
@@ -157,12 +187,21 @@ def notice_leak(instructions: str, written: Sequence[str]) -> None:
         payer.note_leak()
 
 
+def shorten(answer: str, finish: str) -> str:
+    """Return as much of a bad answer as its model is shown again: of one that ran away, nothing."""
+    if finish == "length":
+        return "(an answer that was cut off, left out here)"
+    if len(answer) > _MOST_ECHOED:
+        return f"{answer[:_MOST_ECHOED]} (and so on; the rest is left out here)"
+    return answer or "(no answer)"
+
+
 def refuses(text: str) -> bool:
     """Whether an answer begins like a refusal."""
     return bool(_REFUSAL.search(text[:200]))
 
 
-def _fault(error: Exception) -> Fault:
+def _fault(error: Exception, signature: Any) -> Fault:
     text, finish = ANSWERED.get()
     if finish == "length":
         return Fault(*_CUT_OFF)
@@ -174,7 +213,8 @@ def _fault(error: Exception) -> Fault:
     wrong = str(error.args[0] if error.args else error)
     if field := re.search(r"Failed to parse field (\w+)", wrong):
         return Fault("wrong type", f"the field {field[1]} is not of the type asked for")
-    return Fault("unparsable", "it does not have all of the fields asked for, each under its marker")
+    form = "each under its marker" if _form(signature) is _MARKERS else "in one JSON object"
+    return Fault("unparsable", f"it does not have all of the fields asked for, {form}")
 
 
 def _repeats(instructions: str, text: str) -> bool:
@@ -203,20 +243,71 @@ def _validators(signature: Any) -> Mapping[str, Callable[[Any], Any] | None]:
 
 
 @lru_cache(maxsize=_SIGNATURES)
-def _requirements(signature: Any) -> Any:
-    return dspy.ChatAdapter().user_message_output_requirements(signature)
+def _requirements(form: Any, signature: Any) -> Any:
+    return form.user_message_output_requirements(signature)
 
 
 @lru_cache(maxsize=_SIGNATURES)
-def _system_message(signature: Any, doc: str) -> str:
+def _system_message(form: Any, signature: Any, doc: str) -> str:
     """Return DSPy's. `doc` is a part of the key because instructions can be changed on the signature itself."""
-    return str(dspy.ChatAdapter().format_system_message(signature))
+    return str(form.format_system_message(signature))
+
+
+def _form(signature: Any) -> dspy.ChatAdapter:
+    """Return DSPy's adapter for the form in which the active model is to answer."""
+    structured = getattr(dspy.settings.lm, "structured", False) and make_schema(signature)
+    return _JSON if structured else _MARKERS
+
+
+@lru_cache(maxsize=_SIGNATURES)
+def make_schema(signature: Any) -> _Values | None:
+    """Return the strict JSON schema of a signature's answers; None where there is none, as for types of DSPy's own."""
+    fields: _Values = {}
+    for name, field in signature.output_fields.items():
+        if dspy.Type.extract_custom_type_from_annotation(field.annotation):
+            return None
+        told = field.json_schema_extra["desc"]
+        told = pydantic.Field(description=None if told == f"${{{name}}}" else told)
+        fields[name] = Annotated[field.annotation, told]
+    try:
+        return _strict(pydantic.TypeAdapter(TypedDict("Answer", fields)).json_schema())  # type: ignore[operator]
+    except (ValueError, TypeError, pydantic.errors.PydanticUserError):
+        return None
+
+
+# Of what a schema says, what is sent: not every server knows more, and answers are checked by the field's type anyway.
+_SAYS = ("type", "enum", "const", "anyOf", "$ref")  # each part has one of them
+_SENT = (*_SAYS, "properties", "items", "$defs", "description", "minimum", "maximum", "minItems", "maxItems")
+
+
+def _strict(part: _Values) -> _Values:
+    """Return a schema of pydantic's as OpenAI wants it (platform.openai.com/docs/guides/structured-outputs).
+
+    ValueError where the types of all parts cannot be said: mappings with any keys, tuples, unions told apart by a tag.
+    """
+    made = {name: part[name] for name in _SENT if name in part}
+    if not made.keys() & set(_SAYS):
+        raise ValueError
+    for name in made.keys() & {"properties", "$defs"}:
+        made[name] = {key: _strict(value) for key, value in made[name].items()}
+    if "anyOf" in made:
+        made["anyOf"] = [_strict(one) for one in made["anyOf"]]
+    if made.get("type") == "array":
+        made["items"] = _strict(made.get("items", {}))
+    if made.get("type") == "object":
+        if part.get("additionalProperties") or not made.get("properties"):
+            raise ValueError
+        made |= {"required": [*made["properties"]], "additionalProperties": False}
+    told = made.pop("description", "") if "$ref" in made else ""  # nothing may stand beside a reference
+    return {"anyOf": [made], "description": told} if told else made
 
 
 def _read(signature: Any, answer: str) -> _Values | None:
     """Return an answer's values in field order; None where DSPy has to read it, _TooBroken where nobody should."""
     validators = _validators(signature)
     texts, values = dict(reversed(_sections(answer))), _Values()  # of several sections, the first counts
+    if not texts.keys() & validators.keys():
+        return _read_object(signature, answer)
     for name, validate in validators.items():
         if name in texts:
             values[name] = texts[name] if validate is str else _repair(texts[name])
@@ -228,6 +319,19 @@ def _read(signature: Any, answer: str) -> _Values | None:
     except (KeyError, ValueError):
         return None
     return values
+
+
+def _read_object(signature: Any, answer: str) -> _Values | None:
+    """Return the values of an answer that is a JSON object, with DSPy's errors; None for any other."""
+    validators, start = _validators(signature), answer.find("{")
+    found = _repair(answer[start:]) if start >= 0 else None
+    if not isinstance(found, dict) or not found.keys() & validators.keys():
+        return None
+    try:
+        return {name: validate(found[name]) for name, validate in validators.items()}  # type: ignore[misc]
+    except (KeyError, TypeError, ValueError):  # what DSPy reads in a way of its own is among them
+        values: _Values = _JSON.parse(signature, json.dumps(found))
+        return values
 
 
 def _sections(answer: str) -> list[tuple[str, str]]:

@@ -63,6 +63,7 @@ class Caller(Shared):
     cost: "Price | None" = None  # of tokens; None where it is not known
     free: bool = False  # whether a call costs 0 and is not in the ledger
     keeps_prompts: bool = False  # whether requests are kept beside their answers
+    schemas: str = "off"  # "on", or "auto": whether signatures are sent as JSON schemas; until the model refuses one
     output_tokens: float = 500.0  # of an answer: a guess at first, then a running mean
     longest: float = float("inf")  # seconds of a call, where the patience of the run is no less
 

@@ -139,8 +139,8 @@ def fault(error: BaseException) -> Fault:
         return "refused"
     if not isinstance(error, dspy.LMError):
         return "system"
-    if isinstance(error, dspy.LMUnsupportedFeatureError):  # an agent asked for tools; other features are settings
-        return "system" if "tools" in error.features else "refused"
+    if isinstance(error, dspy.LMUnsupportedFeatureError):  # settings, or what is asked for in another way now
+        return "system" if {"tools", "response_format"}.intersection(error.features) else "refused"
     subject = about(error)
     if subject in ("content", "length") and not dspy.is_retryable_lm_error(error):
         return "system"
@@ -157,6 +157,16 @@ def about(error: dspy.LMError) -> Subject:
     with suppress(ValueError, RecursionError):  # LiteLLM puts the body behind words of its own
         codes += read_error(json.JSONDecoder().raw_decode(words, words.index("{"))[0]).codes
     return classify(error.status, codes, words)
+
+
+_NO_SCHEMA = re.compile(r"response_?format|schema|structured|guided|grammar", re.IGNORECASE)
+
+
+def refuses_schema(error: BaseException) -> bool:
+    """Return whether a server that was sent a JSON schema says that it takes none, or not this one."""
+    if not isinstance(error, dspy.LMInvalidRequestError | dspy.LMUnsupportedFeatureError):
+        return False
+    return about(error) in ("unknown", "account") and bool(_NO_SCHEMA.search(str(error)))
 
 
 def kind(error: BaseException) -> str:

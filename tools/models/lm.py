@@ -14,7 +14,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from functools import cache, partial, wraps
+from functools import cache, cached_property, partial, wraps
 from hashlib import blake2b
 from http.client import HTTPConnection
 from pathlib import Path
@@ -27,7 +27,7 @@ from dspy.utils.callback import BaseCallback
 
 from tools import session
 from tools.console import in_thread, say
-from tools.errors import Halt, SextantError, UsageError
+from tools.errors import Halt, ProviderRefused, SextantError, UsageError
 from tools.models import faults, offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
 from tools.models.answers import Answer
@@ -86,6 +86,17 @@ class LanguageModel(dspy.LM):
         if self.wire:
             self.wire.meet()
             self.window = self.window or self.server.window
+
+    @property
+    def structured(self) -> bool:
+        """Whether signatures are sent as JSON schemas."""
+        if self.caller.schemas == "auto":
+            return self.server.kind.schema if self.wire else self._known_by_litellm
+        return self.caller.schemas == "on"
+
+    @cached_property
+    def _known_by_litellm(self) -> bool:
+        return bool(self.supports_response_schema)
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Make DSPy's call. Several completions of a prompt are as many calls: each is counted, paid for and kept."""
@@ -169,7 +180,7 @@ class LanguageModel(dspy.LM):
             key = self._key(made, rollout, payer) if self.caller.keeps else ""
             answer = self.caller.ask(owner, key, made, send)
         except Exception as error:
-            reason = self._reason(error)
+            reason = self._reason(error, made)
             if faults.fault(reason) != "system":
                 if payer:
                     payer.fault = reason
@@ -193,9 +204,17 @@ class LanguageModel(dspy.LM):
             key.update(b"\0again %d" % self.anew[payer.query_id])
         return key.hexdigest()
 
-    def _reason(self, error: Exception) -> Exception:
+    def _reason(self, error: Exception, made: bytes) -> Exception:
         if isinstance(error.__cause__, SextantError):
             return error.__cause__  # the offline engine's own words, which DSPy wraps
+        if b'"json_schema"' in made and faults.refuses_schema(error):
+            line = f"{self.model} takes no JSON schema: {str(error).strip().partition(chr(10))[0]}"
+            if self.caller.schemas == "on":
+                return ProviderRefused(f"{line}; leave out --structured on")
+            if self.caller.schemas == "auto":
+                say(f"{line}; its answers are asked for in markers from here on")
+            self.caller.schemas = "off"
+            return dspy.LMUnsupportedFeatureError(line, feature="response_format", model=self.model)  # type: ignore[no-any-return]
         unclear = isinstance(error, dspy.LMInvalidRequestError) and faults.about(error) == "unknown"
         if unclear and not self.caller.answered:  # the settings, then: it would fail every query
             return faults.refusal(error, self.model)
@@ -326,6 +345,7 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
     cost = prices.price(spec, terms.prices)
     made = LanguageModel(name, terms, cost=cost, wire=wire, **options)
+    made.caller.schemas = settings.structured
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
     return Model(spec, kept | _shaping(settings), made)
 

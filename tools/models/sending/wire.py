@@ -91,6 +91,8 @@ class Wire(Shared):
             request |= {"store": False} | ({"max_output_tokens": limit} if limit else {})
             if "reasoning_effort" in request:
                 request["reasoning"] = {"effort": request.pop("reasoning_effort")}
+            if "response_format" in request:
+                request["text"] = {"format": {"type": "json_schema", **request.pop("response_format")["json_schema"]}}
             request.pop("seed", None)  # it has none
             request["input"] = [item for message in messages for item in _items(message)]
             if tools:

@@ -1,0 +1,126 @@
+"""Signatures go to a server that takes JSON schemas as schemas, and whatever form an answer has, it is read."""
+
+import json
+from typing import Any, Literal
+
+import dspy
+import jsonschema
+import openai
+import pydantic
+import pytest
+from openai_server import Failure, _reply, prompts
+
+from evals.running.configuration import SYSTEMS, trial
+from tools.models import lm
+from tools.models.adapter import Adapter, make_schema
+from tools.models.servers import KINDS
+from tools.models.spec import Server
+from tools.names import pick
+
+TASK = ("--task", "congress", "--split", "dev", "--limit", "3", "--json")
+
+
+def answer_by(schema, defs=None):
+    """The least that a schema allows, but one element in each list."""
+    defs = schema.get("$defs", defs)
+    if "$ref" in schema:
+        return answer_by(defs[schema["$ref"].rpartition("/")[2]], defs)
+    if "enum" in schema:
+        return schema["enum"][0]
+    kinds = {"string": "[[ ## selected ## ]]\n{}", "number": 0.5, "integer": 1, "boolean": True}
+    if schema["type"] == "array":
+        return [answer_by(schema["items"], defs)]
+    if schema["type"] == "object":
+        return {name: answer_by(one, defs) for name, one in schema["properties"].items()}
+    return kinds[schema["type"]]
+
+
+def bare(schema):
+    """The schema without titles and defaults, which OpenAI's own function leaves in it."""
+    if not isinstance(schema, dict):
+        return schema
+    return {name: bare(one) for name, one in schema.items() if name not in ("title", "default")}
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS.keys() - {"react"}))
+def test_every_programs_signature_has_openais_strict_schema_and_an_answer_by_it_is_read(name):
+    for predictor in trial(pick("program", name, SYSTEMS), {}).predictors():
+        fields = predictor.signature.output_fields
+        told = {
+            key: (one.annotation, pydantic.Field(description=one.json_schema_extra["desc"]))
+            for key, one in fields.items()
+        }
+        theirs = openai.pydantic_function_tool(pydantic.create_model("Answer", **told))["function"]["parameters"]
+        schema = make_schema(predictor.signature)
+        assert schema == bare(theirs) and list(schema["properties"]) == list(fields)
+        answer = answer_by(schema)
+        jsonschema.validate(answer, schema)
+        read = Adapter().parse(predictor.signature, f"```json\n{json.dumps(answer, indent=1)}\n```")
+        assert list(read) == list(fields) and pydantic.TypeAdapter(Any).dump_python(read) == answer
+
+
+class Part(pydantic.BaseModel):
+    weight: float = pydantic.Field(default=1.0, ge=0)
+    kind: Literal["a", "b"] | None = None
+
+
+@pytest.mark.parametrize("kind", [dspy.ToolCalls, list[dspy.Code], dict[str, Any], list[Any], tuple[int, str], object])
+def test_what_a_strict_schema_cannot_say_is_asked_for_in_markers(kind):
+    assert make_schema(dspy.Signature({"q": (str, dspy.InputField()), "a": (kind, dspy.OutputField())})) is None
+
+
+def test_defaults_and_what_not_every_server_knows_are_left_out_of_a_schema():
+    fields = {"q": (str, dspy.InputField()), "part": (Part, dspy.OutputField(desc="of it"))}
+    schema = make_schema(dspy.Signature(fields))
+    part = {
+        "weight": {"type": "number", "minimum": 0},
+        "kind": {"anyOf": [{"enum": ["a", "b"], "type": "string"}, {"type": "null"}]},
+    }
+    assert schema["$defs"]["Part"]["properties"] == part and schema["$defs"]["Part"]["required"] == ["weight", "kind"]
+    assert schema["properties"]["part"] == {"anyOf": [{"$ref": "#/$defs/Part"}], "description": "of it"}
+
+
+def by_schema(path, body):
+    answer = answer_by(body["response_format"]["json_schema"]["schema"])
+    return _reply("tiny", {"raw": json.dumps(answer | {"selected": []} if "selected" in answer else answer)}, "prompt")
+
+
+def test_a_program_asks_by_schemas_for_json_and_every_answer_is_usable(run, server):
+    server.reply = by_schema
+    result = run("--program", "multihop", *TASK, "--lm", server.spec, "--structured", "on")
+    assert result.code == 0 and result.json["usage"]["repairs"] == 0, result.err
+    assert all("Respond with a JSON object" in prompt and "completed" not in prompt for prompt in prompts(server))
+
+
+@pytest.mark.parametrize("when", ["auto", "on"])
+def test_a_server_that_refuses_schemas_is_asked_in_markers_from_then_on_or_where_they_are_wanted_not_at_all(
+    when, run, server, monkeypatch
+):
+    answer = server.reply
+
+    def refuse(path, body):
+        if "response_format" in body:
+            raise Failure(400, "", "response_format is not supported")
+        return answer(path, body)
+
+    server.reply = refuse
+    monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
+    result = run("--program", "multihop", *TASK, "--lm", server.spec, "--structured", when, "--max-concurrent", 1)
+    sent = ["response_format" in body for body in server.requests]
+    if when == "on":
+        assert result.code == 4 and all(sent) and "leave out --structured on" in result.err
+    else:
+        assert result.code == 0 and sum(sent) == sent[0] and result.err.count("takes no JSON schema") == 1
+
+
+@pytest.mark.parametrize("finish", ["length", "stop"])
+def test_no_answer_that_ran_away_is_shown_to_its_model_again(run, server, finish):
+    runaway = "word " * 5000
+
+    server.answer = lambda prompt: (
+        {"raw": runaway, "finish": finish} if "cannot be used" not in prompt else {"rewritten": "a vote"}
+    )
+    assert run("--program", "rewrite", *TASK, "--lm", server.spec).code == 0
+    again = [len(prompt) for prompt in prompts(server) if "cannot be used" in prompt]
+    first = [len(prompt) for prompt in prompts(server) if "cannot be used" not in prompt]
+    assert len(again) == 3 and max(again) < max(first) + (400 if finish == "length" else 2400)
