@@ -31,7 +31,7 @@ def prompts(server: "OpenAIServer") -> list[str]:
 
 def asked(prompt: str) -> str:
     """The first output field that a prompt asks for: which signature it is."""
-    return re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`", prompt)[-1]
+    return re.findall(r"(?:starting with the field `\[\[ ## |in the following order of fields: `)(\w+)", prompt)[-1]
 
 
 def given(prompt: str, field: str) -> str:
