@@ -63,6 +63,7 @@ class _Turn(TypedDict):
     calls: list[dict[str, Any]]
     results: list[str]
     finish: str  # why the model's answer ended: "stop", "length", "refusal", ...
+    parts: Message  # of the answer, to be passed back with its calls: the thoughts before them, signatures
 
 
 class _State(TypedDict):
@@ -121,7 +122,9 @@ class React(Program):
         model = dspy.settings.lm
         native = getattr(model, "tools", None) is not None
         if self.interface == "openai" and not native:
-            raise UsageError("interface=openai needs a model of OpenAI's or of a server; use interface=auto")
+            raise UsageError(
+                "interface=openai needs a model that is known to take tools, or a server; use interface=auto"
+            )
         inputs = {"objective": query.objective, "description": query.text, "steps_left": self.steps - len(turns) - 1}
         if self.interface != "dspy" and native and not desk.ignores_tools:
             try:
@@ -145,7 +148,7 @@ class React(Program):
         forgotten = _count_forgotten(desk.session, turns, fits)
         step = ask(self.next_step, _check_calls, **inputs, history=_tell_history(turns, forgotten))
         calls = [{"name": one.name, "args": one.args} for one in step.calls.tool_calls]
-        return {"thought": step.thought, "calls": calls, "results": [], "finish": "stop"}
+        return {"thought": step.thought, "calls": calls, "results": [], "finish": "stop", "parts": {}}
 
     def _ask_by_openai(self, inputs: dict[str, Any], desk: "_Desk", turns: list[_Turn], model: Any) -> _Turn:
         tools = [tool.format_as_litellm_function_call() for tool in desk.tools]
@@ -172,7 +175,8 @@ class React(Program):
             message = model.converse(messages, tools)
         notice_leak(instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])])
         calls = [{**one, "args": read_arguments(one["arguments"])} for one in message["tool_calls"]]
-        return {"thought": message["content"], "calls": calls, "results": [], "finish": message["finish"]}
+        thought, finish, parts = message["content"], message["finish"], message.get("parts", {})
+        return {"thought": thought, "calls": calls, "results": [], "finish": finish, "parts": parts}
 
 
 @dataclass
@@ -274,4 +278,9 @@ def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
         function = {"name": one["name"], "arguments": one["arguments"]}
         message["tool_calls"].append({"id": one["id"], "type": "function", "function": function})
         messages.append({"role": "tool", "tool_call_id": one["id"], "content": _LEFT_OUT if forgotten else result})
+    parts = turn["parts"]
+    if forgotten:  # thoughts of one text and signatures of calls have to be there all the same
+        kept = {"tool_calls", "reasoning_content", "reasoning"} & parts.keys()
+        parts = {name: parts[name] if name == "tool_calls" else _LEFT_OUT for name in kept}
+    messages[0] = message | parts
     return messages

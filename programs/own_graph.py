@@ -54,7 +54,9 @@ class Model(BaseChatModel):
         return self.model_copy(update={"offered": tuple(convert_to_openai_tool(tool) for tool in tools)})
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
-        model, conversation = dspy.settings.lm, convert_to_openai_messages(messages)
+        said = convert_to_openai_messages(messages)
+        conversation = [one | made.additional_kwargs.get("parts", {}) for one, made in zip(said, messages, strict=True)]
+        model, parts = dspy.settings.lm, dict[str, Any]()
         inputs = {"conversation": conversation, "tools": [*self.offered]}
         if getattr(model, "tools", None) is None:
             made = ask(dspy.Predict(NextMessage), **inputs)
@@ -62,11 +64,16 @@ class Model(BaseChatModel):
         else:
             with publish(Call(None, NextMessage, inputs)):
                 made = model.converse(conversation, [*self.offered])
-            text, called = made["content"], made["tool_calls"]
+            text, called, parts = made["content"], made["tool_calls"], dict(made.get("parts", {}))
             calls = [{"name": one["name"], "args": read_arguments(one["arguments"]) or {}} for one in called]
         # The next prompt has these ids: by their places they are the same when answers are taken from the ledger.
         named = [{**one, "id": f"call_{len(conversation)}_{place}"} for place, one in enumerate(calls)]
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text, tool_calls=named))])
+        if "tool_calls" in parts:
+            parts["tool_calls"] = [
+                call | {"id": one["id"]} for call, one in zip(parts["tool_calls"], named, strict=True)
+            ]
+        message = AIMessage(content=text, tool_calls=named, additional_kwargs={"parts": parts} if parts else {})
+        return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def prepare(graph: Any, label: str) -> Any:

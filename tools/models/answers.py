@@ -129,11 +129,12 @@ class Answers:
         """Return an answer, and the run and query that paid for it, or None; this query's first, then this run's."""
         if hash(key) not in self._known:
             return None
-        columns = ("key", "outputs", "usage", "finish", "seconds", "run", "query_id")
+        columns = ("key", "outputs", "usage", "finish", "seconds", "reasoning", "run", "query_id")
         best = "WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
         best += "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1"
         for row in list(self.select(columns, best, (key, run, query_id, run))):
-            answer = Answer(row["outputs"], usage_from_json(row["usage"]), row["finish"], row["seconds"])
+            usage, thought = usage_from_json(row["usage"]), row["reasoning"] or ""
+            answer = Answer(row["outputs"], usage, row["finish"], row["seconds"], thought)
             return answer, row["run"], row["query_id"]
         return None
 

@@ -29,6 +29,7 @@ class CassetteLine(TypedDict):
     usage: UsageForm
     finish: str
     seconds: Amount
+    reasoning: NotRequired[str]
 
 
 class Cells(TypedDict, total=False):

@@ -124,6 +124,8 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
         return {"role": "assistant", "content": "", "tool_calls": [call]}
     if item.get("type") == "function_call_output":
         return {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+    if item.get("type") == "reasoning":
+        return {"role": "assistant", "content": "", "reasoning_items": [item]}
     return {"role": "user", **item}
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import dspy
 import httpx
 import orjson
+from dspy.clients.lm import litellm_completion
 from dspy.utils.callback import BaseCallback
 
 from tools import session
@@ -42,7 +43,7 @@ from tools.text import TermStatistics
 
 if TYPE_CHECKING:
     from tools.models.prices import Price
-    from tools.models.sending.wire import Wire
+    from tools.models.sending.wire import Reply, Wire
 
 # Settings that are in a config beside these, and those that say how something is sent.
 _NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate")
@@ -71,7 +72,7 @@ class LanguageModel(dspy.LM):
         self.terms, self.wire, self._server = terms, wire, _server(model)
         self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
         self.window = window  # tokens of prompt and answer together; None where it is not known
-        self.tools = wire  # where it takes tool calls in the protocol's form; None where it does not
+        self.tools: Any = wire  # where it takes tool calls in the protocol's form; None where it does not
         self.repeats = terms.repeats  # whether an equal request in a session is the same call, not another sample
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
         self.anew: Mapping[str, int] = {}  # queries that are asked anew, with the number of the attempt
@@ -108,7 +109,8 @@ class LanguageModel(dspy.LM):
         settings, rollout = self._settings(kwargs), kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
         if self.wire is None:
             made = _dumps([messages or prompt, settings])
-            answer = self._answer(made, rollout, lambda end: self._through_dspy(prompt, messages, kwargs, end))
+            ask = partial(self._by_dspy, prompt, messages)
+            answer = self._answer(made, rollout, lambda end: self._through_dspy(ask, kwargs, end))
         else:
             conversation = messages or [{"role": "user", "content": prompt}]
             made = self.wire.body(conversation, (), settings)
@@ -126,12 +128,20 @@ class LanguageModel(dspy.LM):
         return outputs
 
     def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
-        """Return the next message of a conversation with tools: "content", "tool_calls", "finish". It needs a wire."""
-        if self.wire is None or self.tools is None:
+        """Return the next message of a conversation with tools: "content", "tool_calls", "finish".
+
+        It may have "parts": what is to be passed back with it, beside its content and in place of its calls.
+        """
+        if self.tools is None:
             raise dspy.LMUnsupportedFeatureError("no tool interface", feature="tools", model=self.model)
-        body = self.wire.body(messages, tools, self._settings({}))
-        rollout = self.kwargs.get("rollout_id")
-        answer = self._answer(body, rollout, lambda end: self._over_the_wire(body, end, tools=True))
+        settings, rollout = self._settings({}), self.kwargs.get("rollout_id")
+        if self.wire:
+            made = self.wire.body(messages, tools, settings)
+            answer = self._answer(made, rollout, lambda end: self._over_the_wire(made, end, tools=True))
+        else:
+            made = _dumps([messages, settings | {"tools": tools}])
+            ask = partial(self._by_litellm, messages, tools)
+            answer = self._answer(made, rollout, lambda end: self._through_dspy(ask, settings, end))
         return {**answer.outputs[0], "finish": answer.finish}
 
     def update_history(self, entry: dict[str, Any]) -> None:
@@ -145,19 +155,19 @@ class LanguageModel(dspy.LM):
     def _over_the_wire(self, body: bytes, deadline: float, *, tools: bool = False) -> Sent:
         assert self.wire
         reply, headers = self.wire.send(body, deadline, tools=tools)
-        message = {"content": reply.text, "tool_calls": reply.tool_calls}
-        return Sent([message] if tools else [reply.text], reply.finish, reply.usage, headers, reply.reasoning)
+        outputs = [_message(reply)] if tools else [reply.text]
+        return Sent(outputs, reply.finish, reply.usage, headers, reply.reasoning)
 
-    def _through_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any], deadline: float) -> Sent:
+    def _through_dspy(self, ask: Callable[[dict[str, Any]], Sent], kwargs: dict[str, Any], deadline: float) -> Sent:
         if self.caller.free:
-            return self._by_dspy(prompt, messages, kwargs)
+            return ask(kwargs)
         if isinstance(self.engine, str):  # DSPy makes the connection
             # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the wait for a next
             # byte; `_in_time` bounds the whole answer.
             left = max(1.0, math.ceil(deadline - time.monotonic()))
             kwargs = {**kwargs, "timeout": min(left, self.terms.patience.call)}
         try:
-            sent = _in_time(lambda: self._by_dspy(prompt, messages, kwargs), deadline)
+            sent = _in_time(lambda: ask(kwargs), deadline)
         except Exception as error:  # noqa: BLE001  # a provider's library may raise anything; it is raised again
             raise faults.from_litellm(error) from None
         if not sent.outputs:
@@ -168,7 +178,24 @@ class LanguageModel(dspy.LM):
         with dspy.track_usage() as tracker, refuse_redirects():
             outputs = super().__call__(prompt, messages=messages, **kwargs)
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]
-        return Sent(outputs, _FINISH.get(), reported[-1] if reported else None, {})
+        thoughts = [output.get("reasoning_content") for output in outputs if isinstance(output, dict)]
+        usage, reasoning = reported[-1] if reported else None, hide_keys("".join(filter(None, thoughts)), SECRET)
+        return Sent(outputs, _FINISH.get(), usage, {}, reasoning)
+
+    def _by_litellm(self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]) -> Sent:
+        from tools.models.sending.wire import read  # not for the engine without a model
+
+        # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is missing.
+        said = [one if one["content"] else one | {"content": None} for one in messages]
+        # Looking for tools of its MCP gateway, it imports a package that it comes without.
+        asked = {"model": self.model, "messages": said, "tools": [*tools], "_skip_mcp_handler": True, **kwargs}
+        try:
+            with refuse_redirects():
+                answered = litellm_completion(asked, num_retries=0).model_dump_json()
+        except Exception as error:
+            raise self._wrap_litellm_exception(error) from error
+        reply = read("chat", answered.encode(), self.model)
+        return Sent([_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET))
 
     def _answer(self, made: bytes, rollout: Any, send: Send) -> Answer:
         """Return the answer to a request, booked on the session of this context."""
@@ -221,6 +248,11 @@ class LanguageModel(dspy.LM):
         return error
 
 
+def _message(reply: "Reply") -> Message:
+    made: Message = {"content": reply.text, "tool_calls": reply.tool_calls}
+    return made | ({"parts": dict(reply.parts)} if reply.parts else {})
+
+
 def _in_time(ask: Callable[[], Sent], deadline: float) -> Sent:
     """Return what `ask` returns, in a thread that is abandoned at the deadline."""
     done = in_thread(ask)
@@ -234,6 +266,8 @@ def _without_keys(output: Any) -> Any:
     """Return an output, whatever the provider made of it, without the keys of this environment."""
     if isinstance(output, dict):
         return {name: _without_keys(value) for name, value in output.items()}
+    if isinstance(output, list):
+        return [_without_keys(value) for value in output]
     return hide_keys(output, SECRET) if isinstance(output, str) else output
 
 
@@ -346,6 +380,8 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     cost = prices.price(spec, terms.prices)
     made = LanguageModel(name, terms, cost=cost, wire=wire, **options)
     made.caller.schemas = settings.structured
+    if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
+        made.tools = made.tools or True
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
     return Model(spec, kept | _shaping(settings), made)
 

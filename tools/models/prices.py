@@ -112,6 +112,11 @@ def window(spec: str, file: str | Path | None = None) -> int | None:
     return most if isinstance(most, int) else None
 
 
+def takes_tools(model: str) -> bool:
+    """Return whether the table says that the model takes tools; LiteLLM's own look-up may ask a server."""
+    return bool((_row(model) or {}).get("supports_function_calling"))
+
+
 # The table that LiteLLM ships
 
 

@@ -303,8 +303,9 @@ def write_cassette(path: Path, answers: Iterable[tuple[str, Answer]]) -> int:
     with disk.replacing(path) as file:
         file.write(json.dumps(_HEAD) + "\n")
         for key, answer in answers:
-            row = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
-            file.write(json.dumps(row | {"finish": answer.finish, "seconds": answer.seconds}) + "\n")
+            row: dict[str, Any] = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
+            row |= {"finish": answer.finish, "seconds": answer.seconds}
+            file.write(json.dumps(row | ({"reasoning": answer.reasoning} if answer.reasoning else {})) + "\n")
             count += 1
     return count
 
@@ -323,7 +324,8 @@ def read_cassette(path: Path) -> Iterator[tuple[str, Answer]]:
         except ValueError as error:
             raise damaged(str(error)) from None
         if number > 1:
-            yield row["key"], Answer(row["outputs"], usage_from_json(row["usage"]), row["finish"], row["seconds"])
+            usage, thought = usage_from_json(row["usage"]), row.get("reasoning", "")
+            yield row["key"], Answer(row["outputs"], usage, row["finish"], row["seconds"], thought)
         elif row != _HEAD:
             raise damaged(f"it begins with {json.dumps(_HEAD)}")
     if not number or size < path.stat().st_size:

@@ -68,6 +68,52 @@ def test_the_conversation_is_that_of_the_protocol_and_the_trace_has_what_happene
     assert "d6" not in json.dumps(server.requests), "an excluded document does not exist"
 
 
+THOUGHT = "Hm, crabs."
+SIGNED = [{"type": "reasoning.encrypted", "data": "xyz"}]
+PASSED_BACK = {  # what an assistant's message has, and what of it goes back
+    "DeepSeek": ({"reasoning_content": THOUGHT}, {"reasoning_content": THOUGHT}),
+    "vLLM": ({"reasoning": THOUGHT}, {"reasoning": THOUGHT}),
+    "OpenRouter": ({"reasoning": THOUGHT, "reasoning_details": SIGNED}, {"reasoning_details": SIGNED}),
+    "Gemini": ({"extra_content": {"google": {"thought": True}}}, {}),
+}
+
+
+@pytest.mark.parametrize("provider", PASSED_BACK)
+def test_what_a_model_thought_before_a_call_goes_back_with_it_as_the_provider_wants_it(provider, server, toolbox):
+    Scripted(server, [BLUE, NOTHING])
+    given, back = PASSED_BACK[provider]
+    reply, signature = server.reply, {"extra_content": {"google": {"thought_signature": "abc"}}}
+
+    def thinking(path, body):
+        made = reply(path, body)
+        message = made["choices"][0]["message"]
+        message.update(given)
+        if provider == "Gemini":
+            message["tool_calls"] = [call | signature for call in message["tool_calls"]]
+        return made
+
+    server.reply = thinking
+    assert searched(toolbox, lm.connect(server.spec)).usage.calls == 2
+    said = server.requests[1]["messages"][2]
+    assert {name: said[name] for name in said.keys() - {"role", "content", "tool_calls"}} == back
+    assert (said["tool_calls"][0].get("extra_content") == signature["extra_content"]) == (provider == "Gemini")
+
+
+def test_a_reasoning_model_s_items_go_back_encrypted_before_their_calls(server, toolbox):
+    thought = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "xyz"}
+    call = {"type": "function_call", "id": "fc", "call_id": "c1"}
+    called = [("search", '{"query": "blood"}'), ("finish", '{"doc_ids": []}')]
+    items = iter([[thought, call | {"name": name, "arguments": given}] for name, given in called])
+    usage = {"input_tokens": 9, "output_tokens": 3}
+    server.reply = lambda path, body: {"status": "completed", "output": next(items), "usage": usage}
+    settings = lm.Settings(api="responses")
+    searched(toolbox, lm.connect(server.spec.replace("tiny", "gpt-5.2"), settings=settings))
+    first, second = server.requests
+    assert first["include"] == ["reasoning.encrypted_content"] and not first["store"]
+    assert [item.get("type") for item in second["input"][2:]] == ["reasoning", "function_call", "function_call_output"]
+    assert second["input"][2] == thought
+
+
 def test_an_agent_that_runs_out_of_steps_hands_in_what_it_selected_and_not_its_last_argument(server, toolbox):
     turns = [BLUE, [("select", {"doc_ids": ["d2"]})], [("search", {"query": "giraffe heart d4"})]]
     Scripted(server, turns)

@@ -48,6 +48,29 @@ def test_it_finds_what_our_own_client_finds_and_its_books_are_the_servers(run, l
     assert books["input_tokens"] == direct.json["ledger"]["input_tokens"] > 0
 
 
+def test_an_agent_calls_tools_of_other_providers_and_its_signed_thoughts_go_back(run, server, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("ANTHROPIC_API_BASE", server.spec.partition("@")[2].removesuffix("/v1"))
+    thought = {"type": "thinking", "thinking": f"Hm, {KEY}.", "signature": "signed"}
+    uses = iter([("search", {"query": "vote"}), ("finish", {"doc_ids": []})])
+
+    def reply(path, request):
+        name, given = next(uses)
+        content = [thought, {"type": "tool_use", "id": f"t_{name}", "name": name, "input": given}]
+        about = {"id": "m", "type": "message", "role": "assistant", "model": "x", "stop_reason": "tool_use"}
+        return about | {"content": content, "usage": {"input_tokens": 2000, "output_tokens": 20}}
+
+    server.reply = reply
+    ask = ("--program", "react", *MULTIHOP[2:], "--lm", "anthropic/claude-sonnet-4-5", "--limit", "1", "--json")
+    result = run(*ask)
+    assert result.code == 0 and result.json["usage"]["calls"] == 2 and result.json["usage"]["paid_usd"] > 0
+    first, second = server.requests
+    assert {tool["name"] for tool in first["tools"]} == {"search", "read", "select", "finish"}
+    back, found = second["messages"][1:]
+    assert [part["type"] for part in back["content"]] == ["thinking", "tool_use"]
+    assert back["content"][0] == thought | {"thinking": "Hm, ***."} and found["content"][0]["tool_use_id"] == "t_search"
+
+
 def test_what_fails_is_sent_again_by_us_and_by_nobody_below(run, litellm):
     answer, failures = litellm.answer, iter([Failure(500), Failure(429, retry_after=0.01), Failure(503)])
 

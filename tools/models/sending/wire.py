@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
@@ -42,6 +43,7 @@ class Reply(NamedTuple):
     finish: str  # why it ended: "stop", "length", "content_filter", "refusal", "tool_calls", ...
     usage: Any  # as the server reports it; None where it does not
     reasoning: str = ""  # what it thought before, where the server shows that
+    parts: Mapping[str, Any] = MappingProxyType({})  # of its message: what goes back with its calls
 
 
 class Unreadable(dspy.LMTransportError):
@@ -98,6 +100,8 @@ class Wire(Shared):
             if tools:
                 # Chat checks arguments strictly where it is told to, Responses where it is not told otherwise.
                 request["tools"] = [{"type": "function", "strict": False, **tool["function"]} for tool in tools]
+                if "temperature" not in request:  # a reasoning model's; others refuse this
+                    request["include"] = ["reasoning.encrypted_content"]
         request = merge(request, self._settings.extra_body)
         try:
             return orjson.dumps(request)
@@ -116,7 +120,8 @@ class Wire(Shared):
         if len(self.key) >= SECRET:
             calls = [{name: self.clean(text) for name, text in call.items()} for call in reply.tool_calls]
             text, finish, reasoning = map(self.clean, (reply.text, reply.finish, reply.reasoning))
-            reply = Reply(text, calls, finish, reply.usage, reasoning)
+            parts = json.loads(self.clean(json.dumps(dict(reply.parts))))
+            reply = Reply(text, calls, finish, reply.usage, reasoning, parts)
         return reply, answer.headers
 
     def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False) -> Answer:
@@ -175,7 +180,7 @@ def _items(message: Message) -> list[dict[str, Any]]:
         {"type": "function_call", "call_id": call["id"], **call["function"]} for call in message.get("tool_calls") or ()
     ]
     said = [{"role": message["role"], "content": message["content"]}] if message.get("content") or not calls else []
-    return said + calls
+    return [*message.get("reasoning_items", ()), *said, *calls]
 
 
 def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
@@ -209,22 +214,38 @@ def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
     return answer
 
 
+# Thoughts go back under the name they came with, and only with the calls that they led to: DeepSeek refuses calls
+# without them (https://api-docs.deepseek.com/guides/thinking_mode), models behind vLLM and SGLang lose the thread,
+# OpenRouter takes its details whole (https://openrouter.ai/docs/use-cases/reasoning-tokens), and LiteLLM Anthropic's
+# signed blocks. Gemini 3 refuses calls without the signature beside each
+# (https://ai.google.dev/gemini-api/docs/thought-signatures).
+_THOUGHTS = ("reasoning_details", "thinking_blocks", "reasoning_content", "reasoning")  # the first of a message
+_BESIDE_CALLS = ("extra_content", "provider_specific_fields")  # where Gemini's signatures are; the second is LiteLLM's
+
+
 def _chat(answer: Any, usage: Any) -> Reply:
     choice = answer["choices"][0]
     message = choice["message"]
     calls = [_call(call, call.get("function")) for call in message.get("tool_calls") or ()]
     finish = "refusal" if message.get("refusal") else str(choice.get("finish_reason") or "stop")
     reasoning = _text(message.get("reasoning_content") or message.get("reasoning"))
-    return Reply(_text(message.get("content")), calls, finish, usage, reasoning)
+    thoughts = next((name for name in _THOUGHTS if message.get(name)), None) if calls else None
+    parts = {thoughts: message[thoughts]} if thoughts else {}
+    if any(call.get(name) for call in message.get("tool_calls") or () for name in _BESIDE_CALLS):
+        parts["tool_calls"] = message["tool_calls"]
+    return Reply(_text(message.get("content")), calls, finish, usage, reasoning, parts)
 
 
 def _responses(answer: Any, usage: Any) -> Reply:
     texts, calls, thoughts, finish = list[str](), list[dict[str, str]](), list[str](), "stop"
+    items = list[Message]()
     for item in answer["output"]:
         if item["type"] == "function_call":
             calls.append(_call({**item, "id": item.get("call_id")}, item))
         if item["type"] == "reasoning":
             thoughts += [_text(item.get("summary")), _text(item.get("content"))]
+            if item.get("encrypted_content") or item.get("content"):  # else it names one that is not stored
+                items.append(item)
         for part in item.get("content") or () if item["type"] == "message" else ():
             finish = "refusal" if part["type"] == "refusal" else finish
             texts.append(_text(part.get("text")))
@@ -233,7 +254,8 @@ def _responses(answer: Any, usage: Any) -> Reply:
     if answer.get("status") == "incomplete":
         why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
         finish = "length" if why == "max_output_tokens" else why
-    return Reply("".join(texts), calls, finish, usage, "\n\n".join(filter(None, thoughts)))
+    parts = {"reasoning_items": items} if calls and items else {}
+    return Reply("".join(texts), calls, finish, usage, "\n\n".join(filter(None, thoughts)), parts)
 
 
 def _text(content: Any) -> str:
