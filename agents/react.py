@@ -24,13 +24,14 @@ from programs.desk import Desk, read_arguments
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
 from tools.models import prompting
-from tools.models.adapter import notice_leak, refuses
+from tools.models.adapter import notice_leak, refuses, shorten
 from tools.models.offline import Call, publish
 from tools.models.prompting import Fault, Kind, Message, UnusableAnswer, ask
 from tools.records import Query, Submission, Usage
 from tools.session import Session
 
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
+_CUT = "That was cut off before its end; be brief."
 _NOTHING = "No tool was called. Call one; `finish` ends the search."
 
 
@@ -270,9 +271,11 @@ def _tell_history(turns: list[_Turn], forgotten: int) -> list[Turn]:
 
 
 def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
-    message: Message = {"role": "assistant", "content": turn["thought"]}
+    cut = turn["finish"] == "length"
+    said = shorten(turn["thought"], turn["finish"]) if cut or not turn["calls"] else turn["thought"]
+    message: Message = {"role": "assistant", "content": said}
     if not turn["calls"]:
-        return [message, {"role": "user", "content": _NOTHING}]
+        return [message, {"role": "user", "content": f"{_CUT} {_NOTHING}" if cut else _NOTHING}]
     messages, message["tool_calls"] = [message], []
     for one, result in zip(turn["calls"], turn["results"], strict=True):
         function = {"name": one["name"], "arguments": one["arguments"]}

@@ -154,7 +154,7 @@ class _Tries:
         payer, self._wrong, self._refused = session.current(), None, False
         if before and payer:
             payer.charge(Usage(repairs=1))
-        token = _AGAIN.set((shorten(*ANSWERED.get()), before.reason) if before else None)
+        token = _AGAIN.set((shorten(*ANSWERED.get()) or "(no answer)", before.reason) if before else None)
         try:
             with offline.publish(self._call):
                 yield
@@ -189,11 +189,9 @@ def notice_leak(instructions: str, written: Sequence[str]) -> None:
 
 def shorten(answer: str, finish: str) -> str:
     """Return as much of a bad answer as its model is shown again: of one that ran away, nothing."""
-    if finish == "length":
+    if answer and finish == "length":
         return "(an answer that was cut off, left out here)"
-    if len(answer) > _MOST_ECHOED:
-        return f"{answer[:_MOST_ECHOED]} (and so on; the rest is left out here)"
-    return answer or "(no answer)"
+    return answer if len(answer) <= _MOST_ECHOED else f"{answer[:_MOST_ECHOED]} (and so on; the rest is left out here)"
 
 
 def refuses(text: str) -> bool:

@@ -162,7 +162,9 @@ def test_an_answer_without_a_call_is_asked_for_once_more_and_counted_by_kind(ans
     submission = searched(toolbox, lm.connect(server.spec))
     assert submission.ranking[0] == "d3" and submission.trace.unusable == {kind: 1}
     assert submission.trace.steps[-1].argument == "done", "words after a selection end the search"
-    assert "No tool was called" in server.requests[2]["messages"][-1]["content"]
+    *_, shown, complaint = server.requests[2]["messages"]
+    assert "No tool was called" in complaint["content"]
+    assert shown["content"] != "blue", "what ran away is not shown again"
 
 
 DSPY = {"thought": "look", "calls": json.dumps({"tool_calls": [{"name": "search", "args": {"query": "blue blood"}}]})}
