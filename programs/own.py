@@ -15,19 +15,23 @@ import re
 import types
 from collections.abc import Callable, Generator, Iterable, Mapping
 from enum import Enum
-from functools import partial
+from functools import cache, partial, wraps
+from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 import dspy
+import httpx
 import pydantic
+from dspy.utils.callback import BaseCallback
 
 from programs.base import Program
 from programs.desk import DESK, Desk, make_tools, read, search, select
 from tools import names, session
 from tools.errors import SextantError, UsageError
-from tools.models import lm, offline
+from tools.models import offline
+from tools.models.lm import LanguageModel
 from tools.records import Query, Snippet, Submission
 from tools.session import Toolbox
 from tools.text import TermStatistics
@@ -70,7 +74,7 @@ def adapt(made: Any, name: str) -> Any:
         "asks": tuple(one for one in asked if one in (*needed, *given)),  # what it is given by name
         "answers": answers,  # whether it is a function of a query
     }
-    lm.watch_requests()
+    _watch_requests()
     return type(names.label(name).rpartition(":")[2], (Own,), about)
 
 
@@ -201,7 +205,7 @@ class Own(Program):
 
     def forward(self, query: Query) -> Submission:
         """Search for one query."""
-        with dspy.context(callbacks=[*dspy.settings.callbacks, lm.Watch(dspy.settings.lm)]):
+        with dspy.context(callbacks=[*dspy.settings.callbacks, _Watch(dspy.settings.lm)]):
             if "toolbox" in self.asks:
                 found, why = self.inner(query=query), "done"
                 if isinstance(found, Submission):
@@ -321,3 +325,39 @@ def _describe(value: Any) -> str:
 
 def _graphs() -> Any:
     return import_module("programs.own_graph")  # only where there is a graph: LangGraph takes seconds to import
+
+
+@cache
+def _watch_requests() -> None:
+    """Have requests that a program sends by itself counted, those by httpx and by Python's own client."""
+
+    def counted(send: Callable[..., Any], host: Callable[..., str]) -> Callable[..., Any]:
+        @wraps(send)
+        def sent(client: Any, *arguments: Any, **options: Any) -> Any:
+            session.count_unbooked(host(client, *arguments, **options))
+            return send(client, *arguments, **options)
+
+        return sent
+
+    for one in (httpx.Client, httpx.AsyncClient):
+        one.send = counted(one.send, lambda client, request, **options: request.url.host)  # type: ignore[method-assign]
+    connection: Any = HTTPConnection  # of urllib, and of requests and urllib3
+    connection.putrequest = counted(connection.putrequest, lambda client, *arguments, **options: client.host)
+
+
+class _Watch(BaseCallback):
+    """A callback of DSPy's that counts the calls of models which a program makes for itself."""
+
+    def __init__(self, given: Any) -> None:
+        """`given` is the model that the program was given."""
+        self._given = given
+
+    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Count a call, and then no more of how it is sent."""
+        if instance is not self._given and not isinstance(instance, LanguageModel):
+            session.count_unbooked(instance.model)
+            session.BOOKED.set(True)
+
+    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
+        """Go on counting what is sent."""
+        session.BOOKED.set(False)

@@ -16,7 +16,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cache, cached_property, partial, wraps
 from hashlib import blake2b
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ import dspy
 import httpx
 import orjson
 from dspy.clients.lm import litellm_completion
-from dspy.utils.callback import BaseCallback
 
 from tools import session
 from tools.console import in_thread, say
@@ -426,39 +424,3 @@ def _patch_httpx() -> None:
 
     for client in (httpx.Client, httpx.AsyncClient):
         client.send = staying(client.send)  # type: ignore[method-assign]
-
-
-@cache
-def watch_requests() -> None:
-    """Have requests that a program sends by itself counted, those by httpx and by Python's own client."""
-
-    def counted(send: Callable[..., Any], host: Callable[..., str]) -> Callable[..., Any]:
-        @wraps(send)
-        def sent(client: Any, *arguments: Any, **options: Any) -> Any:
-            session.count_unbooked(host(client, *arguments, **options))
-            return send(client, *arguments, **options)
-
-        return sent
-
-    for one in (httpx.Client, httpx.AsyncClient):
-        one.send = counted(one.send, lambda client, request, **options: request.url.host)  # type: ignore[method-assign]
-    connection: Any = HTTPConnection  # of urllib, and of requests and urllib3
-    connection.putrequest = counted(connection.putrequest, lambda client, *arguments, **options: client.host)
-
-
-class Watch(BaseCallback):
-    """A callback of DSPy's that counts the calls of models which a program makes for itself."""
-
-    def __init__(self, given: Any) -> None:
-        """`given` is the model that the program was given."""
-        self._given = given
-
-    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Count a call, and then no more of how it is sent."""
-        if instance is not self._given and not isinstance(instance, LanguageModel):
-            session.count_unbooked(instance.model)
-            session.BOOKED.set(True)
-
-    def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        """Go on counting what is sent."""
-        session.BOOKED.set(False)
