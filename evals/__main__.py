@@ -24,6 +24,7 @@ COMMANDS = {
     "prompts": ("programs show", "print the prompts of a program as a file, to edit for --prompts"),
     "tasks": ("environments", "list, show, fetch, check and search tasks"),
     "retrievers": ("tools.retrievers", "list retrievers and models; list and delete indexes"),
+    "models": ("tools.models", "check a model: what works, how fast it is, which options it needs"),
     "cache": ("programs.lm cache", "list, show, export and clear the answers that were paid for"),
 }
 

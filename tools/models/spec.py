@@ -171,6 +171,7 @@ def check_key(spec: str) -> None:
 def _litellm() -> Any:
     import litellm  # it takes seconds
 
+    litellm.suppress_debug_info = True  # it prints where to look for a provider that it does not know
     return litellm
 
 

@@ -1,0 +1,50 @@
+"""`sextant models check`: what works on a server is told apart from what does not, with a command that does."""
+
+import shlex
+
+import pytest
+from bad_server import always, told
+
+from tools.models import __main__ as models
+
+
+@pytest.fixture
+def check(command_of):
+    command = command_of(models)
+    return lambda *words: command("check", *words)
+
+
+def test_what_works_and_what_is_needed_is_told_and_the_command_that_it_recommends_is_one(check, bad, run):
+    bad.models = {"data": [{"id": "tiny", "owned_by": "vllm", "max_model_len": 4096}]}
+    found = check(bad.spec, "--json", "--seed", 3).json
+    assert (found["chat"], found["server"], found["window"]) == ("works", "vllm", 4096)
+    assert found["tools"].startswith("it calls no tool") and "not by the schema" in found["schema"]
+    assert found["requests"] == len(bad.tries) and found["tokens_out"] > 0 and found["tokens_a_second"] > 0
+    assert {one.body.get("max_tokens", one.body.get("max_completion_tokens")) for one in bad.tries} == {1024}
+    words = shlex.split(found["first_run"])
+    assert words[-6:] == ["--seed", "3", "--max-tokens", "1024", "--structured", "off"]
+    assert run(*words[2:], "--dry-run").code == 0
+    text = check(bad.spec).out
+    assert all(said in text for said in ("window                4,096\n", "price                 unknown\n"))
+
+
+def test_a_name_that_the_server_refuses_is_answered_with_the_nearest_that_it_has(check, bad):
+    bad.models = {"data": [{"id": "qwen3:8b"}, {"id": "llama"}]}
+    bad.script = always(told("no model", 404, "no such model"))
+    refused = check(bad.spec.replace("tiny", "qwen3"))
+    assert refused.code == 4 and "did you mean 'qwen3:8b'" in refused.err and len(bad.tries) == 1
+    assert check("@" + bad.spec.partition("@")[2]).out.split() == ["models", "qwen3:8b,", "llama"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "says"),
+    [
+        ("offline", 2, "nothing to check"),
+        ("tiny", 2, "names no model"),
+        ("openai/gpt-5-mini", 4, "$OPENAI_API_KEY"),
+        ("@http://127.0.0.1:1/v1", 7, "lists no models"),
+    ],
+)
+def test_what_cannot_be_checked_is_said_in_a_line(check, spec, code, says):
+    done = check(spec)
+    assert done.code == code and says in done.err and done.err.count("\n") == 1
