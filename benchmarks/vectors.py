@@ -85,7 +85,7 @@ class _Given:
     def key(self) -> Mapping[str, object]:
         return {"given": len(self._vectors)}
 
-    def documents(self, texts: Sequence[str]) -> Vectors:
+    def documents(self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None) -> Vectors:
         return self._vectors[[int(text) for text in texts]]
 
     def queries(self, searches: Sequence[Search]) -> Vectors:

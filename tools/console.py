@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -33,12 +34,15 @@ ENDING = 20.0  # seconds that a command has to end after an interrupt; a run wai
 AT_END = list[Callable[[], object]]()  # what closes the files that a command has opened, however it ends
 
 _LOG = logging.getLogger("sextant")  # long work logs here; a command that prints JSON does not show it
-_PROGRESS_SECONDS = 5.0  # between two lines of progress
+_QUIET_SECONDS = 5.0  # shorter work shows no progress
+_LINE_SECONDS = 30.0  # between two lines of progress, in a log
+_BAR_SECONDS = 0.2  # between two bars, on a terminal
 
 _results = list[TextIO | None]()  # where results go, while what else is printed goes to stderr
 _signals = list[int]()  # those that have come
 _raised = 0  # how many of them `check_interrupts` has raised
 _working: threading.Thread | None = None  # where the command runs
+_bar = False  # whether the last line of the terminal is a bar
 _woken: SimpleQueue[None] = SimpleQueue()  # its put() may be called in a handler, whatever that interrupted
 
 
@@ -211,10 +215,23 @@ def clean(text: str) -> str:
 
 
 def say(text: str, to: TextIO | None = None) -> None:
-    """Print one line on stderr, or `to` another stream; nothing happens when it is closed."""
+    """Print one line on stderr, in place of a bar, or `to` another stream; nothing happens when it is closed."""
+    global _bar
     if (stream := to or sys.stderr) is not None:  # print() would take stdout instead
+        over, _bar = "\r\x1b[K" if _bar else "", False
         with suppress(OSError, ValueError):
-            print(clean(text), file=stream, flush=True)
+            print(over + clean(text), file=stream, flush=True)
+
+
+def _draw_bar(what: str, share: float, text: str) -> None:
+    """Draw a bar in the last line of the terminal, over the one before."""
+    global _bar
+    text = f"[{'=' * round(20 * share):20}] {text}"
+    room = shutil.get_terminal_size().columns - 1
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"\r{clean(f'{what[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K")
+        sys.stderr.flush()
+        _bar = True
 
 
 class _Speaker(logging.Handler):
@@ -247,30 +264,38 @@ def put_out(text: str, kept: str = "") -> None:
 class Progress:
     """Counts what is done of `total`, e.g. `Progress("dense", 28_315)`; threads may share it.
 
-    Logs at most every five seconds: "dense: 12,288 of 28,315 documents, 31.2/s, 8 min 34 s to go". `done` is how many
-    were there before, from work that was interrupted: they do not count for the speed.
+    After five seconds a terminal has a bar, and a log a line every half minute: "dense: 12,288 of 28,315 documents,
+    31.2 a second, 8 min 34 s left". `done` were there before an interruption, and do not count for the speed.
     """
 
     def __init__(self, what: str, total: int, unit: str = "documents", done: int = 0) -> None:
         self._what, self._total, self._unit = what, total, unit
-        self._before = self._done = done
-        self._started = self._said = time.monotonic()
+        self._before = self.done = done
+        self._started = time.monotonic()
+        self._next = self._started + _QUIET_SECONDS  # when something is shown
         self._lock = threading.Lock()
 
     def add(self, n: int = 1) -> None:
         """Count `n` more as done. KeyboardInterrupt after a signal."""
         check_interrupts()
         with self._lock:
-            self._done += n
+            self.done += n
             now = time.monotonic()
-            finished = n > 0 and self._done >= self._total
-            if now - (self._started if finished else self._said) < _PROGRESS_SECONDS:
+            finished = self.done >= self._total
+            if not n or now < (self._started + _QUIET_SECONDS if finished else self._next):
                 return
-            self._said = now
-            speed = (self._done - self._before) / (now - self._started)
-            rate = f"{speed:,.{1 if speed < 100 else 0}f}/s"
-            rest = f", {duration((self._total - self._done) / speed)} to go" if speed > 0 and not finished else ""
-            _LOG.info(f"{self._what}: {self._done:,} of {self._total:,} {self._unit}, {rate}{rest}")
+            own = sys.stderr is sys.__stderr__  # the table of a run puts another in its place, for lines above it
+            terminal = own and sys.stderr is not None and sys.stderr.isatty()
+            draws = terminal and not finished and _LOG.isEnabledFor(logging.INFO)
+            self._next = now + (_BAR_SECONDS if draws else _LINE_SECONDS)
+            speed = (self.done - self._before) / (now - self._started)
+            rate = f"{speed:,.{1 if speed < 100 else 0}f} a second"
+            rest = f", {duration((self._total - self.done) / speed)} left" if speed > 0 and not finished else ""
+            text = f"{self.done:,} of {self._total:,} {self._unit}, {rate}{rest}"
+            if draws:
+                _draw_bar(self._what, self.done / self._total, text)
+            else:
+                _LOG.info(f"{self._what}: {text}")
 
 
 def duration(seconds: float) -> str:

@@ -44,7 +44,7 @@ def test_requests_that_fail_are_booked_as_such(run, server):
 
 
 def test_a_budget_of_calls_stops_an_index_which_then_goes_on(run, server, monkeypatch):
-    monkeypatch.setattr("tools.retrievers.vectors.embedding._PAID_TEXTS", 8)
+    monkeypatch.setattr("tools.retrievers.neural.api._MOST_TEXTS_ELSEWHERE", 8)
     ask = (*RETRIEVE, "--retriever", f"api:{server.spec}", "--json")
     stopped = run(*ask, "--budget-calls", "4")
     assert stopped.code == 8 and len(server.requests) == 4

@@ -123,9 +123,9 @@ def encodings(monkeypatch, fail=lambda text: False):
     """The texts of documents that models read from now on; NaN for those that are to fail."""
     read, weigh = [], sparse.Sparse._weigh
 
-    def listen(self, texts, task):
+    def listen(self, texts, task, *done):
         read.extend(texts if task == "document" else [])
-        made = weigh(self, texts, task)
+        made = weigh(self, texts, task, *done)
         return (made * np.array([[np.nan if fail(text) else 1] for text in texts], dtype=np.float32)).tocsr()
 
     monkeypatch.setattr(sparse.Sparse, "_weigh", listen)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import cache
 from hashlib import blake2b
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,7 +52,7 @@ class Digests:
     def vector(self, text):
         return digest_vector(text, self.dimension).copy()
 
-    def documents(self, texts):
+    def documents(self, texts, done=None):
         self.given += texts
         return np.array([self.vector(text) for text in texts])
 
@@ -69,7 +70,7 @@ class Spoilt(Digests):
         super().__init__()
         self.spoil = spoil
 
-    def documents(self, texts):
+    def documents(self, texts, done=None):
         made = super().documents(texts)
         return self.spoil(made, texts) if any("bad" in text for text in texts) else made
 
@@ -81,7 +82,6 @@ def documents(texts):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(embedding, "_BLOCK_TEXTS", 10)
-    monkeypatch.setattr(embedding, "_PAID_TEXTS", 10)
 
 
 @pytest.fixture(scope="module")
@@ -309,7 +309,9 @@ def test_a_corpus_may_be_empty_or_tiny(tmp_path, search, size):
 @pytest.mark.usefixtures("small_blocks")
 def test_what_embedding_cost_is_kept_with_the_vectors_also_that_of_a_block_that_failed(tmp_path):
     class Billed(Spoilt):
-        def documents(self, texts):
+        batch = 10
+
+        def documents(self, texts, done=None):
             self.usage = Usage(calls=1, input_tokens=len(texts), paid_usd=None)
             return super().documents(texts)
 
@@ -331,7 +333,7 @@ def test_what_embedding_cost_is_kept_with_the_vectors_also_that_of_a_block_that_
     assert before[0] == 0 < before[1] < 4, "the second one has heard what the first has spent"
 
 
-def test_progress_is_said_every_five_seconds_and_at_the_end_of_long_work(monkeypatch, caplog):
+def test_progress_is_said_after_five_seconds_then_every_half_minute_and_at_the_end_of_long_work(monkeypatch, caplog):
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(console, "time", clock)
     caplog.set_level(logging.INFO, "sextant")
@@ -340,6 +342,18 @@ def test_progress_is_said_every_five_seconds_and_at_the_end_of_long_work(monkeyp
         clock.now += 2
         progress.add(1000)
         if n == 2:
-            assert caplog.messages == ["dense: 3,315 of 28,315 documents, 500/s, 50 s to go"]
-    assert len(caplog.messages) == 10
-    assert caplog.messages[-1] == "dense: 28,315 of 28,315 documents, 500/s"
+            assert caplog.messages == ["dense: 3,315 of 28,315 documents, 500 a second, 50 s left"]
+    assert len(caplog.messages) == 3
+    assert caplog.messages[-1] == "dense: 28,315 of 28,315 documents, 500 a second"
+    terminal = StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "__stderr__", terminal)
+    progress = Progress("dense", 28_315)
+    for _ in range(4):
+        clock.now += 5
+        progress.add(4000)
+    console.say("error: the disk is full")
+    first, *_, last = terminal.getvalue().split("\x1b[K")
+    assert first == "\rdense [===                 ] 4,000 of 28,315 documents, 800 a second, 30 s left"
+    assert last == "error: the disk is full\n", "it stands where the bar was"

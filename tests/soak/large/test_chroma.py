@@ -43,7 +43,7 @@ class Words:
     def key(self):
         return {"kind": "words"}
 
-    def documents(self, texts):
+    def documents(self, texts, done=None):
         self.embedded += len(texts)
         return unit(texts)
 

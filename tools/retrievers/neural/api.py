@@ -4,8 +4,9 @@
 environment, and are in no name, index or message. Left out: batch jobs (half the price, a day's wait), parallel calls.
 """
 
+import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,14 +23,16 @@ from tools.models.terms import Terms
 from tools.records import Usage
 from tools.retriever import Search
 from tools.retrievers.neural.models import Row, find_row, name_model
-from tools.retrievers.vectors.embedding import Embedder, Vectors, require_finite
+from tools.retrievers.vectors.embedding import Embedder, Vectors, require_finite, runs
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 from tools.text import encodable
 
-# Accepted by every provider in one request: Gemini takes 100 texts, OpenAI 2,048 texts of 300,000 tokens together, and
-# a token has at least one byte. A server that takes fewer refuses, and is then sent fewer.
-MOST_TEXTS = 100
-MOST_BYTES = 1 << 18
+# In one request OpenAI takes 2,048 texts, whose vectors may be more than the 32 MB of an answer, and 300,000 tokens, of
+# at least one byte each; Gemini 100 texts. A server that takes fewer refuses, mostly with a number, and gets fewer.
+_MOST_TEXTS = {"openai": 1024}
+_MOST_TEXTS_ELSEWHERE = 100
+_MOST_BYTES = 300_000
+_STATED = re.compile(r"(?:at most|max\w*|limit|larger than|less than|up to)\D{0,40}(\d+)", re.IGNORECASE)
 
 _FORMAT = 1  # raised when what is sent for a document changes; no digest of this file, because vectors are paid for
 _KEPT_QUERIES = 4096  # vectors of queries in memory; 12 kB each at 3,072 numbers
@@ -61,7 +64,7 @@ class ApiEmbedder(Embedder):
         terms = terms or Terms()
         self._api = Embeddings(model, terms, dimensions=dimensions, cost=list_price(model, like, terms.prices))
         self._options = {"dimensions": dimensions} if dimensions else {}
-        self._most_texts = MOST_TEXTS
+        self.batch = _MOST_TEXTS.get(self._api.provider, _MOST_TEXTS_ELSEWHERE)  # texts in a request, at most
         self._used = Usage()
         self._queries: dict[str, _Embedded] = {}
         self._lock = threading.Lock()
@@ -80,7 +83,7 @@ class ApiEmbedder(Embedder):
         shaped = {"max_tokens": row.max_document_tokens, "normalize": row.normalize, "document": row.document}
         return {"kind": "api", "model": api.model, "url": api.url, **self._options, **shaped, "format": _FORMAT}
 
-    def documents(self, texts: Sequence[str]) -> Vectors:
+    def documents(self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None) -> Vectors:
         """Return the vectors of documents, in order; a blank one is not sent, and gets the zero vector.
 
         RunIncomplete when the API stops answering, ProviderRefused when it never will, DataError for a text that it
@@ -89,9 +92,9 @@ class ApiEmbedder(Embedder):
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         rows = [row for row, text in enumerate(texts) if text.strip()]
         sent = [self._row.document_text(texts[row]) for row in rows]
-        for batch in self._batches(sent):
-            with _resumable(f"what {self.name} has embedded is kept, and "):
-                vectors[rows[batch]] = [one.vector for one in self._embed(sent[batch], kept=False)]
+        with _resumable(f"what {self.name} has embedded is kept, and "):
+            for row, one in zip(rows, self._embed(sent, kept=False), strict=True):
+                vectors[row] = one.vector
         return vectors
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
@@ -103,13 +106,12 @@ class ApiEmbedder(Embedder):
         with self._lock:
             known = {text: self._queries[text] for text in texts if text in self._queries}
         new = [text for text in dict.fromkeys(texts) if text not in known]
-        for batch in self._batches(new):
-            for text, one in zip(new[batch], self._embed(new[batch], kept=True), strict=True):
-                require_finite(one.vector, self.name, f"the query {brief(text)!r}")
-                with self._lock:  # of several answers, the first
-                    known[text] = self._queries.setdefault(text, one)
-                    while len(self._queries) > _KEPT_QUERIES:
-                        del self._queries[next(iter(self._queries))]  # the oldest
+        for text, one in zip(new, self._embed(new, kept=True), strict=True):
+            require_finite(one.vector, self.name, f"the query {brief(text)!r}")
+            with self._lock:  # of several answers, the first
+                known[text] = self._queries.setdefault(text, one)
+                while len(self._queries) > _KEPT_QUERIES:
+                    del self._queries[next(iter(self._queries))]  # the oldest
         return np.stack([known[text].vector for text in texts])
 
     def left_out(self, text: str, instruction: str = "") -> int:
@@ -128,31 +130,31 @@ class ApiEmbedder(Embedder):
         """Count what an earlier process has spent on the same vectors."""
         self._api.terms.resume(self._api.name, spent)
 
-    def _batches(self, texts: Sequence[str]) -> Iterator[slice]:
-        first = size = 0
-        for last, text in enumerate(texts):
-            length = len(text.encode("utf-8", "replace"))
-            if last > first and (last - first >= self._most_texts or size + length > MOST_BYTES):
-                yield slice(first, last)
-                first, size = last, 0
-            size += length
-        if first < len(texts):
-            yield slice(first, len(texts))
-
     def _embed(self, texts: Sequence[str], *, kept: bool) -> list[_Embedded]:
-        """Embed a few texts that are not blank, in order; the vectors of queries are `kept` in the ledger.
+        """Embed texts that are not blank, in order and batches; the vectors of queries are `kept` in the ledger."""
+        embedded = list[_Embedded]()
+        lengths = [len(text.encode("utf-8", "replace")) for text in texts]
+        while len(embedded) < len(texts):  # a batch may teach how many texts the next one has
+            first = len(embedded)
+            batch = next(runs(lengths[first:], _MOST_BYTES, self.batch))
+            embedded += self._embed_batch(texts[first : first + batch.stop], kept)
+        return embedded
 
-        Refused texts are sent again in halves, and a single text that is too long without its end.
-        """
+    def _embed_batch(self, texts: Sequence[str], kept: bool) -> list[_Embedded]:
+        """Embed the texts of one request; refused ones in smaller batches, and one that is too long without its end."""
         try:
             return [_Embedded(vector) for vector in self._request(texts, kept)]
         except NotAccepted as refusal:
             if len(texts) == 1:
                 return [self._shortened(texts[0], refusal, kept)]
+            stated = _STATED.search(str(refusal)) if refusal.about == "unknown" else None
+        if stated and 0 < int(stated[1]) < len(texts):
+            self.batch = int(stated[1])
+            return self._embed(texts, kept=kept)
         middle = len(texts) // 2
-        embedded = self._embed(texts[:middle], kept=kept) + self._embed(texts[middle:], kept=kept)
+        embedded = self._embed_batch(texts[:middle], kept) + self._embed(texts[middle:], kept=kept)
         if not any(one.left_out for one in embedded):  # it was not a text, so they were too many
-            self._most_texts = min(self._most_texts, len(texts) - middle)
+            self.batch = min(self.batch, len(texts) - middle)
         return embedded
 
     def _shortened(self, text: str, refusal: NotAccepted, kept: bool) -> _Embedded:

@@ -76,19 +76,22 @@ class CrossEncoder(Retriever):
         with self._workers() as workers:
             for search, pool in zip(searches, pools, strict=True):
                 query = self._row.query_text(search.text, search.instruction)
-                rankings.append(best(self._scored(query, pool, workers), k))
-                progress.add(len(pool))
+                rankings.append(best(self._scored(query, pool, workers, progress), k))
         return rankings
 
     def _pool(self, search: Search) -> list[str]:
         pool = self._corpus if search.among is None else search.among
         return [doc_id for doc_id in pool if doc_id in self._corpus and doc_id not in search.excluded]
 
-    def _scored(self, query: str, pool: Sequence[str], workers: ThreadPoolExecutor) -> dict[str, float]:
+    def _scored(
+        self, query: str, pool: Sequence[str], workers: ThreadPoolExecutor, progress: Progress
+    ) -> dict[str, float]:
         scores = {doc_id: known for doc_id in pool if (known := self._scores.get((query, doc_id))) is not None}
         new = [doc_id for doc_id in pool if doc_id not in scores]
+        progress.add(len(scores))
         for doc_id, score in zip(new, workers.map(lambda doc_id: self._score(query, doc_id), new), strict=True):
             self._scores[query, doc_id] = scores[doc_id] = score
+            progress.add()
         return scores
 
     def _score(self, query: str, doc_id: str) -> float:

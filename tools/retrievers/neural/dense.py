@@ -89,9 +89,9 @@ class SentenceEmbedder(Embedder):
         in_8_bits = ("onnx", "onnxruntime") if self._precision == "int8" else ()
         return index_key("vectors", self.name, self._found.row, "dense quantized", *in_8_bits)
 
-    def documents(self, texts: Sequence[str]) -> Vectors:
+    def documents(self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None) -> Vectors:
         """Return the vectors of documents, shape (texts, dimension); a text of no tokens gets the zero vector."""
-        return self._vectors(texts, "document", self._found.row.document_text)
+        return self._vectors(texts, "document", self._found.row.document_text, done)
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension), the same to the last bit in any batch."""
@@ -105,11 +105,14 @@ class SentenceEmbedder(Embedder):
         """Return how many tokens at the end of a query are more than the model takes."""
         return self._encoder.left_out(self._found.row.query_text(text, instruction))
 
-    def _vectors(self, texts: Sequence[str], task: str, read: Callable[[str], str]) -> Vectors:
+    def _vectors(
+        self, texts: Sequence[str], task: str, read: Callable[[str], str], done: Callable[[int], None] = lambda _: None
+    ) -> Vectors:
         before, _, _ = read("\0").partition("\0")  # what stands before any text
         prompt = before.rstrip(" ")  # a blank at its end belongs to the word after it
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         filled = [place for place, text in enumerate(texts) if _WORD.search(text) or self._encoder.has_tokens(text)]
         for places, made in self._encoder.encode([read(texts[n])[len(prompt) :] for n in filled], task, prompt):
             vectors[[filled[place] for place in places]] = made
+            done(len(places))
         return vectors

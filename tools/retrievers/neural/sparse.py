@@ -9,7 +9,7 @@ in an inverted index, and all documents are scored exactly. The model is in enco
 """
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -96,30 +96,30 @@ class Sparse(Retriever):
         for file, block in files.items():
             weights = _read(file, len(block))
             if weights is None:
-                weights = self._weigh_documents([corpus.doc_ids[row] for row in block], corpus)
+                weights = self._weigh_documents([corpus.doc_ids[row] for row in block], corpus, progress.add)
                 with disk.drafting(file, disk.SHARED) as draft, draft.open("wb") as opened:
                     sparse.save_npz(opened, weights)
                     draft.replace(file)
-                progress.add(len(block))
             blocks.append(weights)
         _save_by_term(sparse.vstack(blocks, format="csr")[order.text_of], folder)
         for file in files:
             file.unlink()
 
-    def _weigh_documents(self, doc_ids: Sequence[str], corpus: Corpus) -> Weights:
-        row = self._found.row
-        weights = self._weigh([row.document_text(indexed_text(corpus[doc_id])) for doc_id in doc_ids], "document")
+    def _weigh_documents(self, doc_ids: Sequence[str], corpus: Corpus, done: Callable[[int], None]) -> Weights:
+        texts = [self._found.row.document_text(indexed_text(corpus[doc_id])) for doc_id in doc_ids]
+        weights = self._weigh(texts, "document", done)
         for doc_id, (first, last) in zip(doc_ids, pairwise(weights.indptr.tolist()), strict=True):
             whose = f"the document {doc_id!r}"
             require_finite(weights.data[first:last], self.name, whose, "the blocks of documents before it")
         return weights
 
-    def _weigh(self, texts: Sequence[str], task: str) -> Weights:
+    def _weigh(self, texts: Sequence[str], task: str, done: Callable[[int], None] = lambda _: None) -> Weights:
         """Return the weights of each text's terms; the same to the last bit in any batch."""
         places, blocks = list[int](), []
         for some, made in self._encoder.encode(texts, task, convert_to_sparse_tensor=False):
             places += some
             blocks.append(sparse.csr_array(made.float().cpu().numpy()))
+            done(len(some))
         return sparse.vstack(blocks, format="csr")[np.argsort(places)]
 
 

@@ -4,7 +4,7 @@ Embedders are in neural/ (dense, api); the vectors are searched exactly or by ch
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -28,8 +28,9 @@ MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in 
 FORMAT = 1  # raised when the files of the index, or the text that is embedded of a document, change their meaning
 # A block is held in memory, and lost when the process is killed: about two minutes of MiniLM on a CPU.
 _BLOCK_TEXTS = 2048
-_PAID_TEXTS = 128  # where losing them costs money
 _BLOCK_CHARACTERS = 1 << 23
+_PAID_CHARACTERS = 1 << 18  # where losing them costs money: a block is a request, or two
+_OLD_PAID_TEXTS = 128  # in a block of drafts that record blocks, not texts
 
 
 class Embedder(Protocol):
@@ -48,8 +49,11 @@ class Embedder(Protocol):
     def key(self) -> Mapping[str, object]:
         """Return all that shapes a document's vector: weights, formats, precision, library versions, our own code."""
 
-    def documents(self, texts: Sequence[str]) -> Vectors:
-        """Return the vectors of documents, in order; finite, a text of no tokens gets the zero vector."""
+    def documents(self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None) -> Vectors:
+        """Return the vectors of documents, in order; finite, a text of no tokens gets the zero vector.
+
+        Where they take long and cost nothing, `done` is called with the number of texts in each batch that is made.
+        """
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of the texts (with their instructions, where the model takes one), in order.
@@ -63,7 +67,9 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class Paid(Protocol):
-    """The further methods of an embedder whose calls cost money."""
+    """What an embedder has beside where its calls cost money."""
+
+    batch: int  # texts in a request, at most
 
     def take_usage(self) -> Usage:
         """Return the usage of `documents` since the last call."""
@@ -98,8 +104,8 @@ class Order(NamedTuple):
     blocks: NDArray[np.int64]  # where blocks of texts begin, and the end of the last, shape (blocks + 1,)
 
 
-def order_of(corpus: Corpus, most: int) -> Order:
-    """Return the order of a corpus, in blocks of at most `most` texts."""
+def order_of(corpus: Corpus, most: int, characters: int = _BLOCK_CHARACTERS) -> Order:
+    """Return the order of a corpus, in blocks of at most `most` texts and, but for a single text, `characters`."""
     lengths = np.empty(len(corpus), dtype=np.int64)
     digests = np.empty((len(corpus), 2), dtype=np.uint64)  # 32 bytes a document instead of its text
     for row, text in enumerate(corpus.texts()):
@@ -108,7 +114,7 @@ def order_of(corpus: Corpus, most: int) -> Order:
     _, rows, text_of = np.unique(digests, axis=0, return_index=True, return_inverse=True)
     longest_first = np.argsort(-lengths[rows], kind="stable")
     places = np.argsort(longest_first)
-    blocks = runs(lengths[rows[longest_first]].tolist(), _BLOCK_CHARACTERS, most)
+    blocks = runs(lengths[rows[longest_first]].tolist(), characters, most)
     return Order(rows[longest_first], places[text_of.ravel()], np.array([0, *(block.stop for block in blocks)]))
 
 
@@ -125,30 +131,30 @@ def runs(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slic
 
 
 def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
-    order = order_of(corpus, _PAID_TEXTS if isinstance(embedder, Paid) else _BLOCK_TEXTS)
+    paid = embedder if isinstance(embedder, Paid) else None
+    order = order_of(corpus, paid.batch, _PAID_CHARACTERS) if paid else order_of(corpus, _BLOCK_TEXTS)
     shape = (len(corpus), embedder.dimension)
-    done, usage = _done_before(folder, shape)
-    if isinstance(embedder, Paid):
-        embedder.resume(usage)
+    done, usage = _done_before(folder, shape, corpus)
+    if paid:
+        paid.resume(usage)
     file = folder / "vectors.npy"
     vectors = open_memmap(file, "r+") if done else new_array(file, shape, np.float32)
-    progress = Progress(embedder.name, len(order.rows), "texts", done=int(order.blocks[done]))
-    for first, last in pairwise(order.blocks[done:].tolist()):
+    progress = Progress(embedder.name, len(order.rows), "texts", done=done)
+    for first, last in pairwise([done, *order.blocks[order.blocks > done].tolist()]):
         try:
             doc_ids = [corpus.doc_ids[row] for row in order.rows[first:last]]
-            made = embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids])
+            made = embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids], progress.add)
             whose = [f"the document {doc_id!r}" for doc_id in doc_ids]
             made = _check(made, embedder.name, shape[1], whose, "the vectors that were made before")
             documents = np.flatnonzero((first <= order.text_of) & (order.text_of < last))
             vectors[documents] = made[order.text_of[documents] - first]
             vectors.flush()
-            done += 1
+            done = last
         finally:  # a block that failed may have been paid for
-            if isinstance(embedder, Paid):
-                usage += embedder.take_usage()
-            record = {"shape": shape, "blocks": done, "usage": usage_json(usage)}
+            usage += paid.take_usage() if paid else Usage()
+            record = {"shape": shape, "texts": done, "usage": usage_json(usage)}
             disk.replace(folder / "embedded.json", json.dumps(record) + "\n", disk.SHARED)
-        progress.add(last - first)
+        progress.add(last - progress.done)
 
 
 def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
@@ -172,13 +178,15 @@ def require_finite(numbers: NDArray[Any], name: str, whose: str, kept: str = "")
         raise DataError(f"{name} gave NaN or infinity for {whose}{kept and f'; {kept} are kept'}")
 
 
-def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, Usage]:
-    """Return (complete blocks of an earlier build in `folder`, their usage); 0 when its files do not fit."""
+def _done_before(folder: Path, shape: tuple[int, int], corpus: Corpus) -> tuple[int, Usage]:
+    """Return (texts done by an earlier build in `folder`, their usage); 0 when its files do not fit."""
     try:
         record = json.loads((folder / "embedded.json").read_text(encoding="utf-8"))
         vectors = np.load(folder / "vectors.npy", mmap_mode="r")
         if tuple(record["shape"]) == vectors.shape == shape and vectors.dtype == np.float32:
-            return int(record["blocks"]), usage_from_json(record["usage"])
+            blocks = record.get("blocks")
+            done = record["texts"] if blocks is None else order_of(corpus, _OLD_PAID_TEXTS).blocks[blocks]
+            return int(done), usage_from_json(record["usage"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # nothing was left, or it is torn
     return 0, Usage()
