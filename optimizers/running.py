@@ -155,7 +155,9 @@ class Inputs:
         self._offline = all(model.name == "offline" for model in models)  # no ledger has their calls
 
     def _connect(self, spec: str, rules: Rules | None = None) -> lm.Model:
-        return connect(self.request, self.terms, self._environment, self.retriever, spec=spec, rules=rules)
+        made = connect(self.request, self.terms, self._environment, self.retriever, spec=spec, rules=rules)
+        made.lm.meet()
+        return made
 
     def open(self, study: Study) -> None:
         """Take up what earlier sittings of this compilation paid for."""

@@ -210,8 +210,7 @@ def _prepare(resolved: Resolved, environment: "Environment", engines: Engines, t
     retriever = engines.build(resolved.retriever)
     others = {name: engines.build(spec) for name, spec in resolved.others.items()}
     model = connect(request, terms, environment, retriever, seed=request.seed)
-    if not terms.cassette:
-        model.lm.meet()
+    model.lm.meet()
     config = configuration(resolved, environment, retriever, model)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     if resolved.pool:

@@ -365,7 +365,7 @@ class StandIn(session.Shared, dspy.LM):
         self.rules = offline.OfflineEngine(statistics)
         super().__init__(offline.VERSION, cache=False, num_retries=0, engine=self.rules)
         real = model.lm
-        self.window = getattr(real, "window", None)
+        self.window, self.limit = getattr(real, "window", None), getattr(real, "limit", None)
         # Where the real model takes tool calls in the protocol's form, so does this one.
         self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
         self.calls: list[Call] = []  # of the last query

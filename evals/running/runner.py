@@ -29,6 +29,7 @@ from tools.records import Document, Query, Submission, Trace, Usage, trace_json,
 from tools.session import Session
 
 OUTAGE = 5  # provider faults in a row, each of them after many attempts, after which a run gives up until it is resumed
+WINDOWS = 3  # times that a query is begun again because its model takes less than was known
 ALIKE = 5  # queries that failed alike, and are most of those that ended, after which a run stops once to say so
 GRACE = 3.0  # seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
 TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
@@ -223,8 +224,13 @@ def attempt(system: System, query: Query, documents: Mapping[str, Document], mod
         return answer(system, query, documents)
 
 
-def answer(system: System, query: Query, documents: Mapping[str, Document]) -> Outcome | Exception:
-    """Run the system with the active model, in a context of its own; return as `attempt` does."""
+def answer(
+    system: System, query: Query, documents: Mapping[str, Document], tries: int = WINDOWS
+) -> Outcome | Exception:
+    """Run the system with the active model, in a context of its own; return as `attempt` does.
+
+    Where a refusal tells how much the model takes, the query is answered again, up to `tries` times.
+    """
     started = time.perf_counter()
     error, fields = None, dict[str, Any]()
     try:
@@ -243,7 +249,11 @@ def answer(system: System, query: Query, documents: Mapping[str, Document]) -> O
         error = exception
     opened = session.current()  # of this context, so of this query; there is none after a submission
     if opened and opened.fault:
-        return opened.fault  # the error followed from an answer that never came
+        if not getattr(opened.fault, "learnt", False):
+            return opened.fault  # the error followed from an answer that never came
+        if tries:
+            return answer(system, query, documents, tries - 1)
+        error = opened.fault
     if error:
         fields = _fields_of_failure(query, opened, error)
     return {"query_id": query.query_id, **fields, "seconds": round(time.perf_counter() - started, 4)}

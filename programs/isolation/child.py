@@ -124,7 +124,8 @@ class _Model(LanguageModel):
 
     def __init__(self, parent: _Parent, about: Mapping[str, Any]) -> None:
         engine = offline.OfflineEngine(lambda: TermStatistics(**parent.ask("statistics")))
-        super().__init__(about["model"], Terms(), free=True, window=about["window"], engine=engine, **about["settings"])
+        bounds = {name: about[name] for name in ("window", "limit")}
+        super().__init__(about["model"], Terms(), free=True, engine=engine, **bounds, **about["settings"])
         self.tools = about["tools"] or None
         self.caller.schemas = about["schemas"]
         self._ask = parent.ask

@@ -261,7 +261,8 @@ class _Desk:
         """Return what the program hands in for the query. Its trace and usage are those of the sessions here."""
         model = dspy.settings.lm
         settings = {name: value for name, value in model.kwargs.items() if name in _SETTINGS and value is not None}
-        about = {"model": model.model, "window": model.window, "tools": bool(model.tools), "offline": model.caller.free}
+        about = {name: getattr(model, name) for name in ("model", "window", "limit")}
+        about |= {"tools": bool(model.tools), "offline": model.caller.free}
         about |= {"schemas": "on" if model.structured else "off", "settings": settings}
         made = child.do("answer", self, query=asdict(self._query), model=about)
         done = fuse(self._ended) if self._ended else Submission((), Trace(self._query.query_id))

@@ -66,6 +66,7 @@ class Caller(Shared):
     schemas: str = "off"  # "on", or "auto": whether signatures are sent as JSON schemas; until the model refuses one
     output_tokens: float = 500.0  # of an answer: a guess at first, then a running mean
     longest: float = float("inf")  # seconds of a call, where the patience of the run is no less
+    window: int | None = None  # tokens of prompt and answer together; None where it is not known
 
     def __post_init__(self) -> None:
         self._answered = False

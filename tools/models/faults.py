@@ -95,11 +95,13 @@ def read_error(body: Any) -> Said:
     words = error.get("message") or error.get("detail") or ""
     if isinstance(words, list):  # FastAPI's, which has the request in it as well
         words = "; ".join(str(one.get("msg")) for one in words if isinstance(one, dict))
+    counts = [f"{name} {error[name]}" for name in ("n_prompt_tokens", "n_ctx") if name in error]  # llama.cpp
+    words = " ".join([str(words), *counts])
     metadata = error.get("metadata")  # OpenRouter: what the provider behind it said
     if isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
         words = f"{words}: {raw}"
     codes = (inner.get("code") if isinstance(inner, dict) else None, *map(error.get, ("code", "type", "status")))
-    return Said(str(words), _codes(*codes))
+    return Said(words, _codes(*codes))
 
 
 def _codes(*values: Any) -> tuple[str, ...]:
@@ -124,6 +126,27 @@ Fault = Literal["refused", "provider", "system"]
 
 # DSPy's types of errors that every query of the run would meet.
 _REFUSALS = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
+
+
+# Where a refusal for length has the tokens of the window, and those of the prompt, in the words of the servers above.
+_WINDOW = re.compile(
+    r"(?:maximum (?:context|model|prompt) length(?: is| of)?|context (?:window|size)(?: of)?|n_ctx|tokens allowed"
+    r"|while limit is|must be <=|cannot exceed|tokens >)[ :]*\(?([\d,]+)",
+    re.IGNORECASE,
+)
+_PROMPT = re.compile(
+    r"([\d,]+) (?:in (?:the|your) (?:messages|prompt)|input tokens|`inputs` tokens)|(?:resulted in|requested tokens"
+    r"|request|input length|prompt \(length|current length is|request contains|received|token count|is too long"
+    r"|n_prompt_tokens)[ :]*\(?([\d,]+)",
+    re.IGNORECASE,
+)
+
+
+def read_window(error: BaseException) -> tuple[int | None, int | None]:
+    """Return the tokens of the window and of the prompt that a refusal for length tells; None for what it does not."""
+    found = [pattern.search(str(error)) for pattern in (_WINDOW, _PROMPT)]
+    counts = [int("0" + next(filter(None, match.groups())).replace(",", "")) if match else 0 for match in found]
+    return counts[0] or None, counts[1] or None
 
 
 def fault(error: BaseException) -> Fault:

@@ -5,6 +5,7 @@ no usage; `python -m programs.lm cache` lists ours.
 """
 
 import asyncio
+import json
 import logging
 import math
 import os
@@ -62,14 +63,19 @@ class LanguageModel(dspy.LM):
         cost: "Price | None" = None,
         free: bool = False,
         window: int | None = None,
+        limit: int | None = None,
         wire: "Wire | None" = None,
         **options: Any,
     ) -> None:
         """Call over `wire`, or else through dspy.LM: LiteLLM's providers, and engines of our own."""
         super().__init__(model, cache=False, num_retries=0, **options)
+        self.limit = limit  # tokens of an answer with its reasoning; None is for an engine of our own
+        # DSPy names it by the model, and makes no reasoning model with a limit that it finds small.
+        self._limited = "max_completion_tokens" if "max_completion_tokens" in self.kwargs else "max_tokens"
+        self.kwargs[self._limited] = limit or self.kwargs.get(self._limited)
         self.terms, self.wire, self._server = terms, wire, _server(model)
         self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
-        self.window = window  # tokens of prompt and answer together; None where it is not known
+        self.caller.window = window
         self.tools: Any = wire  # where it takes tool calls in the protocol's form; None where it does not
         self.repeats = terms.repeats  # whether an equal request in a session is the same call, not another sample
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
@@ -80,11 +86,19 @@ class LanguageModel(dspy.LM):
         """What is known of the server behind it."""
         return self.wire.server if self.wire else UNKNOWN
 
+    @property
+    def window(self) -> int | None:
+        """Tokens of prompt and answer together, for this model and its copies; None where it is not known."""
+        return self.caller.window
+
     def meet(self) -> None:
-        """Ask the server what it is and how much its model takes; `window` stays where it is known."""
+        """Ask the server, or a cassette, what it is and how much its model takes; `window` stays where it is known."""
         if self.wire:
-            self.wire.meet()
-            self.window = self.window or self.server.window
+            self.wire.meet(self.terms.servers.get(self.model, {}) if self.terms.cassette else None)
+            self.caller.window = self.window or self.server.window
+            if self.server != UNKNOWN:
+                found = {"kind": self.server.kind.name, "window": self.server.window}
+                self.terms.servers[self.model] = self.terms.servers.get(self.model, {}) | found
 
     @property
     def structured(self) -> bool:
@@ -104,15 +118,19 @@ class LanguageModel(dspy.LM):
             samples = [n if rollout is None else f"{rollout}.{n}" for n in range(count)]
             return [self(prompt, messages=messages, **kwargs, rollout_id=one)[0] for one in samples]
         prompting.check_room(messages or (), "prompt")  # programs have shortened by now what they can
+        if self.limit:
+            own = [kwargs.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
+            kwargs[self._limited] = min(filter(None, (*own, self.limit)))
+        limit: int | None = kwargs.get(self._limited)
         settings, rollout = self._settings(kwargs), kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
+        conversation = messages or [{"role": "user", "content": prompt}]
         if self.wire is None:
             made = _dumps([messages or prompt, settings])
-            ask = partial(self._by_dspy, prompt, messages)
-            answer = self._answer(made, rollout, lambda end: self._through_dspy(ask, kwargs, end))
+            send = partial(self._through_dspy, partial(self._by_dspy, prompt, messages), kwargs)
         else:
-            conversation = messages or [{"role": "user", "content": prompt}]
             made = self.wire.body(conversation, (), settings)
-            answer = self._answer(made, rollout, lambda end: self._over_the_wire(made, end))
+            send = partial(self._over_the_wire, made, tools=False)
+        answer = self._answer(made, rollout, lambda end: send(self._room(conversation, limit), end), conversation)
         first = answer.outputs[0] if answer.outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
         ANSWERED.set(Answered(str(text or ""), answer.finish))
@@ -135,11 +153,12 @@ class LanguageModel(dspy.LM):
         settings, rollout = self._settings({}), self.kwargs.get("rollout_id")
         if self.wire:
             made = self.wire.body(messages, tools, settings)
-            answer = self._answer(made, rollout, lambda end: self._over_the_wire(made, end, tools=True))
+            send = partial(self._over_the_wire, made, tools=True)
         else:
             made = _dumps([messages, settings | {"tools": tools}])
-            ask = partial(self._by_litellm, messages, tools)
-            answer = self._answer(made, rollout, lambda end: self._through_dspy(ask, settings, end))
+            send = partial(self._through_dspy, partial(self._by_litellm, messages, tools), settings)
+        whole = [{"content": json.dumps([messages, tools])}]
+        answer = self._answer(made, rollout, lambda end: send(self._room(whole, self.limit), end), whole)
         return {**answer.outputs[0], "finish": answer.finish}
 
     def update_history(self, entry: dict[str, Any]) -> None:
@@ -150,15 +169,22 @@ class LanguageModel(dspy.LM):
         settings = {name: value for name, value in {**self.kwargs, **kwargs}.items() if value is not None}
         return {name: settings[name] for name in settings if name not in _NOT_SENT and not name.startswith("api_")}
 
-    def _over_the_wire(self, body: bytes, deadline: float, *, tools: bool = False) -> Sent:
+    def _room(self, messages: Sequence[Message], limit: int | None) -> int | None:
+        """Return how long the answer to a prompt may be: as the request says, or less where the window is small."""
+        return limit and prompting.left(messages, limit, self.window)
+
+    def _over_the_wire(self, body: bytes, limit: int | None, deadline: float, *, tools: bool) -> Sent:
         assert self.wire
-        reply, headers = self.wire.send(body, deadline, tools=tools)
+        reply, headers = self.wire.send(body, deadline, limit=limit, tools=tools)
         outputs = [_message(reply)] if tools else [reply.text]
         return Sent(outputs, reply.finish, reply.usage, headers, reply.reasoning)
 
-    def _through_dspy(self, ask: Callable[[dict[str, Any]], Sent], kwargs: dict[str, Any], deadline: float) -> Sent:
+    def _through_dspy(
+        self, ask: Callable[[dict[str, Any]], Sent], kwargs: dict[str, Any], limit: int | None, deadline: float
+    ) -> Sent:
         if self.caller.free:
             return ask(kwargs)
+        kwargs = {**kwargs, self._limited: limit}
         if isinstance(self.engine, str):  # DSPy makes the connection
             # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the wait for a next
             # byte; `_in_time` bounds the whole answer.
@@ -195,9 +221,9 @@ class LanguageModel(dspy.LM):
         reply = read("chat", answered.encode(), self.model)
         return Sent([_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET))
 
-    def _answer(self, made: bytes, rollout: Any, send: Send) -> Answer:
-        """Return the answer to a request, booked on the session of this context."""
-        payer = session.current()
+    def _answer(self, made: bytes, rollout: Any, send: Send, messages: Sequence[Message]) -> Answer:
+        """Return the answer to a request with these messages, booked on the session of this context."""
+        payer, window = session.current(), self.window
         owner = payer.query_id if payer else ""
         try:
             if payer:
@@ -206,17 +232,42 @@ class LanguageModel(dspy.LM):
             answer = self.caller.ask(owner, key, made, send)
         except Exception as error:
             reason = self._reason(error, made)
+            self._learn(reason, messages, window)
             if faults.fault(reason) != "system":
                 if payer:
                     payer.fault = reason
                 elif self.halts:
                     raise Halt(reason) from error
+            elif payer and getattr(reason, "learnt", False):
+                payer.fault = reason  # and the query is answered again
             if reason is error:
                 raise
             raise reason from error
         if payer:
             payer.charge(answer.usage, key)
         return answer
+
+    def _learn(self, refusal: Any, messages: Sequence[Message], before: int | None) -> None:
+        """Take from a refusal for length how much the model takes, in tokens as we count them; mark it as `learnt`.
+
+        So is what a cassette does not have, where the run that it is of has learnt it.
+        """
+        kept = self.terms.servers.get(self.model, {}).get("learnt", before) if self.terms.cassette else before
+        if kept != before and isinstance(refusal, ProviderRefused):
+            self.caller.window = kept
+        elif not isinstance(refusal, dspy.LMError) or faults.about(refusal) != "length":
+            return
+        refusal.learnt = True  # for who answers the query again
+        if self.window != before:
+            return  # it is known now, perhaps by a call beside this one
+        said, told, ours = *faults.read_window(refusal), prompting.size(messages)
+        window = round(said * min(1.0, ours / told)) if said and told else said or ours // 2
+        if before:
+            window = min(window, before * 4 // 5)
+        self.caller.window = window = max(1, window)
+        self.terms.servers.setdefault(self.model, {})["learnt"] = window
+        name = f"{self.wire.model}@{self.wire.url}" if self.wire else self.model
+        say(f"{name} takes {window:,} tokens, as its refusal says; --context {window} says so from the start")
 
     def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Return sixteen hex digits over everything that shapes an answer."""
@@ -374,14 +425,16 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
         wire = Wire(name.partition("/")[2], url, provider="" if url else "openai", settings=settings)
     elif settings.api == "responses":
         options["model_type"] = "responses"
+    limit = settings.max_tokens or prices.longest_answer(spec, terms.prices, reasons=temperature is None)
+    limit += settings.reasoning_tokens or 0
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
     cost = prices.price(spec, terms.prices)
-    made = LanguageModel(name, terms, cost=cost, wire=wire, **options)
+    made = LanguageModel(name, terms, cost=cost, wire=wire, limit=limit, **options)
     made.caller.schemas = settings.structured
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
         made.tools = made.tools or True
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
-    return Model(spec, kept | _shaping(settings), made)
+    return Model(spec, kept | _shaping(settings) | {"max_tokens": limit}, made)
 
 
 def _shaping(settings: Settings) -> dict[str, Any]:

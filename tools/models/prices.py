@@ -37,6 +37,10 @@ _INCLUSIVE = ("xai",)  # "above 200k" means 200,000 and more
 # Models that search the web in every call, for a fee that no count of tokens shows.
 _SEARCHING = re.compile(r"[/-](search|research|online)(-|$)|/sonar")
 
+_ANSWER = 4096  # tokens of an answer of a model of which nothing else is known
+# More is not asked for by itself: providers count the limit against the tokens of a minute and the credit left.
+_LONGEST_ANSWER = 16_384
+
 # Our name of a rate -> LiteLLM's
 _RATES = {
     "input": "input_cost_per_token",
@@ -117,6 +121,13 @@ def takes_tools(model: str) -> bool:
     return bool((_row(model) or {}).get("supports_function_calling"))
 
 
+def longest_answer(spec: str, file: str | Path | None = None, *, reasons: bool = False) -> int:
+    """Return the tokens that an answer may have, where the user does not say; `spec` and `file` as in `price`."""
+    own = _find_own(spec, file)
+    most = (_row(spec) or {}).get("max_output_tokens") or (_LONGEST_ANSWER if reasons else _ANSWER)
+    return own[2] if own and own[2] else min(int(most), _LONGEST_ANSWER)
+
+
 # The table that LiteLLM ships
 
 
@@ -185,7 +196,7 @@ def _table() -> dict[str, dict[str, Any]]:
 
 # The user's own file
 
-_Entry = tuple[Price, int | None]  # the price of a model, and how many tokens it takes
+_Entry = tuple[Price, int | None, int | None]  # the price of a model, how many tokens it takes, and those of an answer
 
 
 def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
@@ -225,19 +236,21 @@ def _read_section(path: Path, name: str, section: Any, dated: str) -> _Entry:
     if not (name.endswith("*") or "/" in name):
         forms = '["provider/model"], ["MODEL@http://host:port/v1"] or ["provider/begin*"], with the quotes'
         raise UsageError(f"{path} has a section {name!r}, which names no model; write {forms}")
-    if unknown := section.keys() - {*_RATES, "as_of", "window"}:
-        raise UnknownName(f"key of {name!r} in {path}", min(unknown), (*_RATES, "as_of", "window"))
+    if unknown := section.keys() - (known := {*_RATES, "as_of", "window", "max_tokens"}):
+        raise UnknownName(f"key of {name!r} in {path}", min(unknown), sorted(known))
     rates: dict[str, Any] = {key: _rate(section[key], path, name, key) for key in _RATES if key in section}
     for key in ("input", "output"):
         if key not in rates:
             raise UsageError(f"{path}: {name!r} has no {key}; write its US dollars per million tokens, 0 if it is free")
-    takes = section.get("window")
-    if takes is not None and not (type(takes) is int and 0 < takes <= _LARGEST_WINDOW):
-        wrong = f"{path}: window of {name!r} is {_shown(takes)}"
-        raise UsageError(f"{wrong}; write a number of tokens, 1 to {_LARGEST_WINDOW:,}")
+    counts = {key: section.get(key) for key in ("window", "max_tokens")}
+    for key, count in counts.items():
+        if count is not None and not (type(count) is int and 0 < count <= _LARGEST_WINDOW):
+            wrong = f"{path}: {key} of {name!r} is {_shown(count)}"
+            raise UsageError(f"{wrong}; write a number of tokens, 1 to {_LARGEST_WINDOW:,}")
     as_of = _date(section.get("as_of"), path, f"as_of of {name!r}") or dated
     # The source is the file's name, without its folder: it goes into what others read.
-    return Price(**{"cached_input": rates["input"], **rates}, source=path.name, as_of=as_of), takes
+    made = Price(**{"cached_input": rates["input"], **rates}, source=path.name, as_of=as_of)
+    return made, counts["window"], counts["max_tokens"]
 
 
 def _rate(value: Any, path: Path, name: str, key: str) -> float:

@@ -196,7 +196,8 @@ def defuse(text: str) -> str:
 # tokenizers count otherwise. Where a model's window is not known (a server of the user's own, without --context),
 # everything fits, and the provider refuses what is too long.
 
-_ANSWER = 4096  # tokens kept for the answer, where the call names no limit of its own; a third of the room at most
+_ANSWER = 4096  # tokens kept for the answer, where neither the call nor the model has a limit
+_SHARE = 3  # the part of the room that is kept for it at most: a third
 _MARGIN = 0.9  # share of the window that is used
 _SHORTEST = 64  # tokens without which no answer is possible
 _MESSAGE = 8  # tokens of a message beside its text, at most
@@ -219,8 +220,27 @@ def fits(predictor: Any, **inputs: Any) -> bool:
         return True
     predict = getattr(predictor, "predict", predictor)  # of a ChainOfThought
     messages = dspy.settings.adapter.format(predict.signature, predict.demos, inputs)
-    answer = min(int(predict.config.get("max_tokens") or _ANSWER), room // 3)
+    limits = predict.config.get("max_tokens"), limit()
+    answer = min(*(int(one) for one in limits if one), room // _SHARE)
     return _bound(messages, room - answer) <= room - answer
+
+
+def limit() -> int:
+    """Return how many tokens an answer of the active model may have."""
+    return getattr(dspy.settings.lm, "limit", None) or _ANSWER
+
+
+def left(messages: Sequence[Message], most: int, window: int | None) -> int:
+    """Return how many tokens of `most` the prompt leaves for an answer in a `window`; a few in any case."""
+    if window is None:
+        return most
+    room = int(window * _MARGIN)
+    return min(most, max(_SHORTEST, room - _bound(messages, room - most)))
+
+
+def size(messages: Sequence[Message]) -> int:
+    """Count the tokens of a prompt."""
+    return _bound(messages, 0)
 
 
 def overflows(messages: Sequence[Message]) -> int:

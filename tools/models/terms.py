@@ -185,6 +185,7 @@ class Terms(Shared):
         self.ledger: Ledger | None = None
         self.answered_before = False  # whether a model of the run has answered in an earlier sitting
         self.cassette: tuple[Mapping[str, Answer], str] | None = None  # all there are, and their file; nothing is sent
+        self.servers = dict[str, dict[str, Any]]()  # by model: "kind", "window" as found, "learnt" by a refusal
         self._place: tuple[Path, Path | None] | None = None  # the folder of the run and that of all runs
         self._sends = False  # whether a model that sends something is connected
         self._unbooked = list[tuple[str, str, Usage, float]]()  # (model, fault, usage, seconds) before the ledger
@@ -278,6 +279,7 @@ class Cassette:
             raise UsageError(f"--cassette {path} is a folder; name a file")
         if path.exists():
             terms.cassette = dict(read_cassette(path)), str(path)
+            terms.servers = json.loads(next(iter(disk.lines(path)))).get("servers", {})
         elif not folder.is_dir():
             raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
         elif not os.access(folder, os.W_OK):
@@ -291,17 +293,21 @@ class Cassette:
         if not complete:
             say(f"{self._path} is written when the run is complete")
             return
-        say(f"{write_cassette(self._path, ledger.answers.of_run(ledger.run))} answers are in {self._path}")
+        answers = ledger.answers.of_run(ledger.run)
+        say(f"{write_cassette(self._path, answers, self._terms.servers)} answers are in {self._path}")
 
 
 _HEAD = {"cassette": 1}  # the first line; the number is the format's
 
 
-def write_cassette(path: Path, answers: Iterable[tuple[str, Answer]]) -> int:
-    """Write answers by key, and return how many there were. The file appears when all of it is written."""
+def write_cassette(path: Path, answers: Iterable[tuple[str, Answer]], servers: Mapping[str, Any] | None = None) -> int:
+    """Write answers by key, and return how many there were. The file appears when all of it is written.
+
+    What was found of the `servers` shapes prompts, so it is in the first line.
+    """
     count = 0
     with disk.replacing(path) as file:
-        file.write(json.dumps(_HEAD) + "\n")
+        file.write(json.dumps(_HEAD | ({"servers": servers} if servers else {})) + "\n")
         for key, answer in answers:
             row: dict[str, Any] = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
             row |= {"finish": answer.finish, "seconds": answer.seconds}
@@ -326,7 +332,7 @@ def read_cassette(path: Path) -> Iterator[tuple[str, Answer]]:
         if number > 1:
             usage, thought = usage_from_json(row["usage"]), row.get("reasoning", "")
             yield row["key"], Answer(row["outputs"], usage, row["finish"], row["seconds"], thought)
-        elif row != _HEAD:
+        elif {**row, "servers": 0} != {**_HEAD, "servers": 0}:
             raise damaged(f"it begins with {json.dumps(_HEAD)}")
     if not number or size < path.stat().st_size:
         number += 1

@@ -61,7 +61,7 @@ def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_ki
     assert stop.tool == "stop" and submission.ranking == search.doc_ids
     assert len(server.requests) == search.usage.calls == 1
     if program is not Rewrite:
-        assert (server.requests[0]["max_completion_tokens"], server.requests[0]["temperature"]) == (8192, 0.0)
+        assert (server.requests[0]["max_tokens"], server.requests[0]["temperature"]) == (4096, 0.0)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import dspy
 import orjson
@@ -24,9 +24,6 @@ from tools.models.sending.gate import retry_after
 from tools.models.sending.post import Answer, Server, Unanswered
 from tools.models.spec import DEFAULTS, PROVIDERS, SECRET, SERVER_KEY, Settings, openai_account, secret
 from tools.session import Shared
-
-if TYPE_CHECKING:
-    from tools.models.servers import Kind
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 numbers have, written out
@@ -71,10 +68,14 @@ class Wire(Shared):
         self._server: Server | None = None  # made for the first request
         self._lock = threading.Lock()
 
-    def meet(self) -> None:
-        """Ask a server of the user's own what it is."""
-        if not self._needs_key:
+    def meet(self, found: Mapping[str, Any] | None = None) -> None:
+        """Ask a server of the user's own what it is, unless it was `found` before."""
+        if self._needs_key:
+            return
+        if found is None:
             self.server = servers.find(self, self.model)
+        elif found.get("kind"):
+            self.server = servers.Server(servers.KINDS[found["kind"]], found["window"])
 
     def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
         """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
@@ -85,12 +86,12 @@ class Wire(Shared):
         chosen = dict(settings)
         limits = [chosen.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
         limit = next(filter(None, limits), None)
-        request: dict[str, Any] = {"max_tokens": limit} if limit and self.api == "chat" else {}
+        request: dict[str, Any] = {"max_tokens": limit} if limit else {}
         request |= {"model": self.model} | chosen
         if self.api == "chat":
             request |= {"messages": list(messages)} | ({"tools": list(tools)} if tools else {})
         else:
-            request |= {"store": False} | ({"max_output_tokens": limit} if limit else {})
+            request["store"] = False
             if "reasoning_effort" in request:
                 request["reasoning"] = {"effort": request.pop("reasoning_effort")}
             if "response_format" in request:
@@ -109,13 +110,14 @@ class Wire(Shared):
             return json.dumps(request).encode()
 
     def send(
-        self, body: bytes, deadline: float, *, kind: "Kind | None" = None, tools: bool = False
+        self, body: bytes, deadline: float, *, limit: int | None = None, tools: bool = False
     ) -> tuple[Reply, Mapping[str, str]]:
-        """Send the request for a chat to a server of this kind; return the answer and its headers.
+        """Send the request for a chat, with another `limit` of the answer perhaps; return the answer and its headers.
 
         Raises as `post`, and Unreadable.
         """
-        answer = self.post(PATHS[self.api], dialect(body, kind), deadline, tools=tools)
+        words = self.server.kind.limit if self.api == "chat" else ("max_output_tokens",)
+        answer = self.post(PATHS[self.api], dialect(body, words, limit), deadline, tools=tools)
         reply = read(self.api, answer.body, self.model, clean=self.clean)
         if len(self.key) >= SECRET:
             calls = [{name: self.clean(text) for name, text in call.items()} for call in reply.tool_calls]
@@ -164,12 +166,11 @@ def merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def dialect(body: bytes, kind: "Kind | None") -> bytes:
-    """Return a request for a chat in the words of a kind of server."""
+def dialect(body: bytes, words: Sequence[str], limit: int | None = None) -> bytes:
+    """Return a request for a chat with the limit of its answer, or another one, in the `words` of a server."""
     head, model, rest = body.partition(b'"model":')  # before it are limits; parsing all would cost too much
     limits = orjson.loads(head.rstrip(b", ") + b"}")
-    words = dict.fromkeys(kind.limit if kind else ("max_completion_tokens",), limits.get("max_tokens"))
-    said = {name: value for name, value in words.items() if value}
+    said = dict.fromkeys(words, limit or limits["max_tokens"]) if limits.get("max_tokens") else {}
     return (orjson.dumps(said)[:-1] + b"," if said else b"{") + model + rest
 
 

@@ -99,7 +99,8 @@ class ModelAnnotator:
 
     def key(self) -> Mapping[str, object]:
         """Return all that shapes an annotation: the model with its settings, and the prompt."""
-        settings = {name: value for name, value in self._model.settings.items() if name != "window"}
+        bounds = ("window", "max_tokens")  # which change hardly an annotation, and are found out
+        settings = {name: value for name, value in self._model.settings.items() if name not in bounds}
         form = {"batch": BATCH, "format": FORMAT}
         digest = _digest(self._model.name, form, AnnotateDocuments.instructions, self._wording)
         return {**settings, "attribute": self._attribute, "told": digest}
@@ -109,6 +110,7 @@ class ModelAnnotator:
 
         `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
         """
+        self._model.lm.meet()
         calls = -(-texts // BATCH)
         prompt = Adapter().format(AnnotateDocuments, [], {"attribute": self._wording, "passages": []})
         overhead = sum(prompting.tokens(str(message["content"])) for message in prompt)
@@ -139,7 +141,13 @@ class ModelAnnotator:
         notes, problem = dict[str, str](), None
         try:
             with self._model.active():
-                self._fill(session, list(documents), max(map(len, texts)), notes)
+                for left in (2, 1, 0):  # tries, where a refusal tells how much the model takes
+                    try:
+                        self._fill(session, list(documents), max(map(len, texts)), notes)
+                        break
+                    except dspy.LMInvalidRequestError as error:
+                        if not (left and getattr(error, "learnt", False)):
+                            raise
             if len(texts) == BATCH and not any(notes.values()) and not self._useful:
                 notes.clear()  # it will not do better with all the others
                 answers = f"nothing that {self._model.name} answered about {BATCH} texts could be used"
@@ -187,7 +195,7 @@ class ModelAnnotator:
         try:
             answer = prompting.ask(self._predictor, check_ids, attribute=self._wording, passages=passages)
         except (prompting.UnusableAnswer, dspy.LMInvalidRequestError) as error:
-            if fault(error) != "system":  # nothing that these texts are refused for
+            if fault(error) != "system" or getattr(error, "learnt", False):  # nothing that these texts are refused for
                 raise
             return {}
         notes = dict[str, str]()
