@@ -66,14 +66,15 @@ _SECOND = {
 _WINDOWS = ["loaded_context_length", "max_model_len", "n_ctx", "context_length", "context_window", "max_input_tokens"]
 _PARTS = ("meta", "model_info", "default_generation_settings")
 _OLLAMA = 4096  # its own default, for a model that is not loaded yet; it cuts what is longer without a word
-_WHOLE_LIMIT = re.compile(r"(?:^|/)(?:gpt-5|o\d)")  # models of OpenAI's that take its own word only, wherever they are
+# Models of OpenAI's take its own word only, wherever they are.
+_NEWER, _GATEWAY = re.compile(r"(?:^|/)(?:gpt-5|o\d)"), Kind("", ("max_completion_tokens",))
 
 
 def known(url: str, model: str = "") -> Server:
     """Return what the server at `url` is by its address alone."""
     host = f".{urlsplit(url).hostname}"
     name = next((name for domain, name in _ADDRESSES.items() if host.endswith(f".{domain}")), "")
-    return Server(KINDS["openai" if not name and _WHOLE_LIMIT.search(model) else name])
+    return Server(_GATEWAY if not name and _NEWER.search(model) else KINDS[name])
 
 
 def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
@@ -95,7 +96,7 @@ def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
         window = _window(_row(more, model))
     if name == "ollama":
         window = window or _OLLAMA
-    return Server(KINDS[name], window)
+    return Server(KINDS[name] if name else server.kind, window)
 
 
 def _ask(wire: Any, path: str, seconds: float) -> tuple[Any, Mapping[str, str]]:
