@@ -8,7 +8,7 @@ attempt asks the budget and is booked.
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
 
-from tools.models import faults
+from tools.console import say
+from tools.errors import ProviderRefused
+from tools.models import faults, prompting
 from tools.models.answers import Answer
 from tools.models.kept import pack
+from tools.models.prompting import Message
 from tools.models.sending.gate import LONGEST_WAIT
 from tools.models.spec import secrets
 from tools.models.terms import Expected, Terms
@@ -100,6 +103,26 @@ class Caller(Shared):
                 return kept or self._ask_provider(owner, key, made, send)
         except TimeoutError as waited:
             raise _out_of_time(str(waited)) from None
+
+    def learns(self, refusal: Any, messages: Sequence[Message], before: int | None) -> bool:
+        """Take from a refusal for length how much the model takes, in tokens as we count them; mark it as `learnt`.
+
+        The window was the one `before` when the call began. What a cassette does not have is taken for refused, where
+        the run that was recorded has learnt a window.
+        """
+        terms, said = self.terms, self.terms.servers.setdefault(self.model, {})
+        if terms.cassette and isinstance(refusal, ProviderRefused) and said.get("learnt", before) != before:
+            self.window = said["learnt"]
+        elif not isinstance(refusal, dspy.LMError) or faults.about(refusal) != "length":
+            return False
+        refusal.learnt = True  # for who answers the query again
+        if self.window == before:  # else a call beside this one has learnt it meanwhile
+            most, told, ours = *faults.read_window(refusal), prompting.size(messages)
+            window = round(most * min(1.0, ours / told)) if most and told else most or ours // 2
+            self.window = said["learnt"] = max(1, min(window, before * 4 // 5) if before else window)
+            words = f"takes {self.window:,} tokens, as its refusal says; --context {self.window} says so from the start"
+            say(f"{self.model.removeprefix('openai/')} {words}")
+        return True
 
     def _ask_provider(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
         failures = _Failures()

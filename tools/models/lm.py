@@ -31,7 +31,7 @@ from tools.errors import Halt, ProviderRefused, SextantError, UsageError
 from tools.models import faults, offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
 from tools.models.answers import Answer
-from tools.models.call import DEADLINE, Caller, Send, Sent
+from tools.models.call import DEADLINE, Caller, Sent
 from tools.models.offline import Rules
 from tools.models.prompting import Message
 from tools.models.spec import DEFAULTS, SECRET, UNKNOWN, Server, check_provider, hide_keys, is_openai, parse
@@ -94,11 +94,8 @@ class LanguageModel(dspy.LM):
     def meet(self) -> None:
         """Ask the server, or a cassette, what it is and how much its model takes; `window` stays where it is known."""
         if self.wire:
-            self.wire.meet(self.terms.servers.get(self.model, {}) if self.terms.cassette else None)
+            self.wire.meet(self.terms.servers.setdefault(self.model, {}), ask=not self.terms.cassette)
             self.caller.window = self.window or self.server.window
-            if self.server != UNKNOWN:
-                found = {"kind": self.server.kind.name, "window": self.server.window}
-                self.terms.servers[self.model] = self.terms.servers.get(self.model, {}) | found
 
     @property
     def structured(self) -> bool:
@@ -121,7 +118,6 @@ class LanguageModel(dspy.LM):
         if self.limit:
             own = [kwargs.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
             kwargs[self._limited] = min(filter(None, (*own, self.limit)))
-        limit: int | None = kwargs.get(self._limited)
         settings, rollout = self._settings(kwargs), kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
         conversation = messages or [{"role": "user", "content": prompt}]
         if self.wire is None:
@@ -130,7 +126,7 @@ class LanguageModel(dspy.LM):
         else:
             made = self.wire.body(conversation, (), settings)
             send = partial(self._over_the_wire, made, tools=False)
-        answer = self._answer(made, rollout, lambda end: send(self._room(conversation, limit), end), conversation)
+        answer = self._answer(made, rollout, send, conversation, self.limit and kwargs[self._limited])
         first = answer.outputs[0] if answer.outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
         ANSWERED.set(Answered(str(text or ""), answer.finish))
@@ -158,7 +154,7 @@ class LanguageModel(dspy.LM):
             made = _dumps([messages, settings | {"tools": tools}])
             send = partial(self._through_dspy, partial(self._by_litellm, messages, tools), settings)
         whole = [{"content": json.dumps([messages, tools])}]
-        answer = self._answer(made, rollout, lambda end: send(self._room(whole, self.limit), end), whole)
+        answer = self._answer(made, rollout, send, whole, self.limit)
         return {**answer.outputs[0], "finish": answer.finish}
 
     def update_history(self, entry: dict[str, Any]) -> None:
@@ -168,10 +164,6 @@ class LanguageModel(dspy.LM):
     def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         settings = {name: value for name, value in {**self.kwargs, **kwargs}.items() if value is not None}
         return {name: settings[name] for name in settings if name not in _NOT_SENT and not name.startswith("api_")}
-
-    def _room(self, messages: Sequence[Message], limit: int | None) -> int | None:
-        """Return how long the answer to a prompt may be: as the request says, or less where the window is small."""
-        return limit and prompting.left(messages, limit, self.window)
 
     def _over_the_wire(self, body: bytes, limit: int | None, deadline: float, *, tools: bool) -> Sent:
         assert self.wire
@@ -221,53 +213,32 @@ class LanguageModel(dspy.LM):
         reply = read("chat", answered.encode(), self.model)
         return Sent([_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET))
 
-    def _answer(self, made: bytes, rollout: Any, send: Send, messages: Sequence[Message]) -> Answer:
-        """Return the answer to a request with these messages, booked on the session of this context."""
+    def _answer(
+        self, made: bytes, rollout: Any, send: Callable[..., Sent], messages: Sequence[Message], limit: int | None
+    ) -> Answer:
+        """Return the answer to a request, booked on the session; sent with the `limit` that its messages leave."""
         payer, window = session.current(), self.window
         owner = payer.query_id if payer else ""
         try:
             if payer:
                 payer.allow_call()
             key = self._key(made, rollout, payer) if self.caller.keeps else ""
-            answer = self.caller.ask(owner, key, made, send)
+            answer = self.caller.ask(owner, key, made, partial(send, limit and prompting.left(messages, limit, window)))
         except Exception as error:
             reason = self._reason(error, made)
-            self._learn(reason, messages, window)
+            if self.caller.learns(reason, messages, window) and payer:
+                payer.fault = reason  # and the query is answered again
             if faults.fault(reason) != "system":
                 if payer:
                     payer.fault = reason
                 elif self.halts:
                     raise Halt(reason) from error
-            elif payer and getattr(reason, "learnt", False):
-                payer.fault = reason  # and the query is answered again
             if reason is error:
                 raise
             raise reason from error
         if payer:
             payer.charge(answer.usage, key)
         return answer
-
-    def _learn(self, refusal: Any, messages: Sequence[Message], before: int | None) -> None:
-        """Take from a refusal for length how much the model takes, in tokens as we count them; mark it as `learnt`.
-
-        So is what a cassette does not have, where the run that it is of has learnt it.
-        """
-        kept = self.terms.servers.get(self.model, {}).get("learnt", before) if self.terms.cassette else before
-        if kept != before and isinstance(refusal, ProviderRefused):
-            self.caller.window = kept
-        elif not isinstance(refusal, dspy.LMError) or faults.about(refusal) != "length":
-            return
-        refusal.learnt = True  # for who answers the query again
-        if self.window != before:
-            return  # it is known now, perhaps by a call beside this one
-        said, told, ours = *faults.read_window(refusal), prompting.size(messages)
-        window = round(said * min(1.0, ours / told)) if said and told else said or ours // 2
-        if before:
-            window = min(window, before * 4 // 5)
-        self.caller.window = window = max(1, window)
-        self.terms.servers.setdefault(self.model, {})["learnt"] = window
-        name = f"{self.wire.model}@{self.wire.url}" if self.wire else self.model
-        say(f"{name} takes {window:,} tokens, as its refusal says; --context {window} says so from the start")
 
     def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Return sixteen hex digits over everything that shapes an answer."""

@@ -112,7 +112,8 @@ def _row(listing: Any, model: str) -> Mapping[str, Any]:
     rows = _mapping(listing).get("data") or _mapping(listing).get("models")
     rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else [_mapping(listing)]
     named = [row for row in rows if model in map(row.get, ("id", "model", "name", "model_name"))]
-    return (named or (rows if len(rows) == 1 else []) or [{}])[0]
+    found: dict[str, Any] = (named or (rows if len(rows) == 1 else []) or [{}])[0]
+    return found
 
 
 def _window(row: Mapping[str, Any]) -> int | None:
@@ -121,5 +122,5 @@ def _window(row: Mapping[str, Any]) -> int | None:
     return next((value for value in found if type(value) is int and 0 < value <= _MOST), None)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

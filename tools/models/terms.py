@@ -305,9 +305,9 @@ def write_cassette(path: Path, answers: Iterable[tuple[str, Answer]], servers: M
 
     What was found of the `servers` shapes prompts, so it is in the first line.
     """
-    count = 0
+    count, found = 0, {model: said for model, said in (servers or {}).items() if any(said.values())}
     with disk.replacing(path) as file:
-        file.write(json.dumps(_HEAD | ({"servers": servers} if servers else {})) + "\n")
+        file.write(json.dumps(_HEAD | ({"servers": found} if found else {})) + "\n")
         for key, answer in answers:
             row: dict[str, Any] = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
             row |= {"finish": answer.finish, "seconds": answer.seconds}

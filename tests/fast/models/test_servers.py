@@ -54,7 +54,7 @@ def asked():
     def ask(found):
         pages.update(found)
         wire = Wire("tiny", f"http://127.0.0.1:{server.server_port}/v1")
-        wire.meet()
+        wire.meet({}, ask=True)
         return wire.server, paths
 
     yield ask

@@ -10,6 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -68,14 +69,13 @@ class Wire(Shared):
         self._server: Server | None = None  # made for the first request
         self._lock = threading.Lock()
 
-    def meet(self, found: Mapping[str, Any] | None = None) -> None:
-        """Ask a server of the user's own what it is, unless it was `found` before."""
-        if self._needs_key:
-            return
-        if found is None:
+    def meet(self, kept: dict[str, Any], *, ask: bool) -> None:
+        """Ask a server of the user's own what it is, or take it from what a cassette has `kept`."""
+        if ask and not self._needs_key:
             self.server = servers.find(self, self.model)
-        elif found.get("kind"):
-            self.server = servers.Server(servers.KINDS[found["kind"]], found["window"])
+            kept |= {"kind": self.server.kind.name, "window": self.server.window}
+        elif "kind" in kept:
+            self.server = replace(self.server, kind=servers.KINDS[kept["kind"]], window=kept["window"])
 
     def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
         """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
