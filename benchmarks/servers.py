@@ -7,7 +7,8 @@ with exit code 7 where a belief is broken: every run ends, no answer is longer t
 server's own counts, and a run that was killed goes on. docs/decisions/servers.md has what it printed. `--url` tries a
 server that runs already. Left out: how good the answers are.
 
-The wheel of vLLM wants the CPU build of PyTorch; where pip has no index with it, name one in $UV_EXTRA_INDEX_URL.
+The wheel of vLLM wants the CPU build of PyTorch; name an index of it in $UV_EXTRA_INDEX_URL, or a folder in
+$UV_FIND_LINKS.
 """
 
 import argparse
@@ -63,7 +64,9 @@ class Kind(NamedTuple):
 def _vllm(place: Path, port: int) -> list[str]:
     options = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "16", "--enable-auto-tool-choice"]
     named = ["--served-model-name", MODEL, "--tool-call-parser", "hermes", "--port", str(port)]
-    return [str(place / "vllm/bin/vllm"), "serve", str(place / "model"), *named, *options]
+    # Not by its command `vllm`, which the wheel for CPUs does not start.
+    server = [str(place / "vllm/bin/python"), "-m", "vllm.entrypoints.openai.api_server"]
+    return [*server, "--model", str(place / "model"), *named, *options]
 
 
 def _llama_cpp(place: Path, port: int) -> list[str]:
@@ -73,7 +76,7 @@ def _llama_cpp(place: Path, port: int) -> list[str]:
 
 def _transformers(place: Path, port: int) -> list[str]:
     started = [sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve"]
-    return [*started, "--port", str(port), str(place / "model")]
+    return [*started, "--port", str(port), "model"]  # in `place`
 
 
 def _litellm(place: Path, port: int) -> list[str]:
@@ -238,6 +241,8 @@ def _install(name: str, place: Path) -> None:
         for words in (["venv", "--allow-existing", str(own)], ["pip", "install", "--python", str(own), *packages]):
             if subprocess.run([*uv, *words], check=False).returncode:
                 raise RunIncomplete(f"{name} could not be installed; python -m pip install uv, or see above")
+        if name == "vllm":  # they are for images and sound, come for other builds of PyTorch, and break it
+            subprocess.run([*uv, "pip", "uninstall", "--python", str(own), "torchvision", "torchaudio", "torchcodec"])
         (own / "installed").touch()
     if name == "llama-cpp-python" and not (place / "model.gguf").exists():
         writes = Path(__file__).with_name("gguf_model.py")
@@ -259,14 +264,15 @@ def _running(name: str, place: Path) -> Iterator[str]:
     log, url = place / f"{name}.log", f"http://127.0.0.1:{port}"
     with log.open("w") as words:
         asked = SERVERS[name].command(place, port)
-        process = subprocess.Popen(asked, stdout=words, stderr=subprocess.STDOUT, env=os.environ | settings)
+        env = os.environ | settings
+        process = subprocess.Popen(asked, stdout=words, stderr=subprocess.STDOUT, env=env, cwd=place)
     try:
         ends = time.monotonic() + UP
         while not _answers(f"{url}/v1/models"):
             if process.poll() is not None or time.monotonic() > ends:
                 raise RunIncomplete(f"{name} did not start; {log} has what it said")
             time.sleep(0.5)
-        yield f"{place / 'model' if name == 'transformers' else MODEL}@{url}/v1"
+        yield f"{'model' if name == 'transformers' else MODEL}@{url}/v1"
     finally:
         process.terminate()
         process.wait(60)
