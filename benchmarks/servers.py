@@ -126,7 +126,7 @@ def command(arguments: argparse.Namespace) -> int:
             broken += [f"{name or spec}: {one}" for one in _try(name, spec, place / "runs" / name, arguments)]
     for one in broken:
         say(one)
-    return RunIncomplete.code if broken else 0
+    return RunIncomplete.exit_code if broken else 0
 
 
 def _try(name: str, spec: str, runs: Path, arguments: argparse.Namespace) -> list[str]:
@@ -158,7 +158,8 @@ def run(system: str, spec: str, runs: Path, words: Sequence[str] = ()) -> Run:
         result = evaluation.run(request)
     except SextantError as error:
         return Run(system, str(error), {}, 0, Counter())
-    problem = str(result.problem or "") or f"{result.failed} queries failed" * bool(result.failed)
+    failure = result.json().get("failure") or {}
+    problem = str(result.problem or failure.get("error", ""))
     rows = open_answers(runs / "answers.sqlite3").query(
         "SELECT usage ->> 'output_tokens', finish FROM calls WHERE fault = '' AND run = ?",
         (f"{result.folder.parent.name}/{result.folder.name}",),
