@@ -1,21 +1,26 @@
 """A model server that answers every call after a fixed time and does almost no work: `python -m benchmarks.answering`.
 
 It speaks the part of HTTP and of the Chat protocol that benchmarks/calls.py needs: requests with a stated length, one
-after another on a connection. It prints its port. To a reading prompt of `multihop` it answers with the first id that
-was shown, to everything else with words of the description, different ones in each hop. GET returns the last 256
-request bodies.
+after another on a connection, and answers token by token where a stream is asked for. It prints its port. To a reading
+prompt of `multihop` it answers with the first id that was shown, to everything else with words of the description,
+different ones in each hop. GET returns the last 256 request bodies.
 """
 
 import asyncio
 import re
 import sys
 from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from math import ceil
 
 import orjson
 
 from tools.console import put_out
 
 KEPT = 256
+PACE = 60  # pieces of a streamed answer a second, as a model writes tokens
+FIRST = 0.2  # of the time that an answer takes: until its first token, where it is streamed
 FIRST_ID = re.compile(r'\{"id": "((?:[^"\\]|\\.)*)"')
 DESCRIPTION = re.compile(r"\[\[ ## description ## \]\]\n(.*?)\n\n\[\[ ##", re.DOTALL)
 HOPS_LEFT = re.compile(r"\[\[ ## hops_left ## \]\]\n(\d+)")
@@ -66,7 +71,34 @@ class Connection(asyncio.Protocol):
             body = bytes(self._waiting[len(head) + 4 : end])
             del self._waiting[:end]
             self._bodies.append(body)
-            asyncio.get_running_loop().call_later(self._latency, self._answer, body)
+            send = self._stream if b'"stream":true' in body[:200] else self._answer
+            asyncio.get_running_loop().call_later(self._latency * (send == self._answer or FIRST), send, body)
+
+    def _stream(self, body: bytes) -> None:
+        """Send the answer at the pace of a model, in what is left of the time that it takes; some tokens at a time."""
+        text, about = answer(orjson.loads(body)["messages"][-1]["content"]), {"id": "chatcmpl-1", "created": 1}
+        about |= {"object": "chat.completion.chunk", "model": "tiny"}
+        tokens, left = [text[at : at + 4] for at in range(0, len(text), 4)], self._latency * (1 - FIRST)
+        choices = [[{"index": 0, "delta": {"content": token}, "finish_reason": None}] for token in tokens]
+        ends = [{"index": 0, "delta": {}, "finish_reason": "stop"}]
+        usage = {"prompt_tokens": len(body) // 4, "completion_tokens": len(tokens)}
+        events = [about | {"choices": one} for one in [*choices, ends]] + [about | {"choices": [], "usage": usage}]
+        lines = [b"data: %s\n\n" % event for event in [*map(orjson.dumps, events), b"[DONE]"]]
+        many = max(1, ceil(len(lines) / (1 + left * PACE)))
+        pieces = [b"".join(lines[at : at + many]) for at in range(0, len(lines), many)]
+        self._transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        self._send_next(iter(pieces), left / max(1, len(pieces) - 1))
+
+    def _send_next(self, pieces: Iterator[bytes], pause: float) -> None:
+        piece = next(pieces)
+        if not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            if (more := next(pieces, None)) is None:
+                self._transport.write(b"0\r\n\r\n")
+            else:
+                asyncio.get_running_loop().call_later(pause, self._send_next, chain([more], pieces), pause)
 
     def _answer(self, body: bytes) -> None:
         text = answer(orjson.loads(body)["messages"][-1]["content"])

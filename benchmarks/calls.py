@@ -84,6 +84,7 @@ def parser() -> Parser:
     made.add_argument("--latency", type=float, default=0.2, metavar="S", help="seconds that an answer takes")
     made.add_argument("--queries", type=positive, metavar="N", help=f"default: {ROUNDS} for each call in flight")
     made.add_argument("--no-prompts", action="store_true", help="keep answers without what was sent for them")
+    made.add_argument("--stream", action="store_true", help="have answers sent token by token")
     made.add_argument("--profile", action="store_true", help="say where the CPU goes, with one query at a time")
     return made
 
@@ -98,10 +99,10 @@ def command(arguments: argparse.Namespace) -> int:
     queries = repeated(environment.queries, arguments.queries or ROUNDS * in_flight)
     if arguments.profile:
         with serving(0.0) as port:
-            put_out(profile(system, queries, environment.documents, port))
+            put_out(profile(system, queries, environment.documents, port, arguments))
         return 0
     with serving(arguments.latency) as port:
-        ours = run(system, queries, environment.documents, port, in_flight, prompts=not arguments.no_prompts)
+        ours = run(system, queries, environment.documents, port, in_flight, arguments)
         theirs = asyncio.run(bare(port, ours.calls, in_flight))
     put_out(table([ours, theirs], arguments.latency, in_flight))
     return 0
@@ -128,25 +129,32 @@ def serving(latency: float) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def begun(port: int, in_flight: int, *, prompts: bool = True) -> Iterator[tuple[lm.Model, RunFolder]]:
+def begun(port: int, in_flight: int, arguments: argparse.Namespace) -> Iterator[tuple[lm.Model, RunFolder]]:
     """A model and a run folder, which is removed in the end."""
     with tempfile.TemporaryDirectory() as runs:
         place = Path(runs) / "task" / "run"
         folder = RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
         place.mkdir(parents=True)
-        model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", Terms(gate=Gate(in_flight), prompts=prompts))
+        settings = lm.Settings(stream="on" if arguments.stream else "off")
+        terms = Terms(gate=Gate(in_flight), prompts=not arguments.no_prompts)
+        model = lm.connect(f"tiny@http://127.0.0.1:{port}/v1", terms, settings=settings)
         model.begin(folder.path, Usage())
         yield model, folder
 
 
 def run(
-    system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int, in_flight: int, *, prompts: bool = True
+    system: MultiHop,
+    queries: Sequence[Query],
+    documents: Corpus,
+    port: int,
+    in_flight: int,
+    arguments: argparse.Namespace,
 ) -> Measured:
     """The run, with as many queries at a time as calls may be in flight."""
-    with begun(port, 1) as (model, folder):
+    with begun(port, 1, arguments) as (model, folder):
         for query in repeated(queries[:3], 3):  # what is loaded and compiled with the first ones does not count
             runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
-    with begun(port, in_flight, prompts=prompts) as (model, folder):
+    with begun(port, in_flight, arguments) as (model, folder):
         wall, cpu = time.perf_counter(), time.process_time()
         if fault := runner.run(system, queries, documents, folder, model, workers=in_flight):
             raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
@@ -166,7 +174,7 @@ async def bare(port: int, calls: int, in_flight: int) -> Measured:
         async def post() -> None:
             for body in left:  # shared: whoever is free takes the next one
                 async with client.post("/v1/chat/completions", data=body) as reply:
-                    orjson.loads(await reply.read())
+                    await reply.read()
 
         wall, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(post() for _ in range(in_flight)))
@@ -187,14 +195,16 @@ def table(rows: Sequence[Measured], latency: float, in_flight: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def profile(system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int) -> str:
+def profile(
+    system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int, arguments: argparse.Namespace
+) -> str:
     """A table of where the CPU goes. In this thread alone, because only its moments can be looked at."""
     seen = Counter[str]()
 
     def look(number: int, frame: FrameType | None) -> None:
         seen[part(frame)] += 1
 
-    with begun(port, 1) as (model, folder):
+    with begun(port, 1, arguments) as (model, folder):
         for query in repeated(queries[:3], 3):
             runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
         before, calls = signal.signal(signal.SIGPROF, look), model.terms.budget.calls

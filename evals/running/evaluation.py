@@ -152,7 +152,7 @@ def _run(request: Request, report: Report | None) -> Result:
     ready = _prepare(resolved, environment, engines, terms)
     place = run_folder.place(request.runs, ready.config)
     if not (place / "outcomes.jsonl").exists() and not terms.cassette:
-        check_key(request.lm)
+        check_key(request.lm, request.headers)
     with run_folder.claim(place, ready.config) as folder:
         if request.again:
             ready.model.lm.anew = folder.ask_failed_again()

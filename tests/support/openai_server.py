@@ -118,6 +118,27 @@ def embeddings(request: dict[str, Any], vectors: np.ndarray) -> dict[str, Any]:
     }
 
 
+def streamed(reply: dict[str, Any], letters: int = 7) -> list[bytes]:
+    """The events of a stream that says the same as a reply of Chat Completions, a few letters at a time."""
+    [choice], about = reply["choices"], {**reply, "object": "chat.completion.chunk", "usage": None}
+
+    def parts(text: str) -> list[str]:
+        return [text[at : at + letters] for at in range(0, len(text), letters)]
+
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    for name in ("reasoning_content", "refusal", "content"):
+        deltas += [{name: part} for part in parts(choice["message"].get(name) or "")]
+    for index, call in enumerate(choice["message"].get("tool_calls") or ()):
+        function = call["function"]
+        deltas.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
+        more = [{"index": index, "function": {"arguments": part}} for part in parts(function["arguments"])]
+        deltas += [{"tool_calls": [one]} for one in more]
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]})
+    events = [about | {"choices": [one]} for one in choices] + [about | {"choices": [], "usage": reply.get("usage")}]
+    return [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"]
+
+
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # connections at once; by default 5, and others wait for seconds
 
@@ -153,7 +174,8 @@ class OpenAIServer:
                 except Failure as failure:
                     status, retry_after = failure.status, failure.retry_after
                     reply = {"error": {"message": failure.message, "code": failure.code, "type": failure.code}}
-                data = outer.page or json.dumps(reply).encode()
+                streams = body.get("stream") and status == 200
+                data = outer.page or (b"".join(streamed(reply)) if streams else json.dumps(reply).encode())
                 self.send_response(status)
                 if retry_after is not None:
                     self.send_header("retry-after", str(retry_after))

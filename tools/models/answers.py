@@ -69,6 +69,7 @@ class Answer(NamedTuple):
     finish: str = "stop"  # or why the answer ended otherwise
     seconds: float = 0.0  # that it took
     reasoning: str = ""  # of the model before it; it is kept, and not given to the program
+    first: float | None = None  # seconds to its first token; None where it was not streamed
 
 
 class Books(NamedTuple):
@@ -101,6 +102,7 @@ class _Row(NamedTuple):
     finish: str
     request: str | None
     reasoning: str | None
+    first: float | None
 
 
 _Batch = tuple[list[_Row], Mapping[int, bytes], Future[None]]  # what goes to disk together, and whether it is there
@@ -419,4 +421,5 @@ class Ledger:
         at, seconds = round(time.time(), 3), round(answer.seconds, 3)
         fault, finish = _storable(fault)[:_LONGEST_WORD], _storable(answer.finish)[:_LONGEST_WORD]
         names, reasoning = (_storable(query_id), _storable(model)), _storable(answer.reasoning) or None
-        return _Row(key, self.run, *names, at, seconds, fault, usage, outputs, finish, None, reasoning)
+        first = None if answer.first is None else round(answer.first, 3)
+        return _Row(key, self.run, *names, at, seconds, fault, usage, outputs, finish, None, reasoning, first)

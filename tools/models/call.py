@@ -43,6 +43,7 @@ class Sent(NamedTuple):
     usage: Any  # as reported
     headers: Any
     reasoning: str = ""
+    first: float | None = None  # seconds to its first token, where it was streamed
 
 
 Send = Callable[[float], Sent]
@@ -174,7 +175,7 @@ class Caller(Shared):
             terms.budget.spend(usage, expected)
         self._answered = True
         terms.gate.answered(sent.headers)
-        answer = Answer(sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning)
+        answer = Answer(sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning, sent.first)
         if key and terms.ledger:
             packed = pack(made, terms.ledger.answers.parts, self._secrets) if self.keeps_prompts else None
             terms.ledger.answered(owner, key, self.model, answer, packed)

@@ -47,6 +47,7 @@ class Cells(TypedDict, total=False):
     finish: str
     request: str | None
     reasoning: str | None
+    first: Amount | None
 
 
 def cells(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:

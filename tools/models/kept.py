@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS parts (
 COLUMNS = (
     "request TEXT",  # the parts of what was sent: a JSON list of ids, in order
     "reasoning TEXT",  # of the model, where the provider shows it
+    "first REAL",  # seconds to the first token, where the answer was streamed
 )
 _BEGINS = re.compile(rb'\{\\?"')  # an object, also in a text
 _SHORTEST = 300  # bytes of a part, but for the last: a row has a cost, too

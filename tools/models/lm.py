@@ -29,12 +29,22 @@ from tools import session
 from tools.console import in_thread, say
 from tools.errors import Halt, ProviderRefused, SextantError, UsageError
 from tools.models import faults, offline, prompting
-from tools.models.adapter import ANSWERED, Adapter, Answered
+from tools.models.adapter import ANSWERED, COMPLETED, Adapter, Answered
 from tools.models.answers import Answer
 from tools.models.call import DEADLINE, Caller, Sent
 from tools.models.offline import Rules
 from tools.models.prompting import Message
-from tools.models.spec import DEFAULTS, SECRET, UNKNOWN, Server, check_provider, hide_keys, is_openai, parse
+from tools.models.spec import (
+    DEFAULTS,
+    SECRET,
+    UNKNOWN,
+    Server,
+    check_provider,
+    header_values,
+    hide_keys,
+    is_openai,
+    parse,
+)
 from tools.models.spec import Settings as Settings  # who connects a model finds them here
 from tools.models.terms import Terms
 from tools.records import Usage
@@ -49,7 +59,8 @@ _NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate"
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
 _FINISH: ContextVar[str] = ContextVar("finish", default="stop")  # why the last answer of this context ended
-_NOT_SENT = ("rollout_id", "n", "cache", "num_retries", "timeout")  # settings that are DSPy's, and not the model's
+# Settings that are DSPy's, and not the model's; and secrets.
+_NOT_SENT = ("rollout_id", "n", "cache", "num_retries", "timeout", "extra_headers")
 
 
 class LanguageModel(dspy.LM):
@@ -167,9 +178,9 @@ class LanguageModel(dspy.LM):
 
     def _over_the_wire(self, body: bytes, limit: int | None, deadline: float, *, tools: bool) -> Sent:
         assert self.wire
-        reply, headers = self.wire.send(body, deadline, limit=limit, tools=tools)
+        reply, headers = self.wire.send(body, deadline, limit=limit, tools=tools, last="" if tools else COMPLETED)
         outputs = [_message(reply)] if tools else [reply.text]
-        return Sent(outputs, reply.finish, reply.usage, headers, reply.reasoning)
+        return Sent(outputs, reply.finish, reply.usage, headers, reply.reasoning, reply.first)
 
     def _through_dspy(
         self, ask: Callable[[dict[str, Any]], Sent], kwargs: dict[str, Any], limit: int | None, deadline: float
@@ -394,8 +405,13 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     wire = None
     if is_openai(name, url):
         wire = Wire(name.partition("/")[2], url, provider="" if url else "openai", settings=settings)
-    elif settings.api == "responses":
-        options["model_type"] = "responses"
+    else:
+        if settings.client_certificate:
+            raise UsageError(f"--client-certificate is not for {spec}; name the file in $SSL_CERTIFICATE instead")
+        if settings.api == "responses":
+            options["model_type"] = "responses"
+        options |= {"extra_body": dict(settings.extra_body)} if settings.extra_body else {}
+        options |= {"extra_headers": header_values(settings.headers)} if settings.headers else {}
     limit = settings.max_tokens or prices.longest_answer(spec, terms.prices, reasons=temperature is None)
     limit += settings.reasoning_tokens or 0
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}

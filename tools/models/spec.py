@@ -154,8 +154,11 @@ def check_provider(name: str, url: str) -> None:
         raise UnknownName("provider of models", name.partition("/")[0], known) from None
 
 
-def check_key(spec: str) -> None:
-    """Raise ProviderRefused where the environment lacks the key that a model needs; nothing is sent."""
+def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
+    """Raise ProviderRefused where the environment lacks the key that a model needs, UsageError for a header's value."""
+    for header, variable in headers.items():
+        if not secret(variable):
+            raise UsageError(f"--header {header}={variable}: ${variable} is not set; export it, or put it into .env")
     name, url = parse(spec)
     if not name or url:
         return
@@ -208,6 +211,15 @@ def secret(variable: str) -> str:
     return os.environ.get(variable, "").strip()
 
 
+_IN_HEADERS = set[str]()  # variables of the environment whose values are secrets, whatever their names are
+
+
+def header_values(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers with the values of the variables that they name, which are secrets from now on."""
+    _IN_HEADERS.update(headers.values())
+    return {name.lower(): secret(variable) for name, variable in headers.items()}
+
+
 def hide_keys(text: str, least: int = 8) -> str:
     """Return `text` without the values of secrets in the environment that have `least` letters; shorter are words."""
     for value in secrets(least):
@@ -217,8 +229,8 @@ def hide_keys(text: str, least: int = 8) -> str:
 
 def secrets(least: int = 8) -> list[str]:
     """Return the values of secrets in the environment that have `least` letters."""
-    named = os.environ.items()
-    return [value for name, value in named if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) >= least]
+    named = [(name.endswith(("_KEY", "_TOKEN", "_SECRET")) or name in _IN_HEADERS, name) for name in os.environ]
+    return [os.environ[name] for is_secret, name in named if is_secret and len(os.environ[name]) >= least]
 
 
 def is_server(url: str) -> bool:

@@ -2,7 +2,7 @@
 
 libcurl does the work: of the clients that were measured (docs/decisions/call-overhead.md) it alone costs the processor
 no more than a bare socket. A request that a server may have seen is never sent twice, because answers are paid for.
-Left out: redirects (a 3xx is an answer), streams, HTTP/2, and sending again.
+Left out: redirects (a 3xx is an answer), HTTP/2, and sending again.
 """
 
 import math
@@ -13,9 +13,10 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
@@ -52,6 +53,8 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+    arrivals: Sequence[tuple[int, float]] = ()  # how much of the body had come, and when, by time.monotonic
+    left: bool = False  # whether there might have been more that was not waited for
 
 
 class Unanswered(Exception):
@@ -65,23 +68,29 @@ class Unanswered(Exception):
 class Server:
     """Connections to one server, shared by any number of threads; the one used last is used next."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], *, largest: int) -> None:
-        """Take http(s)://host[:port][/path] and headers; UsageError where these, or the proxy, cannot be used."""
+    def __init__(self, url: str, headers: Mapping[str, str], *, largest: int, certificate: Path | None = None) -> None:
+        """Take http(s)://host[:port][/path], headers, and the client's certificate with its key.
+
+        UsageError where these, or the proxy, cannot be used.
+        """
         self._url = _address(url)
         self._largest = largest  # bytes of the body of an answer, after decompression
         self._headers = [_line(name, value) for name, value in headers.items()]
         self._proxy = _proxy(self._url)
-        self._trusted = _trust() if self._url.startswith("https:") else {}
+        self._trusted = _trust(certificate) if self._url.startswith("https:") else {}
         # libcurl's handles, each with its connection, and since when it is unused; deques append and pop atomically
         self._idle: deque[tuple[Any, float]] = deque()
 
-    def post(self, path: str, body: bytes, *, deadline: float) -> Answer:
-        """Return the answer to `body`, or where that is empty to a GET, by `deadline`. Raises Unanswered only."""
+    def post(self, path: str, body: bytes, *, deadline: float, enough: Callable[[bytes], bool] | None = None) -> Answer:
+        """Return the answer to `body`, or where that is empty to a GET, by `deadline`. Raises Unanswered only.
+
+        `enough` is given each part of the answer, and says whether the rest can be left.
+        """
         left = deadline - time.monotonic()
         if left <= 0:
             raise Unanswered("no time is left to send anything", "timeout")
         handle = self._borrow() or self._handle()
-        exchange = _Exchange(body, self._largest)
+        exchange = _Exchange(body, self._largest, enough)
         handle.setopt(pycurl.POST if body else pycurl.HTTPGET, 1)
         handle.setopt(pycurl.URL, self._url + path)  # libcurl takes a ".." in it away
         handle.setopt(pycurl.TIMEOUT_MS, max(1, math.ceil(1000 * min(left, LONGEST))))
@@ -93,6 +102,8 @@ class Server:
         try:
             handle.perform()
         except pycurl.error as error:
+            if exchange.left:
+                return exchange.answer()
             if answer := exchange.whole_before_a_reset():
                 return answer
             code, words, *_ = cast(tuple[Any, ...], error.args)
@@ -160,7 +171,7 @@ class Server:
 class _Exchange:
     """A request on its way out, and what has come back so far."""
 
-    def __init__(self, body: bytes, largest: int) -> None:
+    def __init__(self, body: bytes, largest: int, enough: Callable[[bytes], bool] | None) -> None:
         self.sent = False  # whether any of the body may have been
         self.wrong = ""  # why no more is read, where that is not its length
         self._question = BytesIO(body)
@@ -168,6 +179,9 @@ class _Exchange:
         self._lines: list[bytes] = []  # of the last head
         self._heads = 0  # bytes
         self._body = bytearray()
+        self._arrivals: list[tuple[int, float]] = []
+        self._enough = enough
+        self.left = False
 
     def read(self, size: int) -> bytes:
         """Give libcurl more of the body."""
@@ -194,6 +208,10 @@ class _Exchange:
     def write(self, data: bytes) -> int:
         """Take a part of the body, as `head` does a line."""
         self._body += data
+        self._arrivals.append((len(self._body), time.monotonic()))
+        self.left = self._enough is not None and self._enough(data)
+        if self.left:
+            return -1
         return len(data) if len(self._body) <= self._largest else -1
 
     def answer(self) -> Answer:
@@ -204,7 +222,7 @@ class _Exchange:
             if not colon:
                 break  # behind the empty line are trailers
             headers[name.lower()] = value.strip()
-        return Answer(int(self._lines[0].split(b" ", 2)[1]), headers, bytes(self._body))
+        return Answer(int(self._lines[0].split(b" ", 2)[1]), headers, bytes(self._body), self._arrivals, self.left)
 
     def whole_before_a_reset(self) -> Answer | None:
         """Return an answer that is as long as it states: an error after it does not matter. None for another one."""
@@ -264,13 +282,24 @@ def _proxy(url: str) -> str:
     return proxy
 
 
-def _trust() -> dict[int, str]:
-    """Return the trusted authorities: $SSL_CERT_FILE and $SSL_CERT_DIR, or else certifi's and the system's folder."""
+def _trust(certificate: Path | None) -> dict[int, str]:
+    """Return the options for TLS: who is trusted, and who we are.
+
+    Trusted are $SSL_CERT_FILE and $SSL_CERT_DIR, or else certifi's authorities and the system's folder.
+    """
     file, folder = os.environ.get("SSL_CERT_FILE") or "", os.environ.get("SSL_CERT_DIR") or ""
     if not file and not folder:
         file, folder = certifi.where(), ssl.get_default_verify_paths().capath or ""
     try:
-        ssl.create_default_context(cafile=file or None, capath=folder or None)
+        context = ssl.create_default_context(cafile=file or None, capath=folder or None)
     except OSError as error:
         raise UsageError(f"$SSL_CERT_FILE is {file!r}, which holds no certificates that can be read") from error
-    return {option: value for option, value in ((pycurl.CAINFO, file), (pycurl.CAPATH, folder)) if value}
+    ours = str(certificate) if certificate else ""
+    try:
+        if ours:
+            context.load_cert_chain(ours, password="")  # an empty one, so that nobody is asked for it
+    except (OSError, ValueError) as error:
+        wrong = f"--client-certificate {ours!r} holds no certificate with its key that can be read: {error}"
+        raise UsageError(f"{wrong}; write both into one file in PEM, without a passphrase") from None
+    named = {pycurl.CAINFO: file, pycurl.CAPATH: folder, pycurl.SSLCERT: ours, pycurl.SSLKEY: ours}
+    return {option: value for option, value in named.items() if value}

@@ -2,13 +2,15 @@
 
 Many servers speak them (vLLM, llama.cpp, Ollama, SGLang, gateways), so every answer is checked. libcurl sends
 (tools/models/sending/post.py): DSPy's client and OpenAI's take milliseconds of CPU a call when many are in flight.
-Left out: images, audio, streams, and sending again (tools/models/call.py).
+Left out: images, audio, and sending again (tools/models/call.py).
 """
 
 import json
 import os
 import re
 import threading
+import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,13 +23,24 @@ import orjson
 from tools.models import faults, servers
 from tools.models.call import read_report
 from tools.models.prompting import Message
+from tools.models.sending import stream
 from tools.models.sending.gate import retry_after
 from tools.models.sending.post import Answer, Server, Unanswered
-from tools.models.spec import DEFAULTS, PROVIDERS, SECRET, SERVER_KEY, Settings, openai_account, secret
+from tools.models.spec import (
+    DEFAULTS,
+    PROVIDERS,
+    SECRET,
+    SERVER_KEY,
+    Settings,
+    header_values,
+    openai_account,
+    secret,
+)
 from tools.session import Shared
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
-LARGEST = 32 << 20  # bytes of an answer; three times what 100 vectors of 4,096 numbers have, written out
+# Bytes of an answer: three times what 100 vectors of 4,096 numbers have, written out. A stream has some 300 a token.
+LARGEST = 32 << 20
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
 
 Clean = Callable[[str], str]  # takes secrets out of a server's words
@@ -42,6 +55,7 @@ class Reply(NamedTuple):
     usage: Any  # as the server reports it; None where it does not
     reasoning: str = ""  # what it thought before, where the server shows that
     parts: Mapping[str, Any] = MappingProxyType({})  # of its message: what goes back with its calls
+    first: float | None = None  # seconds to the first token, where the answer was streamed
 
 
 class Unreadable(dspy.LMTransportError):
@@ -64,6 +78,9 @@ class Wire(Shared):
         place, elsewhere, self.variable = PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
         self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
         self.model, self.api, self.key, self._settings = model, settings.api, secret(self.variable), settings
+        self._headers = header_values(settings.headers)
+        long = [value for value in self._headers.values() if len(value) >= SECRET]  # others are words: a region, a team
+        self._secrets = [value for value in (self.key, *long) if value]
         self._needs_key = bool(provider)
         self.server = servers.known(self.url, model)
         self._server: Server | None = None  # made for the first request
@@ -110,26 +127,42 @@ class Wire(Shared):
             return json.dumps(request).encode()
 
     def send(
-        self, body: bytes, deadline: float, *, limit: int | None = None, tools: bool = False
+        self, body: bytes, deadline: float, *, limit: int | None = None, tools: bool = False, last: str = ""
     ) -> tuple[Reply, Mapping[str, str]]:
         """Send the request for a chat, with another `limit` of the answer perhaps; return the answer and its headers.
 
-        Raises as `post`, and Unreadable.
+        A stream is left after the line `last`, where it says all along what was used. Raises as `post`, or Unreadable.
         """
-        words = self.server.kind.limit if self.api == "chat" else ("max_output_tokens",)
-        answer = self.post(PATHS[self.api], dialect(body, words, limit), deadline, tools=tools)
-        reply = read(self.api, answer.body, self.model, clean=self.clean)
-        if len(self.key) >= SECRET:
-            calls = [{name: self.clean(text) for name, text in call.items()} for call in reply.tool_calls]
-            text, finish, reasoning = map(self.clean, (reply.text, reply.finish, reply.reasoning))
-            parts = json.loads(self.clean(json.dumps(dict(reply.parts))))
-            reply = Reply(text, calls, finish, reply.usage, reasoning, parts)
+        kind, chat, when = self.server.kind, self.api == "chat", self._settings.stream
+        streams = when == "on" or (when == "auto" and kind.stream)
+        more = stream.words(chat=chat, each=kind.stops == "stream") if streams else {}
+        made = dialect(body, kind.limit if chat else ("max_output_tokens",), limit, more)
+        enough = stream.enough(last) if more and last and kind.stops == "stream" else None
+        began = time.monotonic()
+        answer = self.post(PATHS[self.api], made, deadline, tools=tools, enough=enough)
+        reply = read(self.api, answer.body + stream.DONE if answer.left else answer.body, self.model, clean=self.clean)
+        if more and (place := stream.begins(answer.body)):
+            reply = reply._replace(first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began)
+        if max(map(len, self._secrets), default=0) >= SECRET:
+            hide = partial(self._hide, least=SECRET)
+            calls = [{name: hide(text) for name, text in call.items()} for call in reply.tool_calls]
+            text, finish, reasoning = map(hide, (reply.text, reply.finish, reply.reasoning))
+            parts = json.loads(hide(json.dumps(dict(reply.parts))))
+            reply = Reply(text, calls, finish, reply.usage, reasoning, parts, reply.first)
         return reply, answer.headers
 
-    def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False) -> Answer:
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        deadline: float,
+        *,
+        tools: bool = False,
+        enough: Callable[[bytes], bool] | None = None,
+    ) -> Answer:
         """Send any request, a GET without `body`; return its answer of status 200 by `deadline`. Raises LM errors."""
         try:
-            answer = self._connect().post(path, body, deadline=deadline)
+            answer = self._connect().post(path, body, deadline=deadline, enough=enough)
         except Unanswered as error:
             words = self.clean(str(error))
             if error.kind == "timeout":
@@ -149,12 +182,20 @@ class Wire(Shared):
                 if not self.key and self._needs_key:
                     raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
                 headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
-                self._server = Server(self.url, headers | openai_account(self.url), largest=LARGEST)
+                headers |= openai_account(self.url) | self._headers
+                certificate = self._settings.client_certificate
+                self._server = Server(self.url, headers, largest=LARGEST, certificate=certificate)
             return self._server
 
     def clean(self, text: str) -> str:
-        """Return a server's words without the key."""
-        return text.replace(self.key, "***") if self.key else text
+        """Return a server's words without the key, and without what is sent in headers."""
+        return self._hide(text, 0)
+
+    def _hide(self, text: str, least: int) -> str:
+        """Return `text` without the secrets that are sent, of `least` letters."""
+        for value in self._secrets:
+            text = text.replace(value, "***") if len(value) >= least else text
+        return text
 
 
 def merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,11 +207,14 @@ def merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def dialect(body: bytes, words: Sequence[str], limit: int | None = None) -> bytes:
-    """Return a request for a chat with the limit of its answer, or another one, in the `words` of a server."""
+def dialect(body: bytes, words: Sequence[str], limit: int | None = None, more: Mapping[str, Any] = {}) -> bytes:
+    """Return a request for a chat with the limit of its answer, or another one, in the `words` of a server.
+
+    `more` is what else is asked of the server; what the request itself says of that counts.
+    """
     head, model, rest = body.partition(b'"model":')  # before it are limits; parsing all would cost too much
     limits = orjson.loads(head.rstrip(b", ") + b"}")
-    said = dict.fromkeys(words, limit or limits["max_tokens"]) if limits.get("max_tokens") else {}
+    said = {**more, **(dict.fromkeys(words, limit or limits["max_tokens"]) if limits.get("max_tokens") else {})}
     return (orjson.dumps(said)[:-1] + b"," if said else b"{") + model + rest
 
 
@@ -201,13 +245,17 @@ def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
 def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
     """Parse a body with status 200. Unreadable when it is no JSON, an LM error where it reports one."""
     try:
+        streamed = stream.is_stream(data)
+        text = stream.events_json(data) if streamed else data
         try:
-            answer = orjson.loads(data)
+            answer = orjson.loads(text)
         except ValueError:
-            if b"\\ud" not in data.lower():
+            if b"\\ud" not in text.lower():
                 raise
-            answer = json.loads(data)  # halves of surrogate pairs, which are no UTF-8: models write them
-    except (ValueError, RecursionError) as error:
+            answer = json.loads(text)  # halves of surrogate pairs, which are no UTF-8: models write them
+        if streamed:
+            answer = stream.join(answer)
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
         start = _start(data, 80, clean)
         raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
     if reported := _reported(answer):

@@ -1,0 +1,108 @@
+"""Streamed answers, read into what the server would have sent in one piece.
+
+A stream is kept as it comes and read once, when it is whole: to parse each piece on its way would cost more than all
+else that is done for a call. Left out: more than one choice, and data of an event in several lines.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+DONE = b"data: [DONE]\n\n"
+_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_DATA = re.compile(rb"^data: ?([^\r\n]+)", re.MULTILINE)
+_SAID = re.compile(rb'"(?:content|reasoning_content|reasoning|refusal|arguments|text|delta)": ?"[^"]')
+_CONTENT = re.compile(rb'"content": ?"((?:[^"\\]|\\.)+)"')
+_USAGE = re.compile(rb'"usage": ?\{')
+_GROWING = ("arguments", "text", "summary")  # texts within a tool call, or a piece of reasoning, that come in parts
+_ENDS = ("response.completed", "response.incomplete", "response.failed")
+
+
+def words(*, chat: bool, each: bool) -> dict[str, Any]:
+    """Return what asks for a stream with what was used at its end, or with `each` of its events."""
+    usage = {"include_usage": True} | ({"continuous_usage_stats": True} if each else {})
+    return {"stream": True} | ({"stream_options": usage} if chat else {})
+
+
+def is_stream(body: bytes) -> bool:
+    """Whether a body is a stream of events; a server that was asked for one may send its answer in one piece."""
+    return body[:100].lstrip().startswith(_STARTS)
+
+
+def events_json(body: bytes) -> bytes:
+    """Return the events of a stream as one JSON array, with null for the mark of its end."""
+    events = [found[1] for found in _DATA.finditer(body)]
+    return b"[" + b",".join([b"null" if event.strip() == b"[DONE]" else event for event in events]) + b"]"
+
+
+def begins(body: bytes) -> int:
+    """Return the byte up to which a stream has said something: text, thought or the arguments of a tool; 0 for none."""
+    found = _SAID.search(body) if is_stream(body) else None
+    return found.end() if found else 0
+
+
+def join(events: Sequence[Any]) -> dict[str, Any]:
+    """Return the answer that the events of a stream make up, with "error" for one that has or meets an error."""
+    usage, finish, message, texts = None, None, dict[str, Any](), defaultdict[str, list[str]](list)
+    for event in events:
+        if event is None:
+            finish = finish or "stop"
+            continue
+        if event.get("type") in _ENDS:
+            response: dict[str, Any] = event["response"]
+            return response
+        usage = event.get("usage") or usage
+        if error := event.get("error") or (event if event.get("type") == "error" else None):
+            return {"error": error, "usage": usage}
+        for choice in event.get("choices") or ():
+            finish = choice.get("finish_reason") or finish
+            for name, value in (choice.get("delta") or choice.get("message") or {}).items():
+                if isinstance(value, str) and name != "role":
+                    texts[name].append(value)
+                else:
+                    _add(message, {name: value})
+    if not finish:
+        return {"error": "the answer broke off", "usage": usage}
+    message |= {name: "".join(parts) for name, parts in texts.items()}
+    return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
+
+
+def _add(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    for name, value in piece.items():
+        if isinstance(value, dict):
+            _add(whole.setdefault(name, {}), value)
+        elif isinstance(value, list):
+            items = whole.setdefault(name, [])
+            for one in value:
+                _add(_same(items, one), one)
+        elif name in _GROWING and isinstance(value, str):
+            whole[name] = whole.get(name, "") + value
+        elif value not in (None, ""):
+            whole[name] = value
+
+
+def _same(items: list[dict[str, Any]], piece: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the item that a piece goes on with; some servers number all calls of an answer 0, or none."""
+    for item in items[::-1]:
+        index, identity = piece.get("index"), piece.get("id")
+        if index is not None and index == item.get("index") and (not identity or identity == item.get("id", identity)):
+            return item
+    new: dict[str, Any] = {}
+    items.append(new)
+    return new
+
+
+def enough(marker: str) -> Callable[[bytes], bool]:
+    """Return what tells, given the pieces of a stream one by one, whether it may be left.
+
+    It may after a line of the content that is the `marker`, behind a whole event that says what was used.
+    """
+    line, tail = b"\\n" + marker.encode(), b""
+
+    def is_enough(piece: bytes) -> bool:
+        nonlocal tail
+        tail = (tail + b"".join(_CONTENT.findall(piece)))[-200:]
+        return line in tail and piece.endswith(b"\n\n") and bool(_USAGE.search(piece))
+
+    return is_enough
