@@ -12,7 +12,7 @@ import json
 import shlex
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import dspy
@@ -22,7 +22,7 @@ from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownNa
 from tools.models import faults
 from tools.models.answers import Answer
 from tools.models.call import Caller, Send
-from tools.models.lm import LanguageModel, Model, Settings, connect
+from tools.models.lm import LanguageModel, Settings, connect
 from tools.models.prompting import UnusableAnswer
 from tools.models.sending.wire import Wire
 from tools.models.spec import check_key, parse, read_keys
@@ -30,21 +30,16 @@ from tools.models.terms import Budget, Patience, Terms
 from tools.options import add_options, from_options, words
 from tools.records import total
 
-REQUESTS = 8  # at most: an answer may be asked for again, and a request sent again
-TOKENS = 1024  # of an answer at most
-PATIENCE = Patience(attempts=2, call=120.0)  # some servers load a model when it is first asked
+REQUESTS = 6  # at most, as an answer that cannot be used is asked for again
+TOKENS = 512  # of an answer at most, without --max-tokens: a model that thinks takes some hundred for these
+PATIENCE = Patience(attempts=1, call=120.0)  # some servers load a model when it is first asked
 LISTING = 5.0  # seconds
 
-WORKS = "works"
+WORKS, CUT = "works", "cut off"  # how what is said of a call begins; other words say what is wrong
 
 _TEXT = "The ferry to the island sails twice a day, but never in a storm."
 _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
-_TOPIC = {
-    "type": "object",
-    "properties": {"topic": {"type": "string"}},
-    "required": ["topic"],
-    "additionalProperties": False,
-}
+_TOPIC = {"properties": {"topic": {"type": "string"}}, "required": ["topic"], "additionalProperties": False}
 
 
 class _Noting(Caller):
@@ -82,42 +77,49 @@ def command(arguments: argparse.Namespace) -> int:
         if not found["models"]:
             raise RunIncomplete(f"{url} lists no models; see whether it is there, and add /v1 where that is missing")
     else:
-        model = connect(spec, Terms(budget=Budget(calls=REQUESTS), patience=PATIENCE), settings=settings)
-        check_key(spec)
-        found = check(model, settings)
+        found = check(spec, settings)
     lines = [f"{name.replace('_', ' '):<22}{_show(value)}" for name, value in found.items()]
     put_out(json.dumps(found) + "\n" if arguments.json else "\n".join(lines) + "\n")
     return 0
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, bool):
-        return "seen" if value else "none seen"
     if isinstance(value, list):
         return ", ".join(map(clean, value))
     return "unknown" if value is None else clean(value) if isinstance(value, str) else f"{value:,}"
 
 
-def check(model: Model, settings: Settings) -> dict[str, Any]:
+def check(spec: str, settings: Settings) -> dict[str, Any]:
     """Return what works with a model, and what was found. ProviderRefused or RunIncomplete where it does not answer."""
+    terms = Terms(budget=Budget(calls=REQUESTS), patience=PATIENCE)
+    limit = connect(spec, terms, settings=settings).settings["max_tokens"]
+    check_key(spec)
+    model = connect(spec, terms, settings=replace(settings, max_tokens=settings.max_tokens or min(limit, TOKENS)))
     lm, listed = model.lm, model.lm.window
-    lm.caller = caller = _Noting(lm.model, model.terms, model.price)
+    lm.caller = caller = _Noting(**{one.name: getattr(lm.caller, one.name) for one in fields(lm.caller)})
     lm.meet()
-    limit = lm.kwargs.get("max_tokens") or 4096
-    lm.kwargs["max_tokens"] = min(limit, TOKENS)
-    found = dict[str, Any](model=model.name)
+    structured, found = lm.structured, dict[str, Any](model=spec)
     with model.active():
         for name, ask in (("chat", _chat), ("tools", _call_tool), ("schema", _fill_schema)):
             try:
                 found[name] = ask(lm)
             except UnusableAnswer as error:
-                found[name] = f"it answers, but not in the form asked for: {error}"
+                found[name] = f"answered, but not in the form asked for: {error}"
             except (dspy.LMError, ProviderRefused) as error:
                 if not caller.answers:
-                    raise _refusal(model.name, error, lm.wire) from None
+                    raise _refusal(spec, error, lm.wire) from None
                 found[name] = _line(error)
+            else:
+                if found[name] != WORKS and (last := caller.answers[-1]).finish == "length":
+                    found[name] = f"{CUT} after {last.usage.output_tokens:,} tokens"
+    if settings.structured == "auto" and structured != (found["schema"] == WORKS) and CUT not in found["schema"]:
+        settings = replace(settings, structured="off" if structured else "on")
+    if lm.window and limit > lm.window // 2:  # it would leave little room for prompts
+        settings = replace(settings, max_tokens=lm.window // 4)
+    run = "sextant run --program multihop --task congress --limit 3 --lm"
     used, seconds = total(one.usage for one in caller.answers), sum(one.seconds for one in caller.answers)
-    first = [one for one in (getattr(answer, "first", None) for answer in caller.answers) if one is not None]
+    first = list[float]()
+    thinks = any(one.reasoning for one in caller.answers)
     return found | {
         "server": lm.server.kind.name or None,
         "window": lm.window,
@@ -125,14 +127,13 @@ def check(model: Model, settings: Settings) -> dict[str, Any]:
         "longest_answer": limit,
         "sent_as": " and ".join(lm.server.kind.limit),
         "price": str(model.price) if model.price else None,
-        "reasoning": any(one.reasoning or one.usage.reasoning_tokens for one in caller.answers),
-        "reasoning_tokens": used.reasoning_tokens,
+        "reasoning_tokens": used.reasoning_tokens or (None if thinks else 0),
         "first_token_seconds": round(min(first), 3) if first else None,
         "tokens_a_second": round(used.output_tokens / (seconds - sum(first)), 1) if used.output_tokens else None,
-        "requests": model.terms.budget.calls,
+        "requests": terms.budget.calls,
         "tokens_in": used.input_tokens,
         "tokens_out": used.output_tokens,
-        "first_run": _recommend(model, settings, limit, schema=found["schema"] == WORKS),
+        "first_run": shlex.join((*run.split(), spec, *words(settings))),
     }
 
 
@@ -148,7 +149,7 @@ def _call_tool(lm: LanguageModel) -> str:
 
 
 def _fill_schema(lm: LanguageModel) -> str:
-    schema = {"name": "answer", "strict": True, "schema": _TOPIC}
+    schema = {"name": "answer", "strict": True, "schema": {"type": "object"} | _TOPIC}
     messages = [{"role": "user", "content": f"Name the topic of this text, in a JSON object. {_TEXT}"}]
     [answer] = lm(messages=messages, response_format={"type": "json_schema", "json_schema": schema})
     text = answer["text"] if isinstance(answer, dict) else answer
@@ -158,17 +159,7 @@ def _fill_schema(lm: LanguageModel) -> str:
     return f"its answer is not by the schema: {text[:60]!r}"
 
 
-def _recommend(model: Model, settings: Settings, limit: int, *, schema: bool) -> str:
-    """Return the command for a first run, with the options that are given or needed."""
-    if settings.structured == "auto" and schema != model.lm.server.kind.schema:
-        settings = replace(settings, structured="on" if schema else "off")
-    if model.lm.window and limit > model.lm.window // 2:  # it would leave little room for prompts
-        settings = replace(settings, max_tokens=model.lm.window // 4)
-    run = "sextant run --program multihop --task congress --limit 3 --lm"
-    return shlex.join((*run.split(), model.name, *words(settings)))
-
-
-def _refusal(spec: str, error: Exception, wire: Wire | None = None) -> SextantError:
+def _refusal(spec: str, error: Exception, wire: Wire | None) -> SextantError:
     """Return the error for a model that does not answer at all, with the nearest names that its server has."""
     if faults.fault(error) != "refused":
         return RunIncomplete(f"{spec} does not answer: {_line(error)}")
@@ -186,7 +177,7 @@ def _list_models(wire: Wire) -> list[str]:
 
 
 def _line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    return " ".join(str(error).split())[:300]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def test_what_works_and_what_is_needed_is_told_and_the_command_that_it_recommend
     assert (found["chat"], found["server"], found["window"]) == ("works", "vllm", 4096)
     assert found["tools"].startswith("it calls no tool") and "not by the schema" in found["schema"]
     assert found["requests"] == len(bad.tries) and found["tokens_out"] > 0 and found["tokens_a_second"] > 0
-    assert {one.body.get("max_tokens", one.body.get("max_completion_tokens")) for one in bad.tries} == {1024}
+    assert {one.body.get("max_tokens", one.body.get("max_completion_tokens")) for one in bad.tries} == {512}
     words = shlex.split(found["first_run"])
     assert words[-6:] == ["--seed", "3", "--max-tokens", "1024", "--structured", "off"]
     assert run(*words[2:], "--dry-run").code == 0
