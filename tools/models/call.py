@@ -69,7 +69,6 @@ class Caller(Shared):
     keeps_prompts: bool = False  # whether requests are kept beside their answers
     schemas: str = "off"  # "on", or "auto": whether signatures are sent as JSON schemas; until the model refuses one
     output_tokens: float = 500.0  # of an answer: a guess at first, then a running mean
-    longest: float = float("inf")  # seconds of a call, where the patience of the run is no less
     window: int | None = None  # tokens of prompt and answer together; None where it is not known
 
     def __post_init__(self) -> None:
@@ -160,7 +159,7 @@ class Caller(Shared):
         started = time.monotonic()  # the budget may have let it wait since it entered
         try:
             with booking():
-                sent = send(min(started + min(self.longest, terms.patience.call), DEADLINE.get()))
+                sent = send(min(started + terms.patience.call, DEADLINE.get()))
             usage = self.usage_of(sent.usage)
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):

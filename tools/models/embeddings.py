@@ -28,7 +28,6 @@ from tools.models.terms import Terms
 from tools.records import Usage
 
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
-TIMEOUT = 120.0  # seconds for a whole answer, where the patience of the run is no less
 
 
 class NotAccepted(ValueError):
@@ -71,7 +70,7 @@ class Embeddings:
         http = httpx.Client(transport=_Transport(self._wire), follow_redirects=False)
         self._client = OpenAI(api_key="none", base_url=self._wire.url, max_retries=0, http_client=http)
         self.terms = terms
-        self.caller = Caller(self.name, terms, cost=cost, output_tokens=0.0, longest=TIMEOUT)
+        self.caller = Caller(self.name, terms, cost=cost, output_tokens=0.0)
 
     def embed(self, texts: Sequence[str], *, kept: bool = True) -> tuple[list[NDArray[np.float32]], Usage]:
         """Return a vector for each of a few texts that are not blank, in order, and what they cost, which is booked.
@@ -126,6 +125,8 @@ class Embeddings:
         vectors = [_numbers(getattr(entry, "embedding", None)) for entry in entries]
         dimension = self.dimension or vectors[0].size
         for vector in vectors:
+            if vector.ndim > 1:
+                raise ValueError("gave a vector for each token and not for each text; have it pool them")
             if vector.shape != (dimension,) or not dimension:
                 raise ValueError(f"gave a vector of {vector.size} numbers where {dimension} are expected")
         return vectors

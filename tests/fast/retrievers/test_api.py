@@ -242,7 +242,7 @@ def test_only_what_is_said_of_the_text_is_its_fault_and_every_request_has_an_end
     embedder.documents(["a text"])
     bad.script = always(fault)
     seconds = 0.05 if error is RunIncomplete else 30.0  # what is an answer may come late on a slow machine
-    monkeypatch.setattr(embedder._api.caller, "longest", seconds)
+    monkeypatch.setattr(embedder._api.terms, "patience", Patience(first=0.0, call=seconds))
     with pytest.raises(error) if error else nullcontext():
         embedder.queries([Search("a query")])
 
@@ -294,6 +294,7 @@ def test_floats_are_taken_where_base64_was_asked_for(server):
         (lambda data: data[0].update(embedding="!"), "0 numbers where 24"),
         (lambda data: data[0].update(embedding=None), "1? ?numbers where 24"),
         (lambda data: data[0].update(embedding=[1.0] * 25), "25 numbers where 24"),
+        (lambda data: data[0].update(embedding=[[1.0] * 24] * 3), "a vector for each token"),
     ],
 )
 def test_an_answer_that_is_not_one_vector_a_text_is_data_that_is_damaged(server, change, message):
