@@ -47,7 +47,7 @@ def write(source: Source, folder: Path) -> list[str]:
 
 def _schemas() -> dict[str, pa.Schema]:
     text, texts, whole, number = pa.string(), pa.list_(pa.string()), pa.int64(), pa.float64()
-    usage = dict.fromkeys(USED[:3], whole) | dict.fromkeys(USED[3:], number)
+    usage = dict.fromkeys(USED[:4], whole) | dict.fromkeys(USED[4:], number)
     values = pa.list_(pa.struct({"metric": text, "value": number}))
     relevant = pa.struct({"unit": text, "grade": number, "place": whole, "lost_as": text})
     step = {"tool": text, "argument": text, "doc_ids": texts, "hop": whole, "started": number, "seconds": number}
@@ -95,7 +95,7 @@ def _run(source: Source) -> dict[str, Any]:
     return {
         **{key: named.get(key, config.get(key)) for key in (*_ABOUT, "depth")},  # data: no folder of the user's machine
         **{key: run.scores[key] for key in ("queries", "failed")},
-        **{key: run.scores["usage"].get(key) for key in USED},
+        **{key: run.scores["usage"].get(key, 0) for key in USED},
         "means": [{"metric": name, "value": one["mean"]} for name, one in run.scores["metrics"].items()],
         "config": compact({key: value for key, value in config.items() if key != "provenance"}),
     }

@@ -77,7 +77,7 @@ class System:
         queries = sum(run.scores["queries"] for run in self.runs)
         row: Result = {"run": self.name, "queries": queries, "failed": sum(run.scores["failed"] for run in self.runs)}
         for key in USED:
-            used = [run.scores["usage"][key] for run in self.runs if run.usage_known]
+            used = [run.scores["usage"].get(key, 0) for run in self.runs if run.usage_known]
             known = len(used) == len(self.runs) and None not in used
             row[f"{key}_per_query"] = sum(used) / queries if known else None
         return row

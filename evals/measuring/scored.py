@@ -33,7 +33,7 @@ Column = dict[str, float | None]  # query_id -> value of one metric, None where 
 # What two runs must share for their difference to be that of the systems; beside these, the judgements that lead.
 CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
 ABOUT, NAMED = ("task", "data", "split", "judgements"), ("program", "retriever", "lm")  # what results say of a run
-USED = ("calls", "input_tokens", "output_tokens", "paid_usd", "list_usd")
+USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
 _COMPILED = "compiled"  # where compilations lie beside the runs; their folders have other files
 
 

@@ -125,6 +125,7 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> Grid:
     cells = []
     for label, row in zip(labels, rows, strict=True):
         used = [number(row[f"{key}_per_query"], "{:,.1f}") for key in ("calls", "input_tokens", "output_tokens")]
+        used[-1] += f" ({thinking:,.1f} thinking)" if (thinking := row["reasoning_tokens_per_query"]) else ""
         used += [number(row[f"{key}_per_query"], "${:.5f}") for key in ("paid_usd", "list_usd")]
         cells.append([label, *used, f"{row['failed']} of {row['queries']}"])
     return Grid("a query cost on average", heads, cells, note=task)

@@ -267,9 +267,12 @@ def _kinds(counts: dict[str, int]) -> str:
 
 def _used(usage: dict[str, Any]) -> str:
     cached, thinking = usage.get("cached_tokens"), usage.get("reasoning_tokens")
-    parts = [f", {usage['input_tokens']} tokens in" + (f" ({cached} cached by the provider)" if cached else "")]
-    parts.append(f"{usage['output_tokens']} out" + (f" ({thinking} of them thinking)" if thinking else ""))
     paid, listed = usage["paid_usd"], usage["list_usd"]
+    # What answers of runs before would have cost is in the list price, too.
+    told = None not in (paid, listed) and not (usage.get("cached_calls") or usage.get("cached"))
+    saved = f", which saved ${listed - paid:.4f}" if told and listed > paid else ""
+    parts = [f", {usage['input_tokens']} tokens in" + (f" ({cached} cached by the provider{saved})" if cached else "")]
+    parts.append(f"{usage['output_tokens']} out" + (f" ({thinking} of them thinking)" if thinking else ""))
     price = "price unknown" if listed is None else f"${listed:.4f}"
     both = None not in (paid, listed) and f"${paid:.4f}" != price
     parts.append(f"${paid:.4f} paid, {price} at list price" if both else price)

@@ -12,18 +12,16 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from functools import cache, cached_property, partial, wraps
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dspy
-import httpx
 import orjson
-from dspy.clients.lm import litellm_completion
 
 from tools import session
 from tools.console import in_thread, say
@@ -52,6 +50,7 @@ from tools.text import TermStatistics
 
 if TYPE_CHECKING:
     from tools.models.prices import Price
+    from tools.models.sending.others import Others
     from tools.models.sending.wire import Reply, Wire
 
 # Settings that are in a config beside these, and those that say how something is sent.
@@ -87,6 +86,7 @@ class LanguageModel(dspy.LM):
         self.terms, self.wire, self._server = terms, wire, _server(model)
         self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
         self.caller.window = window
+        self.others: Others | None = None  # what else a provider of LiteLLM's needs
         self.tools: Any = wire  # where it takes tool calls in the protocol's form; None where it does not
         self.repeats = terms.repeats  # whether an equal request in a session is the same call, not another sample
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
@@ -194,7 +194,8 @@ class LanguageModel(dspy.LM):
             left = max(1.0, math.ceil(deadline - time.monotonic()))
             kwargs = {**kwargs, "timeout": min(left, self.terms.patience.call)}
         try:
-            sent = _in_time(lambda: ask(kwargs), deadline)
+            with self.others.refuse_redirects() if self.others else nullcontext():
+                sent = _in_time(lambda: ask(kwargs), deadline)
         except Exception as error:  # noqa: BLE001  # a provider's library may raise anything; it is raised again
             raise faults.from_litellm(error) from None
         if not sent.outputs:
@@ -202,7 +203,9 @@ class LanguageModel(dspy.LM):
         return sent._replace(outputs=[_without_keys(output) for output in sent.outputs])
 
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Sent:
-        with dspy.track_usage() as tracker, refuse_redirects():
+        if self.others and messages:
+            messages = self.others.mark(messages)
+        with dspy.track_usage() as tracker:
             outputs = super().__call__(prompt, messages=messages, **kwargs)
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]
         thoughts = [output.get("reasoning_content") for output in outputs if isinstance(output, dict)]
@@ -210,18 +213,11 @@ class LanguageModel(dspy.LM):
         return Sent(outputs, _FINISH.get(), usage, {}, reasoning)
 
     def _by_litellm(self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]) -> Sent:
-        from tools.models.sending.wire import read  # not for the engine without a model
-
-        # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is missing.
-        said = [one if one["content"] else one | {"content": None} for one in messages]
-        # Looking for tools of its MCP gateway, it imports a package that it comes without.
-        asked = {"model": self.model, "messages": said, "tools": [*tools], "_skip_mcp_handler": True, **kwargs}
+        assert self.others
         try:
-            with refuse_redirects():
-                answered = litellm_completion(asked, num_retries=0).model_dump_json()
+            reply = self.others.converse(messages, tools, kwargs)
         except Exception as error:
             raise self._wrap_litellm_exception(error) from error
-        reply = read("chat", answered.encode(), self.model)
         return Sent([_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET))
 
     def _answer(
@@ -388,7 +384,7 @@ def connect(
 
 def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     from tools.models import prices  # not for the engine without a model
-    from tools.models.sending.wire import Wire  # as above
+    from tools.models.sending import others, wire  # as above
 
     name, url = parse(spec)
     check_provider(name, url)
@@ -402,9 +398,9 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
             temperature = 0.0
     chosen = {name: getattr(settings, name) for name in ("seed", "reasoning_effort", "top_p", "stop")}
     options: dict[str, Any] = {name: value for name, value in chosen.items() if value not in (None, ())}
-    wire = None
+    ours = None
     if is_openai(name, url):
-        wire = Wire(name.partition("/")[2], url, provider="" if url else "openai", settings=settings)
+        ours = wire.Wire(name.partition("/")[2], url, provider="" if url else "openai", settings=settings)
     else:
         if settings.client_certificate:
             raise UsageError(f"--client-certificate is not for {spec}; name the file in $SSL_CERTIFICATE instead")
@@ -412,12 +408,17 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
             options["model_type"] = "responses"
         options |= {"extra_body": dict(settings.extra_body)} if settings.extra_body else {}
         options |= {"extra_headers": header_values(settings.headers)} if settings.headers else {}
+    if settings.reasoning_tokens:
+        named = {"reasoning_tokens": settings.reasoning_tokens}
+        options |= named if ours else others.limit_reasoning(name, settings.reasoning_tokens)
+        temperature = temperature if ours else settings.temperature  # Anthropic takes thinking with none but 1
     limit = settings.max_tokens or prices.longest_answer(spec, terms.prices, reasons=temperature is None)
     limit += settings.reasoning_tokens or 0
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
     cost = prices.price(spec, terms.prices)
-    made = LanguageModel(name, terms, cost=cost, wire=wire, limit=limit, **options)
+    made = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
     made.caller.schemas = settings.structured
+    made.others = None if ours else others.Others(name)
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
         made.tools = made.tools or True
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
@@ -435,32 +436,3 @@ def _server(name: str) -> str:
     provider = name.partition("/")[0].upper()
     ends = ("_BASE", "_URL", "_ENDPOINT", "_HOST")
     return " ".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(provider) and k.endswith(ends))
-
-
-# LiteLLM's clients follow redirects, and there is no setting for it. httpx takes off one header of keys on the way to
-# another host, `Authorization`; `x-api-key`, `api-key` and `x-goog-api-key` go along, and so does the prompt.
-_STAYS: ContextVar[bool] = ContextVar("stays", default=False)
-
-
-@contextmanager
-def refuse_redirects() -> Iterator[None]:
-    """Keep all clients of httpx from following redirects in the block."""
-    _patch_httpx()
-    token = _STAYS.set(True)
-    try:
-        yield
-    finally:
-        _STAYS.reset(token)
-
-
-@cache
-def _patch_httpx() -> None:
-    def staying(send: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(send)
-        def sent(client: Any, request: httpx.Request, **options: Any) -> Any:
-            return send(client, request, **options | ({"follow_redirects": False} if _STAYS.get() else {}))
-
-        return sent
-
-    for client in (httpx.Client, httpx.AsyncClient):
-        client.send = staying(client.send)  # type: ignore[method-assign]

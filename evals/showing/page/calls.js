@@ -55,7 +55,7 @@ function withoutCalls(steps, run) {
 
 /** What was sent and what came back. */
 function callView(call) {
-  const { input_tokens: sent = 0, output_tokens: received = 0 } = call.usage ?? {};
+  const { input_tokens: sent = 0, output_tokens: received = 0, reasoning_tokens: thinking = 0 } = call.usage ?? {};
   return el(
     "div",
     { class: "call" },
@@ -65,7 +65,7 @@ function callView(call) {
       facts([
         foreign(call.model),
         seconds(call.seconds),
-        `${plural(sent, "token")} sent, ${count(received)} received`,
+        `${plural(sent, "token")} sent, ${count(received)} received${thinking > 0 ? ` (${count(thinking)} thinking)` : ""}`,
         foreign(`ended: ${call.finish || "unknown"}`),
         call.at > 0 && `${new Date(call.at * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`,
         idOf(call.key),

@@ -37,6 +37,7 @@ function usageWords(usage) {
   return [
     plural(usage.calls, "call"),
     tokens > 0 && plural(tokens, "token"),
+    usage.reasoning_tokens > 0 && `${count(usage.reasoning_tokens)} thinking`,
     usage.repairs > 0 && plural(usage.repairs, "repair"),
     usage.list_usd === null ? "price unknown" : usage.list_usd > 0 && usd(usage.list_usd),
   ].filter(Boolean);

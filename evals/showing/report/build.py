@@ -91,8 +91,9 @@ def _runs_table(groups: Sequence[Group]) -> Words:
         cost = ["unknown"] * 3  # of an imported run
         if run.usage_known:
             price = None if usage["list_usd"] is None else usage["list_usd"] / many
-            tokens = usage["input_tokens"] + usage["output_tokens"]
-            cost = [f"{usage['calls'] / many:,.1f}", f"{tokens / many:,.0f}", number(price, "${:.5f}")]
+            tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / many:,.0f}"
+            tokens += f" ({thinking / many:,.0f} thinking)" if (thinking := usage.get("reasoning_tokens")) else ""
+            cost = [f"{usage['calls'] / many:,.1f}", tokens, number(price, "${:.5f}")]
         exact = [config["task"], config["data_fingerprint"], scores["judgements"]]
         exact += [str(config["retriever"].get("with", "")), config["lm"]["name"], str(config.get("code", ""))]
         rows.append([str(group.system(run)), *known, *cost, run.name, *exact])

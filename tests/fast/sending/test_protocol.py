@@ -1,6 +1,7 @@
 """OpenAI's two protocols, held to OpenAI's own client and types; and whatever servers make of them."""
 
 import json
+import time
 
 import dspy
 import openai
@@ -8,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tools.models import faults
+from tools.models import faults, lm
 from tools.models.sending.post import Answer
 from tools.models.sending.wire import Reply, Unreadable, Wire, dialect, failure, read
-from tools.models.spec import Settings
+from tools.models.servers import KINDS
+from tools.models.spec import Server, Settings
 
 
 def body(api, *request):
@@ -137,6 +139,38 @@ def test_what_the_user_sets_reaches_the_request_and_nothing_else_does(asked, run
     assert {name: value for name, value in ours.items() if name not in ("model", "messages")} == SETTABLE[asked][0]
     others = {name: value for name, value in others.items() if name not in ("model", "input")}
     assert others == SETTABLE[asked][1] | {"store": False}
+
+
+def test_a_limit_of_reasoning_is_where_the_server_has_it_and_else_refused_before_a_call(run, server):
+    arguments = ("--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", server.spec)
+    refused = run(*arguments, "--reasoning-tokens", 500)
+    assert refused.code == 2 and "--extra-body" in refused.err and not server.requests
+    server.answer = lambda prompt: {"raw": "yes"}
+    asked = [{"role": "user", "content": "?"}]
+    found = {
+        "vllm": {"thinking_token_budget": 500},
+        "openrouter": {"reasoning": {"max_tokens": 500}},
+        "gemini": {"extra_body": {"google": {"thinking_config": {"thinking_budget": 500}}}},
+    }
+    for kind, words in found.items():
+        wire = Wire("tiny", server.spec.partition("@")[2], settings=Settings(reasoning_tokens=500, stream="off"))
+        wire.server = Server(KINDS[kind])
+        wire.send(wire.body(asked, (), {"reasoning_tokens": 500}), time.monotonic() + 30)
+        assert server.requests[-1] == {"model": "tiny", "messages": asked} | words
+
+
+def test_two_queries_of_a_predictor_begin_alike_and_the_beginning_is_marked_for_a_cache_that_needs_it(server):
+    predict = dspy.Predict("description -> text")
+    predict.demos = [{"description": "a long one " * 1000, "text": "yes"}]
+    for name in ("tiny", "anthropic/claude-sonnet-4.5"):
+        model = lm.connect(server.spec.replace("tiny", name))
+        model.lm.wire.server = Server(KINDS["openrouter"])
+        with model.active():
+            predict(description="crabs"), predict(description="squids")
+        ours, others = (list(request["messages"]) for request in server.requests[-2:])
+        assert [one["role"] for one in ours] == ["system", "user", "assistant", "user"]
+        assert ours[:-1] == others[:-1] and ours[-1] != others[-1]
+        assert ("cache_control" in str(ours[2])) == (name != "tiny") and "cache_control" not in str(ours[3])
 
 
 def test_a_seed_reaches_the_request_and_is_refused_where_the_protocol_has_none(run, server):

@@ -13,6 +13,7 @@ from openai_server import Failure, OpenAIServer, sensible
 
 from tools.models import faults, lm
 from tools.models.prices import price
+from tools.models.sending.others import Others
 from tools.models.terms import Patience, Terms
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
@@ -62,13 +63,16 @@ def test_an_agent_calls_tools_of_other_providers_and_its_signed_thoughts_go_back
 
     server.reply = reply
     ask = ("--program", "react", *MULTIHOP[2:], "--lm", "anthropic/claude-sonnet-4-5", "--limit", "1", "--json")
-    result = run(*ask)
+    result = run(*ask, "--reasoning-tokens", "1500")
     assert result.code == 0 and result.json["usage"]["calls"] == 2 and result.json["usage"]["paid_usd"] > 0
     first, second = server.requests
     assert {tool["name"] for tool in first["tools"]} == {"search", "read", "select", "finish"}
+    assert first["thinking"] == {"type": "enabled", "budget_tokens": 1500} and "temperature" not in first
     back, found = second["messages"][1:]
     assert [part["type"] for part in back["content"]] == ["thinking", "tool_use"]
     assert back["content"][0] == thought | {"thinking": "Hm, ***."} and found["content"][0]["tool_use_id"] == "t_search"
+    assert "cache_control" in str(found) and "cache_control" not in str(first), "the first is short"
+    assert run(*ask[:-4], "groq/x", "--reasoning-tokens", "5").code == 2 and len(server.requests) == 2
 
 
 def test_what_fails_is_sent_again_by_us_and_by_nobody_below(run, litellm):
@@ -165,7 +169,7 @@ def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, e
 def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
     bad.script = always(moved(elsewhere.url))
     asked = {"model": SPEC, "messages": [{"role": "user", "content": "?"}], "api_base": bad.url, "num_retries": 0}
-    with lm.refuse_redirects(), pytest.raises(library.APIError):
+    with Others.refuse_redirects(), pytest.raises(library.APIError):
         asyncio.run(library.acompletion(**asked))
     assert bad.tries and not elsewhere.tries
 

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import dspy
 import orjson
 
+from tools.errors import UsageError
 from tools.models import faults, servers
 from tools.models.call import read_report
 from tools.models.prompting import Message
-from tools.models.sending import stream
+from tools.models.sending import marks, stream
 from tools.models.sending.gate import retry_after
 from tools.models.sending.post import Answer, Server, Unanswered
 from tools.models.spec import (
@@ -93,6 +94,18 @@ class Wire(Shared):
             kept |= {"kind": self.server.kind.name, "window": self.server.window}
         elif "kind" in kept:
             self.server = replace(self.server, kind=servers.KINDS[kept["kind"]], window=kept["window"])
+        self._find_limit()
+
+    def _find_limit(self) -> tuple[str, ...]:
+        """Return where this server has --reasoning-tokens; UsageError where it is asked for and there is no place."""
+        path = self.server.kind.reasoning if self.api == "chat" else ()
+        if self._settings.reasoning_tokens and not path:
+            raise UsageError(
+                f"--reasoning-tokens: {self.model} at {self.url} takes no such limit, as far as is known; --max-tokens "
+                "bounds reasoning and answer together, --reasoning-effort asks for less of it, and --extra-body sends "
+                "what the server itself calls it"
+            )
+        return path
 
     def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
         """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
@@ -133,6 +146,7 @@ class Wire(Shared):
 
         A stream is left after the line `last`, where it says all along what was used. Raises as `post`, or Unreadable.
         """
+        body = self._adapt(body, tools=tools)
         kind, chat, when = self.server.kind, self.api == "chat", self._settings.stream
         streams = when == "on" or (when == "auto" and kind.stream)
         more = stream.words(chat=chat, each=kind.stops == "stream") if streams else {}
@@ -150,6 +164,18 @@ class Wire(Shared):
             parts = json.loads(hide(json.dumps(dict(reply.parts))))
             reply = Reply(text, calls, finish, reply.usage, reasoning, parts, reply.first)
         return reply, answer.headers
+
+    def _adapt(self, body: bytes, *, tools: bool) -> bytes:
+        """Return a request with its limit of reasoning in its place, and marks for a cache that needs them."""
+        if limit := self._settings.reasoning_tokens:
+            words: Any = limit
+            for name in reversed(self._find_limit()):
+                words = {name: words}
+            body = body.replace(b'"reasoning_tokens":%d' % limit, orjson.dumps(words)[1:-1], 1)
+        if self.api == "chat" and self.server.kind.name in ("openrouter", "litellm") and marks.wanted(self.model):
+            request = json.loads(body)
+            body = json.dumps(request | {"messages": marks.mark(request["messages"], grows=tools)}).encode()
+        return body
 
     def post(
         self,
@@ -281,7 +307,7 @@ def _chat(answer: Any, usage: Any) -> Reply:
     thoughts = next((name for name in _THOUGHTS if message.get(name)), None) if calls else None
     parts = {thoughts: message[thoughts]} if thoughts else {}
     if any(call.get(name) for call in message.get("tool_calls") or () for name in _BESIDE_CALLS):
-        parts["tool_calls"] = message["tool_calls"]
+        parts["tool_calls"] = [{name: call[name] for name in call if name != "index"} for call in message["tool_calls"]]
     return Reply(_text(message.get("content")), calls, finish, usage, reasoning, parts)
 
 

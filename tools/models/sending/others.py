@@ -1,0 +1,81 @@
+"""Providers that DSPy and LiteLLM reach, and not our own client: what their calls need beside dspy.LM.
+
+Calls of tools go to LiteLLM itself, whose answer is read as our own client's are, because DSPy drops the signatures of
+thoughts. Left out: streams.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, wraps
+from typing import Any
+
+import httpx
+from dspy.clients.lm import litellm_completion
+
+from tools.errors import UsageError
+from tools.models.prompting import Message
+from tools.models.sending import marks
+from tools.models.sending.wire import Reply, read
+from tools.session import Shared
+
+_THINKING = ("anthropic/", "bedrock/", "gemini/", "vertex_ai/")  # those that LiteLLM gives a limit of reasoning
+
+
+class Others(Shared):
+    """What a model of such a provider needs. Threads share it."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    def mark(self, messages: Sequence[Message], *, grows: bool = False) -> Sequence[Message]:
+        """Return the messages with marks for a cache, where the model's needs them."""
+        return marks.mark(messages, grows=grows) if marks.wanted(self.model) else messages
+
+    def converse(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> Reply:
+        """Return the answer to a conversation with tools. Raises LiteLLM's errors."""
+        # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is missing.
+        said = [one if one["content"] else one | {"content": None} for one in messages]
+        asked = {"model": self.model, "messages": self.mark(said, grows=True), "tools": [*tools], **settings}
+        # Looking for tools of its MCP gateway, it imports a package that it comes without.
+        answered = litellm_completion(asked | {"_skip_mcp_handler": True}, num_retries=0)
+        return read("chat", answered.model_dump_json().encode(), self.model)
+
+    @staticmethod
+    @contextmanager
+    def refuse_redirects() -> Iterator[None]:
+        """Keep all clients of httpx from following redirects in the block."""
+        _patch_httpx()
+        token = _STAYS.set(True)
+        try:
+            yield
+        finally:
+            _STAYS.reset(token)
+
+
+def limit_reasoning(model: str, tokens: int) -> dict[str, Any]:
+    """Return the option for --reasoning-tokens; UsageError where LiteLLM has none that is a limit."""
+    if not model.startswith(_THINKING):
+        raise UsageError(
+            f"--reasoning-tokens: {model} takes no such limit by way of LiteLLM; --max-tokens bounds reasoning and "
+            "answer together, and --reasoning-effort asks for less of it"
+        )
+    return {"thinking": {"type": "enabled", "budget_tokens": tokens}}
+
+
+# LiteLLM's clients follow redirects, and there is no setting for it. httpx takes off one header of keys on the way to
+# another host, `Authorization`; `x-api-key`, `api-key` and `x-goog-api-key` go along, and so does the prompt.
+_STAYS: ContextVar[bool] = ContextVar("stays", default=False)
+
+
+@cache
+def _patch_httpx() -> None:
+    def staying(send: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(send)
+        def sent(client: Any, request: httpx.Request, **options: Any) -> Any:
+            return send(client, request, **options | ({"follow_redirects": False} if _STAYS.get() else {}))
+
+        return sent
+
+    for client in (httpx.Client, httpx.AsyncClient):
+        client.send = staying(client.send)  # type: ignore[method-assign]
