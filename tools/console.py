@@ -226,7 +226,7 @@ def say(text: str, to: TextIO | None = None) -> None:
 def _draw_bar(what: str, share: float, text: str) -> None:
     """Draw a bar in the last line of the terminal, over the one before."""
     global _bar
-    text = f"[{'=' * round(20 * share):20}] {text}"
+    text = f"[{'=' * int(10 * share):10}] {text}"
     room = shutil.get_terminal_size().columns - 1
     with suppress(OSError, ValueError):
         sys.stderr.write(f"\r{clean(f'{what[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K")

@@ -110,9 +110,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _indexes(arguments: argparse.Namespace) -> None:
     found = store.list_kept(home())
     if arguments.json:
-        names = ("name", "bytes", "finished", "in_use", "built")
-        rows = [{name: getattr(index, name) for name in names} | {"key": dict(index.key)} for index in found]
-        put_out(json.dumps(rows) + "\n")
+        put_out(json.dumps([index._asdict() for index in found]) + "\n")
         return
     for index in found:
         state = "" if index.finished else "being built" if index.in_use else "half built; the next use goes on"

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from tools import disk
-from tools.console import Progress, check_interrupts
+from tools.console import Progress, check_interrupts, in_thread
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, UsageError
 from tools.models.terms import Terms
@@ -222,38 +222,31 @@ Finished = tuple[list[str], Annotated]
 def _annotate_in_threads(annotate: Annotate, workers: int, batches: Sequence[list[str]]) -> Iterator[Finished]:
     """Yield each batch as it ends; after a fault, or a while after a Ctrl-C, those in flight: they are paid for."""
     todo, stopped = iter(batches), threading.Event()  # an iterator over a list: threads may share it
-    done: SimpleQueue[Finished | BaseException] = SimpleQueue()
+    done: SimpleQueue[Finished] = SimpleQueue()
 
     def work() -> None:
         try:
             while not stopped.is_set() and (batch := next(todo, None)):
                 annotated = annotate(batch)
-                if annotated.fault:
-                    stopped.set()
                 done.put((batch, annotated))
-        except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
+                if annotated.fault:
+                    return
+        finally:
             stopped.set()
-            done.put(error)
 
     def finished(until: float = math.inf) -> Iterator[Finished]:
         """Yield the results of the threads until all have ended or the time is up; then raise what one has raised."""
-        failure: BaseException | None = None
-        while time.monotonic() < until and (any(thread.is_alive() for thread in threads) or not done.empty()):
+        while time.monotonic() < until and (not all(thread.done() for thread in threads) or not done.empty()):
             check_interrupts()
             with suppress(Empty):
-                one = done.get(timeout=_TICK)
-                if isinstance(one, BaseException):
-                    failure = failure or one
-                else:
-                    yield one
-        if failure:
-            raise failure
+                yield done.get(timeout=_TICK)
+        for thread in threads:
+            if thread.done():
+                thread.result()
 
     # Daemons, so that Ctrl-C does not wait for the slowest call.
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(workers, len(batches)))]
+    threads = [in_thread(work) for _ in range(min(workers, len(batches)))]
     try:
-        for thread in threads:
-            thread.start()
         yield from finished()
     except KeyboardInterrupt:
         stopped.set()
