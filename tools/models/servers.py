@@ -29,7 +29,7 @@ _ROWS = (
     Kind("vllm", schema=True, stream=True, stops="stream", reasoning=("thinking_token_budget",)),
     Kind("sglang", schema=True, stream=True),
     Kind("llama.cpp", schema=True, stream=True, stops="stop", reasoning=("thinking_budget_tokens",)),
-    Kind("llama-cpp-python", stops="stop"),  # its schema is called otherwise, and its streams have no usage
+    Kind("llama-cpp-python", schema=True, stops="stop"),  # its streams have no usage
     Kind("ollama", schema=True, stream=True, stops="stop"),
     Kind("lmstudio", schema=True, stream=True, stops="stop"),
     Kind("transformers", ("max_completion_tokens",)),  # it refuses stream_options and response_format

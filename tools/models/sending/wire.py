@@ -32,6 +32,7 @@ from tools.models.spec import (
     PROVIDERS,
     SECRET,
     SERVER_KEY,
+    Kind,
     Settings,
     header_values,
     openai_account,
@@ -150,6 +151,7 @@ class Wire(Shared):
         kind, chat, when = self.server.kind, self.api == "chat", self._settings.stream
         streams = when == "on" or (when == "auto" and kind.stream)
         more = stream.words(chat=chat, each=kind.stops == "stream") if streams else {}
+        body = adapt(body, kind, last) if chat else body
         made = dialect(body, kind.limit if chat else ("max_output_tokens",), limit, more)
         enough = stream.enough(last) if more and last and kind.stops == "stream" else None
         began = time.monotonic()
@@ -231,6 +233,22 @@ def merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(made.get(name), Mapping)
         made[name] = merge(made[name], value) if both else value
     return made
+
+
+# Where one of these is in a request, thoughts or a schema may have the last line in them.
+_NO_STOP = (b'"stop":', b'"json_schema":', b'"reasoning_effort":', b'"thinking_budget_tokens":')
+
+
+def adapt(body: bytes, kind: Kind, last: str) -> bytes:
+    """Return a request by Chat that ends before its `last` line, with a schema by the name that the server knows."""
+    if kind.name == "llama-cpp-python" and b'"json_schema":' in body:
+        request = json.loads(body)
+        schema = request["response_format"]["json_schema"]["schema"]
+        request["response_format"] = {"type": "json_object", "schema": schema}
+        return json.dumps(request, separators=(",", ":")).encode()
+    if last and kind.stops == "stop" and last.encode() in body and not any(word in body for word in _NO_STOP):
+        return body[:-1] + b',"stop":["%s"]}' % last.encode()
+    return body
 
 
 def dialect(body: bytes, words: Sequence[str], limit: int | None = None, more: Mapping[str, Any] = {}) -> bytes:
