@@ -156,6 +156,8 @@ def fault(error: BaseException) -> Fault:
     (timeout, 429, 5xx, connection, anything unknown), or the run itself stopped it (budget, full disk); the query stays
     pending. "system": the provider will not take this text, or the exception is no provider's; that is an outcome.
     """
+    if getattr(error, "learnt", False):  # its query is answered again, with the window that it has told
+        return "system"
     if isinstance(error, BudgetReached | RunIncomplete):
         return "provider"
     if isinstance(error, ProviderRefused | UsageError):

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from bad_server import Fault, told
 
-from tools.models import prompting
+from tools.models import faults, lm, prompting
+from tools.models.terms import Terms
 
 SPARE = 1.3  # tokens of a small model's tokenizer for each of ours
 
@@ -50,3 +51,63 @@ def test_the_first_refusal_tells_how_much_a_model_takes_and_its_query_is_answere
     config = json.loads((Path(result.json["run"]) / "config.json").read_text())
     assert config["lm"]["max_tokens"] == 4096 and config["lm"]["window"] is None, "what was asked for"
     assert {one.body["max_tokens"] for one in bad.tries if one not in refused} != {4096}, "what is left of the window"
+
+
+def test_a_recorded_run_has_what_was_learnt_so_that_it_is_replayed_with_the_same_prompts(run, bad, tmp_path):
+    bad.script, bad.models = refusing(4096), {"data": [{"id": "tiny", "owned_by": "vllm"}]}
+    job = ("--program", "multihop", "--task", "congress", "--limit", 1, "--lm", bad.spec, "--json")
+    first = run(*job, "--cassette", tmp_path / "c.jsonl")
+    bad.forget(lambda number, body: told("down", 500, "nobody is there"))
+    again = run(*job, "--cassette", tmp_path / "c.jsonl", "--runs", tmp_path / "again")
+    assert again.code == 0 and not bad.tries
+    assert (again.json["metrics"], again.json["shortened"]) == (first.json["metrics"], first.json["shortened"])
+    head = json.loads((tmp_path / "c.jsonl").read_text().partition("\n")[0])
+    [found] = head["servers"].values()
+    assert found["kind"] == "vllm" and found["window"] is None and 1000 < found["learnt"] < 4096
+
+
+def test_a_model_that_takes_nothing_is_a_fault_of_the_system_after_a_few_tries(run, bad):
+    bad.script = lambda number, body: told("long", 400, "The prompt is too long.")
+    result = run("--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", bad.spec, "--json")
+    assert result.json["failed"] == 1 and len(bad.tries) <= 4
+
+
+# What servers answered to a prompt that was too long, and the tokens of window and prompt that it tells.
+WORDS = {
+    "maximum context length is 4096 tokens. However, you requested 5000 tokens (4500 in the messages, 500 in": (
+        4096,
+        4500,
+    ),
+    "This model's maximum context length is 8,192 tokens. However, your messages resulted in 9001 tokens": (8192, 9001),
+    "maximum context length is 4096 tokens. However, your prompt contains at least 4097 input tokens": (4096, 4097),
+    "context length is 4096 tokens and your request has 900 input tokens (4096 > 4096 - 900)": (None, 900),
+    "Requested tokens (5234) exceed context window of 4096": (4096, 5234),
+    "request (5234 tokens) exceeds the available context size (4096 tokens), try increasing it": (4096, 5234),
+    "prompt is too long: 210000 tokens > 200000 maximum": (200000, 210000),
+    "input token count (1100000) exceeds the maximum number of tokens allowed (1048576).": (1048576, 1100000),
+    "Input length (5000) exceeds model's maximum context length (4096).": (4096, 5000),
+    "Please reduce the length of the messages. Current length is 9000 while limit is 8192": (8192, 9000),
+    "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4500 `inputs` tokens and 500": (4096, 4500),
+    "input is too long": (None, None),
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_a_refusal_s_own_words_tell_the_window_and_the_prompt(words):
+    assert faults.read_window(Exception(words)) == WORDS[words]
+
+
+def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too_long(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    file = tmp_path / "prices.toml"
+    file.write_text('["tiny@http://127.0.0.1:9/v1"]\ninput = 0\noutput = 0\nmax_tokens = 700\n')
+    settings = lm.Settings(max_tokens=50, reasoning_tokens=20)
+
+    def limit(spec, settings=lm.DEFAULTS):
+        return lm.connect(spec, Terms(prices=file), settings=settings).settings["max_tokens"]
+
+    assert limit("tiny@http://127.0.0.1:9/v1") == 700 and limit("other@http://127.0.0.1:9/v1") == 4096
+    assert limit("openai/gpt-5.2") == 16_384 and limit("gpt-5.2@http://127.0.0.1:9/v1") == 16_384
+    assert limit("openai/gpt-5.2", settings) == 70
+    model = lm.connect("azure/gpt-5-mini", Terms(), settings=settings).lm
+    assert model.kwargs["max_completion_tokens"] == 70, "which DSPy finds too small to make it with"
