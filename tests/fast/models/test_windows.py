@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bad_server import Fault, told
+from bad_server import Fault, fine, told
 
 from tools.models import faults, lm, prompting
 from tools.models.terms import Terms
@@ -111,3 +111,12 @@ def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too
     assert limit("openai/gpt-5.2", settings) == 70
     model = lm.connect("azure/gpt-5-mini", Terms(), settings=settings).lm
     assert model.kwargs["max_completion_tokens"] == 70, "which DSPy finds too small to make it with"
+
+
+def test_a_server_that_asks_for_another_word_for_the_limit_is_sent_that_one(bad):
+    words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    refused = told("word", 400, words, "unsupported_parameter")
+    bad.script = lambda number, body: refused if "max_tokens" in body else fine()
+    model = lm.connect(bad.spec).lm
+    assert model("yes?") and model("no?")
+    assert [sorted(one.body)[0] for one in bad.tries] == ["max_tokens"] + ["max_completion_tokens"] * 2

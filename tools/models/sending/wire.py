@@ -155,7 +155,13 @@ class Wire(Shared):
         made = dialect(body, kind.limit if chat else ("max_output_tokens",), limit, more)
         enough = stream.enough(last) if more and last and kind.stops == "stream" else None
         began = time.monotonic()
-        answer = self.post(PATHS[self.api], made, deadline, tools=tools, enough=enough)
+        try:
+            answer = self.post(PATHS[self.api], made, deadline, tools=tools, enough=enough)
+        except dspy.LMInvalidRequestError as error:
+            if not _OTHER_WORD.search(str(error)):
+                raise
+            self.server = replace(self.server, kind=replace(kind, limit=("max_completion_tokens",)))
+            raise dspy.LMTransportError("the limit of an answer has another name here", model=self.model) from error
         reply = read(self.api, answer.body + stream.DONE if answer.left else answer.body, self.model, clean=self.clean)
         if more and (place := stream.begins(answer.body)):
             reply = reply._replace(first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began)
@@ -366,6 +372,8 @@ def _call(call: Any, function: Any) -> dict[str, str]:
     return {"id": str(call.get("id") or ""), "name": str(function.get("name") or ""), "arguments": arguments}
 
 
+# OpenAI's models under a name of a gateway's: the request is sent again, with the limit in their word.
+_OTHER_WORD = re.compile(r"use '?max_completion_tokens", re.IGNORECASE)
 _NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<(script|style|head\b).*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 _OF_ACCOUNT: Mapping[int, type[dspy.LMError]] = {
