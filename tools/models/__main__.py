@@ -104,7 +104,7 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
             try:
                 found[name] = ask(lm)
             except UnusableAnswer as error:
-                found[name] = f"answered, but not in the form asked for: {error}"
+                found[name] = f"answered, but not in the form asked for ({error.kind})"
             except (dspy.LMError, ProviderRefused) as error:
                 if not caller.answers:
                     raise _refusal(spec, error, lm.wire) from None
@@ -118,7 +118,7 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
         settings = replace(settings, max_tokens=lm.window // 4)
     run = "sextant run --program multihop --task congress --limit 3 --lm"
     used, seconds = total(one.usage for one in caller.answers), sum(one.seconds for one in caller.answers)
-    first = list[float]()
+    first = [one.first for one in caller.answers if one.first is not None]
     thinks = any(one.reasoning for one in caller.answers)
     return found | {
         "server": lm.server.kind.name or None,

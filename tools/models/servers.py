@@ -65,6 +65,7 @@ _SECOND = {
 # more than is: llama.cpp's n_ctx_train, say, is not here.
 _WINDOWS = ["loaded_context_length", "max_model_len", "n_ctx", "context_length", "context_window", "max_input_tokens"]
 _PARTS = ("meta", "model_info", "default_generation_settings")
+_LITELLM = 1677610602  # when each model was made, as its proxy says of all of them
 _OLLAMA = 4096  # its own default, for a model that is not loaded yet; it cuts what is longer without a word
 # Models of OpenAI's take its own word only, wherever they are.
 _NEWER, _GATEWAY = re.compile(r"(?:^|/)(?:gpt-5|o\d)"), Kind("", ("max_completion_tokens",))
@@ -83,14 +84,14 @@ def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
     if server.kind.name in ("openai", "gemini"):
         return server  # neither tells how much a model takes
     name, window = server.kind.name, None
-    listing, headers = _ask(wire, "/models", seconds)
+    listing = _ask(wire, "/models", seconds)
     row = _row(listing, model)
     if not name:
         name = _OWNERS.get(str(row.get("owned_by")), "")
-        name = "litellm" if any(header.startswith("x-litellm") for header in headers) else name
+        name = "litellm" if row.get("created") == _LITELLM else name
     window = _window(row)
     if window is None and name in _SECOND:
-        more, _ = _ask(wire, _SECOND[name], seconds)
+        more = _ask(wire, _SECOND[name], seconds)
         if not name and "/load_model" in _mapping(_mapping(more).get("paths")):
             name = "transformers"
         window = _window(_row(more, model))
@@ -99,12 +100,11 @@ def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
     return Server(KINDS[name] if name else server.kind, window)
 
 
-def _ask(wire: Any, path: str, seconds: float) -> tuple[Any, Mapping[str, str]]:
+def _ask(wire: Any, path: str, seconds: float) -> Any:
     try:
-        answer = wire.post(path, b"", time.monotonic() + seconds)
-        return orjson.loads(answer.body), answer.headers
+        return orjson.loads(wire.post(path, b"", time.monotonic() + seconds).body)
     except (dspy.LMError, ValueError):
-        return None, {}
+        return None
 
 
 def _row(listing: Any, model: str) -> Mapping[str, Any]:

@@ -40,8 +40,6 @@ def asked():
             data = json.dumps(pages.get(self.path, {"detail": "Not Found"})).encode()
             self.send_response(200 if self.path in pages else 404)
             self.send_header("content-length", str(len(data)))
-            if pages.get("/v1/models") is PROXY:
-                self.send_header("x-litellm-version", "1.106.2")
             self.end_headers()
             self.wfile.write(data)
 
