@@ -124,7 +124,8 @@ def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
 def _told(call: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a call as it is read: what was sent, message by message, and what came back."""
     used = usage_from_json(call["usage"])
-    yield f"{call['key']}  {call['model']}  {call['at']}  {call['seconds']:.1f} s"
+    first = "" if call["first"] is None else f", {call['first']:.2f} s to the first token"
+    yield f"{call['key']}  {call['model']}  {call['at']}  {call['seconds']:.1f} s{first}"
     yield f"query {call['query_id'] or '-'} of {call['run'].rpartition('/')[0]}"
     tokens = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out"
     yield f"{tokens}, {_usd(used.paid_usd)}; it ended with {call['finish']}"

@@ -269,7 +269,7 @@ def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError 
     else:
         found, problem = score(folder.path, environment, folder.outcomes), None
         found["bounds"] = bounds_beside(folder.path)
-    if books := ready.model.terms.books:
-        found["ledger"] = books.json()
+    if ledger := ready.model.terms.ledger:
+        found["ledger"] = ledger.books.json() | ledger.speed()
     found |= {"looks": count_looks(config), "seconds": round(time.monotonic() - started, 2)}
     return Result(folder.path, problem, {"run": str(folder.path), **found})

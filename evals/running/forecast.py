@@ -214,12 +214,16 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
     calls = rehearsal.all_calls
     mean = sum(call.answer for call in calls) / max(1, len(calls))
     if earlier := _read_earlier(request.runs / "answers.sqlite3", request.program_label, str(model.lm.model)):
-        many, seconds, tokens, thinking = earlier
-        note = f"answers as in {many:,} earlier calls of this program with this model: {seconds:.2f} s, "
-        note += f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
+        many, seconds, tokens, thinking, streamed, first, rate = earlier
         third_less = np.array([1 / 1.5, 1, 1.5])
+        takes, took = f"{seconds:.2f} s", third_less * seconds
+        if streamed >= ENOUGH and rate:
+            takes = f"{first:.2f} s to the first token, then {rate:,.0f} tokens a second"
+            took = first + third_less * tokens / rate
+        note = f"answers as in {many:,} earlier calls of this program with this model: {takes}, "
+        note += f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
         written = (tokens - thinking) / max(1.0, mean)
-        return Habits(third_less * written, third_less * thinking, third_less * seconds, (note,))
+        return Habits(third_less * written, third_less * thinking, took, (note,))
     effort = model.settings.get("reasoning_effort")
     reasons = effort != "none" and (effort is not None or model.settings.get("temperature") is None)
     thought = THINKING if reasons else NONE
@@ -231,19 +235,26 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
     return Habits(ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace))
 
 
-def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, float, float] | None:
-    """Return the number of earlier answers of the program with the model, and mean seconds, tokens, thinking."""
+def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, float, float, int, float, float] | None:
+    """Return the number of earlier answers of the program with the model, and mean seconds, tokens, thinking.
+
+    Then the number of those that were streamed, their mean seconds to the first token, and tokens a second from there.
+    """
     if not path.is_file():
         return None
     statement = (
         "SELECT count(*), avg(seconds), avg(json_extract(usage, '$.output_tokens')),"
-        " avg(coalesce(json_extract(usage, '$.reasoning_tokens'), 0))"
+        " avg(coalesce(json_extract(usage, '$.reasoning_tokens'), 0)),"
+        " count(first), avg(first),"
+        " total(json_extract(usage, '$.output_tokens') * (first IS NOT NULL)) / total(seconds - first)"
         " FROM calls WHERE fault = '' AND model = ? AND instr(run, ?) > 0"
         " AND coalesce(json_extract(usage, '$.unmetered'), 0) = 0"
     )
     try:
         # Not read-only: such a connection leaves empty files beside it.
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as opened:
+            if "first" not in [name for _, name, *_ in opened.execute("PRAGMA table_info(calls)")]:
+                statement = statement.replace("first", "NULL")  # a file of an earlier version
             many, *means = opened.execute(statement, (model, f"/{run_folder.program_part(program)}-")).fetchone()
     except sqlite3.Error:  # the run will say what is wrong with it
         return None

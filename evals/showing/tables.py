@@ -256,6 +256,9 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     if ledger and scores["owed"]:
         used = f"for the answered ones: {used}"
         lines.append(f"in all, unanswered queries included: {plural(ledger['sent'], 'request')} sent{_used(ledger)}")
+    if "tokens_a_second" in ledger:
+        speed = f"first token after {ledger['first_token_seconds']:.2f} s (median)"
+        lines.append(f"{speed}, then {ledger['tokens_a_second']:,.0f} tokens a second")
     if faults := ledger.get("faults"):
         lines.append(f"requests left without an answer: {_kinds(faults)}, of {ledger['sent']} sent")
     return [*lines, used, f"run: {scores['run']}"]

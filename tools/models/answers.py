@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -395,6 +396,14 @@ class Ledger:
         request, parts = sent or (None, {})
         self.answers.write([self._row(query_id, key, model, answer, "")._replace(request=request)], parts)
         self._book(sent=1, answered=1, usage=answer.usage)
+
+    def speed(self) -> dict[str, float]:
+        """Return the median of seconds to a first token, and tokens a second from there; {} where none was streamed."""
+        statement = "SELECT first, seconds - first, json_extract(usage, '$.output_tokens') FROM calls"
+        rows = self.answers.query(f"{statement} WHERE run = ? AND fault = '' AND first IS NOT NULL", (self.run,))
+        firsts, writing, tokens = zip(*rows, strict=True) if rows else ((), (), ())
+        rate = {"tokens_a_second": round(sum(tokens) / sum(writing), 1)} if sum(writing) else {}
+        return {"first_token_seconds": median(firsts)} | rate if rows else {}
 
     def book(
         self, model: str, usage: Usage, *, fault: str = "", seconds: float = 0.0, query_id: str = "", key: str = ""

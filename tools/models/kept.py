@@ -75,7 +75,8 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
 
     It has "messages", as Chat Completions has them, "tools" and "settings"; where the prompt was not kept, "messages"
     is None, and the others are empty. "outputs" is the answer as the program got it, "reasoning" what the model thought
-    before, "" where that is not known. DataError for a damaged row.
+    before, "" where that is not known, "first" the seconds to the first token, None where it was not streamed.
+    DataError for a damaged row.
     """
     if not path.is_file():
         return None
@@ -94,7 +95,7 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
     kept = {name: call[name] for name in ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage")}
     thoughts = [output.get("reasoning_content") for output in call["outputs"] if isinstance(output, dict)]
     reasoning = call.get("reasoning") or "".join(filter(None, thoughts))
-    return kept | sent | {"outputs": call["outputs"], "reasoning": reasoning}
+    return kept | sent | {"outputs": call["outputs"], "reasoning": reasoning, "first": call.get("first")}
 
 
 def _join(reader: sqlite3.Connection, request: str) -> bytes:

@@ -64,7 +64,7 @@ function callView(call) {
       { class: "about" },
       facts([
         foreign(call.model),
-        seconds(call.seconds),
+        seconds(call.seconds) + (defined(call.first) ? `, ${seconds(call.first)} to the first token` : ""),
         `${plural(sent, "token")} sent, ${count(received)} received${thinking > 0 ? ` (${count(thinking)} thinking)` : ""}`,
         foreign(`ended: ${call.finish || "unknown"}`),
         call.at > 0 && `${new Date(call.at * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`,
