@@ -43,7 +43,8 @@ MODEL = "tiny"
 TASK = ("--task", "congress", "--data", "mini", "--split", "dev")
 # Parameters that keep a run small, by system; those not named here run as they are.
 SMALL = {
-    **dict.fromkeys(("rank", "reason", "score", "subtask"), ("pool=6",)),
+    "rank": ("pool=6",),
+    **dict.fromkeys(("reason", "score", "subtask"), ("pool=6", "ties=bm25")),
     "tournament": ("pool=40",),
     **dict.fromkeys(("multihop", "notes"), ("hops=2",)),
     "planner": ("rounds=1", "parts=2"),
@@ -98,6 +99,7 @@ class Run(NamedTuple):
     problem: str  # why queries are pending, or failed otherwise than by what the model wrote
     found: dict[str, Any]  # what --json prints
     longest: int  # tokens of its longest answer
+    seconds: float  # of all its answers together
     finished: Counter[str]  # answers by why they ended
 
 
@@ -157,18 +159,19 @@ def run(system: str, spec: str, runs: Path, words: Sequence[str] = ()) -> Run:
         request = options.from_options(Request, vars(evals.run.parser().parse_args(asked)))
         result = evaluation.run(request)
     except SextantError as error:
-        return Run(system, str(error), {}, 0, Counter())
+        return Run(system, str(error), {}, 0, 0.0, Counter())
     # A model that writes no usable answer fails its query by itself; nothing else may.
     failures = [
         one["error"] for one in result.json().get("failures", []) if not one["error"].startswith("UnusableAnswer")
     ]
     problem = str(result.problem or next(iter(failures), ""))
     rows = open_answers(runs / "answers.sqlite3").query(
-        "SELECT usage ->> 'output_tokens', finish FROM calls WHERE fault = '' AND run LIKE ? || '/%'",
+        "SELECT usage ->> 'output_tokens', finish, seconds FROM calls WHERE fault = '' AND run LIKE ? || '/%'",
         (f"{result.folder.parent.name}/{result.folder.name}",),
     )
     finished = Counter(row[1] for row in rows)
-    return Run(system, problem, result.json(), max((row[0] for row in rows), default=0), finished)
+    longest, seconds = max((row[0] for row in rows), default=0), sum(row[2] for row in rows)
+    return Run(system, problem, result.json(), longest, seconds, finished)
 
 
 def problems(row: Run, limit: int) -> list[str]:
@@ -212,7 +215,7 @@ def table(rows: Sequence[Run]) -> str:
             usage.get("input_tokens", 0),
             usage.get("output_tokens", 0),
             row.longest,
-            round(row.found.get("seconds", 0)),
+            round(row.seconds),
             row.found.get("failed", 0),
         ]
         cells = [f"{figure:,}" for figure in figures]
