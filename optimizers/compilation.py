@@ -11,9 +11,11 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from environments import load
 from evals import folder as run_folder
 from evals.measuring.comparison import compare
 from evals.measuring.scoring import count_looks
@@ -25,7 +27,7 @@ from optimizers.books import Candidate
 from optimizers.request import CompileRequest
 from optimizers.running import Inputs, compile_with, plan
 from optimizers.study import Study
-from optimizers.training.leaks import collect_passages, collect_task_passages, find_leaks
+from optimizers.training.leaks import collect_passages, find_leaks
 from optimizers.training.objective import Objective, objective
 from optimizers.training.splits import divide
 from programs.compiled import Compiled, prompts_of, write
@@ -185,11 +187,16 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
 
 def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
     """Find where the prompts repeat texts to train on, or of test, which is worse; looked for once all is chosen."""
-    request, texts = inputs.request, result.list_texts(compiled)
+    request, training, texts = inputs.request, inputs.training, result.list_texts(compiled)
     if not texts:
         return []
-    test = collect_task_passages(request.task, request.data, qrels=request.qrels, columns=request.columns)
-    return [asdict(leak) for part in (collect_passages(inputs.training), test) for leak in find_leaks(texts, part)]
+    test = load(request.task, request.data, "test", qrels=request.qrels, columns=request.columns)
+    passages = chain(
+        collect_passages("train", training.train, training.environment),
+        collect_passages("validation", training.validation, training.environment),
+        collect_passages("test", test.queries, test),
+    )
+    return [asdict(leak) for leak in find_leaks(texts, passages)]
 
 
 def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:

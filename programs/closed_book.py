@@ -8,9 +8,7 @@ A shared run is weak evidence where texts share phrases (forms, licences, eligib
 names the document with the longest piece of the phrase, which in a small pool can hit by chance. The trace has the why.
 """
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import dspy
@@ -22,6 +20,7 @@ from tools.models import offline as rules
 from tools.models.prompting import ask, filled
 from tools.records import Query, Submission
 from tools.session import Session
+from tools.text import all_words, index_runs, longest_runs
 
 RUN = 5  # words one after another that guess and document share: appendix I's measure for RELIC
 TITLE = 1_000_000  # the sign of a title, above that of any run
@@ -86,32 +85,17 @@ class ClosedBook(Program):
 
 def sign(guess: str, title: str, text: str, query: str) -> int:
     """Return TITLE if `guess` is the title or first line, else the words of the longest run; less the query's words."""
-    guessed, request = split_words(guess), split_words(query)
-    heading = split_words(title or next(iter(text.strip().splitlines()), ""))
+    guessed, request = all_words(guess), all_words(query)
+    heading = all_words(title or next(iter(text.strip().splitlines()), ""))
     copied = any(request[first : first + len(guessed)] == guessed for first in range(len(request)))
     if guessed and guessed == heading and not copied:
         return TITLE
-    return longest_run(guessed, split_words(text), request)
+    return longest_run(guessed, all_words(text), request)
 
 
 def longest_run(guess: Sequence[str], text: Sequence[str], query: Sequence[str]) -> int:
     """Return the length of the longest shared run of which no five words in a row are in `query`; 0 if under five."""
-    copied = set(_list_runs(query))
-    places: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for place, run in enumerate(_list_runs(text)):
-        if run not in copied:
-            places[run].append(place)
-    longest, ending = 0, dict[int, int]()  # place in the text -> how many shared runs end there, one after another
-    for run in _list_runs(guess):
-        ending = {place: ending.get(place - 1, 0) + 1 for place in places.get(run, ())}
-        longest = max(longest, *ending.values(), 0)
-    return longest + RUN - 1 if longest else 0
-
-
-def split_words(text: str) -> list[str]:
-    """Return all words of `text`, small ones too, without case and marks."""
-    return re.findall(r"\w+", text.casefold())
-
-
-def _list_runs(text: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    return (tuple(text[first : first + RUN]) for first in range(len(text) - RUN + 1))
+    places = index_runs({"": text}, RUN)
+    for copied in index_runs({"": query}, RUN):
+        places.pop(copied, None)
+    return len(longest_runs(guess, places, RUN).get("", ()))

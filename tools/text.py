@@ -8,7 +8,7 @@ selected counts, even where it was selected on its merits.
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -27,6 +27,41 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 def words(text: str) -> list[str]:
     """Return the lower-cased words of two characters or more, without stop words, in order, with repeats."""
     return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
+
+
+def all_words(text: str) -> list[str]:
+    """Return every word of `text` in order, small ones too, without case and punctuation."""
+    return re.findall(r"\w+", text.casefold())
+
+
+def index_runs(texts: Mapping[str, Sequence[str]], width: int) -> dict[tuple[str, ...], list[tuple[str, int]]]:
+    """Return `width` words in a row -> where they begin: the name of a text, and the place in it."""
+    places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
+    for name, text in texts.items():
+        for place, run in enumerate(_list_runs(text, width)):
+            places.setdefault(run, []).append((name, place))
+    return places
+
+
+def longest_runs(
+    given: Sequence[str], places: Mapping[tuple[str, ...], Iterable[tuple[str, int]]], width: int
+) -> dict[str, Sequence[str]]:
+    """Return text -> the longest run of words, `width` at least, that it shares with those `given`."""
+    longest: dict[str, Sequence[str]] = {}
+    before: dict[tuple[str, int], int] = {}  # where in a text the last run began -> the length of what ends with it
+    for start, run in enumerate(_list_runs(given, width)):
+        here = {}
+        for name, place in places.get(run, ()):
+            # A run that follows on another, here and in the text, makes it longer by a word.
+            length = here[name, place] = before.get((name, place - 1), width - 1) + 1
+            if length > len(longest.get(name, ())):
+                longest[name] = given[start + width - length : start + width]
+        before = here
+    return longest
+
+
+def _list_runs(given: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(given[offset:] for offset in range(width)), strict=False)
 
 
 def sentences(text: str) -> list[str]:

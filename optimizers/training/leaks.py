@@ -7,25 +7,21 @@ and passage, the longest run of words (lower case, without punctuation) that the
 train query has that query's text in it, which is no fault. Paraphrased text and ids of documents are not found.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from environments import load
 from environments.base import Environment
 from optimizers.training.demonstrations import relevant
-from optimizers.training.splits import Training
 from tools.corpus import indexed_text
 from tools.records import Query
+from tools.text import all_words, index_runs, longest_runs
 
 # Longest run, in words, that counts as chance. Instructions of our programs share at most 6 words with any of 28,315
 # passages of hearings, and queries and wanted passages of dev there fewer than 8 with those of test. Printed formulas
 # run longer: 2 % of all passages share more than 12 words with one of another hearing.
 BOUND = 12
 SHOWN = 200  # characters of a run that a finding quotes
-
-_WORD = re.compile(r"\w+")
 
 Kind = Literal["gold document", "query"]
 Split = Literal["train", "validation", "test"]
@@ -58,56 +54,17 @@ def find_leaks(texts: Mapping[str, str], passages: Iterable[Passage], *, bound: 
 
     `texts` are the pieces of a prompt by name, e.g. "reader.next_search demo 2". One finding per piece and passage.
     """
-    places: dict[tuple[str, ...], list[tuple[str, int]]] = {}  # a run of bound + 1 words -> (piece, where it begins)
-    for piece, text in texts.items():
-        for start, run in enumerate(_runs(tokens(text), bound + 1)):
-            places.setdefault(run, []).append((piece, start))
+    places = index_runs({piece: all_words(text) for piece, text in texts.items()}, bound + 1)
     found = [
         Leak(piece, passage.kind, passage.split, passage.owner, len(run), " ".join(run)[:SHOWN])
         for passage in passages
-        for piece, run in _longest_runs(tokens(passage.text), places, bound + 1).items()
+        for piece, run in longest_runs(all_words(passage.text), places, bound + 1).items()
     ]
     return sorted(found, key=lambda leak: (-leak.length, leak.piece, leak.split, leak.kind, leak.owner))
 
 
-def tokens(text: str) -> list[str]:
-    """Return the words of a text in order: lower case, no punctuation, stop words kept."""
-    return _WORD.findall(text.casefold())
-
-
-def _runs(words: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
-    return zip(*(words[offset:] for offset in range(width)), strict=False)
-
-
-def _longest_runs(
-    words: Sequence[str], places: Mapping[tuple[str, ...], Sequence[tuple[str, int]]], width: int
-) -> dict[str, Sequence[str]]:
-    longest: dict[str, Sequence[str]] = {}
-    before: dict[tuple[str, int], int] = {}  # where in a piece the last run began -> the length of what ends with it
-    for start, run in enumerate(_runs(words, width)):
-        here = {}
-        for piece, place in places.get(run, ()):
-            # A run that follows on another, here and in the piece, makes it longer by a word.
-            length = here[piece, place] = before.get((piece, place - 1), width - 1) + 1
-            if length > len(longest.get(piece, ())):
-                longest[piece] = words[start + width - length : start + width]
-        before = here
-    return longest
-
-
-def collect_passages(training: Training) -> Iterator[Passage]:
-    """Collect the train and the validation queries and the documents that are wanted for them."""
-    yield from _passages("train", training.train, training.environment)
-    yield from _passages("validation", training.validation, training.environment)
-
-
-def collect_task_passages(task: str, data: str | None, **how: Any) -> Iterator[Passage]:
-    """Collect the passages of the test split, loaded as `how` says: once a program has been compiled."""
-    environment = load(task, data, "test", **how)
-    yield from _passages("test", environment.queries, environment)
-
-
-def _passages(split: Split, queries: Sequence[Query], environment: Environment) -> Iterator[Passage]:
+def collect_passages(split: Split, queries: Sequence[Query], environment: Environment) -> Iterator[Passage]:
+    """Collect queries of a split, and the documents that are wanted for them."""
     for query in queries:
         yield Passage("query", split, query.query_id, query.text)
     gold = relevant(queries, environment)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from environments.base import Environment
-from evals.measuring.metrics import Ranking, collapse, is_pairwise, judge, ranking_metric, share, won
+from evals.measuring.metrics import Ranking, collapse, compute_all, is_pairwise, judge, ranking_metric
 from tools.errors import UnknownName, UsageError
 from tools.records import Query, Usage
 
@@ -71,16 +71,8 @@ class Objective:
     def _metrics(self, query: Query, ranking: Ranking) -> dict[str, float | None]:
         if all(query.query_id != known.query_id for known in self.environment.queries):
             raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
-        judged = judge(ranking.doc_ids, self.environment.judgements[self.environment.headline], query.query_id)
-        comparisons = self.environment.comparisons.get(query.query_id, ())
-        values: dict[str, float | None] = {}
-        for name in self.environment.metrics:
-            if is_pairwise(name) and name != "Flip":
-                compared = [one for one in comparisons if name in ("Win", one.label)]
-                values[name] = share(won(compared, ranking))
-            elif name != "Flip":
-                values[name] = ranking_metric(name, judged)
-        return values
+        values = compute_all(query.query_id, {query.query_id: ranking}, self.environment)
+        return {name: values[name] for name in self.environment.metrics if name != "Flip"}
 
     def _varies(self, query: Query) -> bool:
         of_nothing = self._metrics(query, Ranking(()))

@@ -4,8 +4,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from environments import load
-from optimizers.training.leaks import Passage, collect_passages, collect_task_passages, find_leaks, tokens
+from optimizers.training.leaks import Passage, collect_passages, find_leaks
 from optimizers.training.splits import divide
+from tools.text import all_words
 
 SECRET = (
     "the clerk read the names of nineteen ferries aloud and nobody in the room could say which of them still sailed"
@@ -25,6 +26,16 @@ def test_a_quotation_longer_than_the_bound_is_found_with_where_it_stands_and_who
     (found,) = find_leaks(prompt, passages)
     assert (found.piece, found.owner, found.length) == ("reader.next_search demo 2", "D1", 21)
     assert (found.split, found.kind, found.text) == ("train", "gold document", SECRET)
+
+
+def own(training):
+    parts = (("train", training.train), ("validation", training.validation))
+    return [one for split, queries in parts for one in collect_passages(split, queries, training.environment)]
+
+
+def of_test(task):
+    test = load(task, "mini", "test")
+    return collect_passages("test", test.queries, test)
 
 
 few_words = st.lists(st.sampled_from("abc"), max_size=25).map(" ".join)
@@ -62,7 +73,7 @@ def longest_common_run(one, other):
 
 def test_the_passages_of_a_handle_are_its_queries_and_what_is_wanted_for_them():
     training = divide("congress", "mini")
-    found = list(collect_passages(training))
+    found = own(training)
     for split, queries in (("train", training.train), ("validation", training.validation)):
         mine = [one for one in found if one.split == split]
         asked = [(one.owner, one.text) for one in mine if one.kind == "query"]
@@ -79,12 +90,12 @@ def test_a_demo_of_train_is_told_from_text_of_test():
     training = divide("congress", "mini")
     test = load("congress", "mini", "test")
     texts = {"demo 1": training.train[0].text, "instructions": f"Look for this: {test.queries[0].text}"}
-    found = find_leaks(texts, [*collect_passages(training), *collect_task_passages("congress", "mini")])
+    found = find_leaks(texts, [*own(training), *of_test("congress")])
     assert {(leak.piece, leak.kind, leak.split, leak.owner) for leak in found} == {
         ("demo 1", "query", "train", training.train[0].query_id),
         ("instructions", "query", "test", test.queries[0].query_id),
     }
-    longest = max(len(tokens(text)) for text in (training.train[0].text, test.queries[0].text))
+    longest = max(len(all_words(text)) for text in (training.train[0].text, test.queries[0].text))
     assert found[-1].length <= found[0].length == longest
 
 
@@ -101,5 +112,5 @@ def test_the_instructions_of_the_programs_quote_no_miniature():
     }
     assert signatures
     for task in ("congress", "writing", "set_ops", "relic", "books:complexity"):
-        passages = [*collect_passages(divide(task, "mini")), *collect_task_passages(task, "mini")]
+        passages = [*own(divide(task, "mini")), *of_test(task)]
         assert find_leaks(signatures, passages, bound=8) == []
