@@ -204,7 +204,7 @@ class LanguageModel(dspy.LM):
 
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Sent:
         if self.others and messages:
-            messages = self.others.mark(messages)
+            messages = prompting.mark(self.model, messages, grows=False)
         with dspy.track_usage() as tracker:
             outputs = super().__call__(prompt, messages=messages, **kwargs)
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]

@@ -262,6 +262,25 @@ def _bound(messages: Sequence[Message], room: int) -> int:
     return bound if bound <= room else sum(tokens(text) + _MESSAGE for text in texts)
 
 
+# Anthropic's models alone cache nothing that is not marked, and nothing below so many tokens
+# (https://docs.claude.com/en/docs/build-with-claude/prompt-caching). Others cache by themselves what begins alike.
+_LEAST_CACHED = 1024
+
+
+def mark(model: str, messages: Sequence[Message], *, grows: bool) -> list[Message]:
+    """Return messages with a mark for the provider's cache on the last that comes again, where the model needs one.
+
+    That is the very last of a conversation, which grows, and of a prompt the one before the query.
+    """
+    marked, place = list(messages), len(messages) - (1 if grows else 2)
+    repeats = "\n".join(str(one["content"]) for one in marked[: place + 1])[: 8 * _LEAST_CACHED]
+    text = marked[place]["content"] if place >= 0 and "claude" in model else None
+    if isinstance(text, str) and text and tokens(repeats) >= _LEAST_CACHED:
+        part = {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
+        marked[place] = marked[place] | {"content": [part]}
+    return marked
+
+
 def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
     """Return how many of `chars` characters `fit`, to a sixteenth; at least `fewest`, whether they fit or not."""
     low = high = chars

@@ -178,6 +178,14 @@ def _litellm() -> Any:
     return litellm
 
 
+def no_such_limit(model: str) -> UsageError:
+    """Return the refusal of --reasoning-tokens."""
+    return UsageError(
+        f"--reasoning-tokens: {model} takes no such limit, as far as is known; --max-tokens bounds reasoning and "
+        "answer together, --reasoning-effort asks for less of it, and --extra-body sends what the server calls it"
+    )
+
+
 def price_is_known(spec: str, file: Path | None = None) -> bool:
     """Return whether a budget in dollars can be kept for this model; `file` is the user's own prices."""
     from tools.models.prices import price  # few runs need prices

@@ -7,36 +7,32 @@ thoughts. Left out: streams.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any
 
 import httpx
 from dspy.clients.lm import litellm_completion
 
-from tools.errors import UsageError
-from tools.models.prompting import Message
-from tools.models.sending import marks
+from tools.models.prompting import Message, mark
 from tools.models.sending.wire import Reply, read
+from tools.models.spec import no_such_limit
 from tools.session import Shared
 
 _THINKING = ("anthropic/", "bedrock/", "gemini/", "vertex_ai/")  # those that LiteLLM gives a limit of reasoning
 
 
+@dataclass(frozen=True)
 class Others(Shared):
     """What a model of such a provider needs. Threads share it."""
 
-    def __init__(self, model: str) -> None:
-        self.model = model
-
-    def mark(self, messages: Sequence[Message], *, grows: bool = False) -> Sequence[Message]:
-        """Return the messages with marks for a cache, where the model's needs them."""
-        return marks.mark(messages, grows=grows) if marks.wanted(self.model) else messages
+    model: str
 
     def converse(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> Reply:
         """Return the answer to a conversation with tools. Raises LiteLLM's errors."""
         # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is missing.
         said = [one if one["content"] else one | {"content": None} for one in messages]
-        asked = {"model": self.model, "messages": self.mark(said, grows=True), "tools": [*tools], **settings}
+        asked = {"model": self.model, "messages": mark(self.model, said, grows=True), "tools": [*tools], **settings}
         # Looking for tools of its MCP gateway, it imports a package that it comes without.
         answered = litellm_completion(asked | {"_skip_mcp_handler": True}, num_retries=0)
         return read("chat", answered.model_dump_json().encode(), self.model)
@@ -56,10 +52,7 @@ class Others(Shared):
 def limit_reasoning(model: str, tokens: int) -> dict[str, Any]:
     """Return the option for --reasoning-tokens; UsageError where LiteLLM has none that is a limit."""
     if not model.startswith(_THINKING):
-        raise UsageError(
-            f"--reasoning-tokens: {model} takes no such limit by way of LiteLLM; --max-tokens bounds reasoning and "
-            "answer together, and --reasoning-effort asks for less of it"
-        )
+        raise no_such_limit(f"{model}, by way of LiteLLM,")
     return {"thinking": {"type": "enabled", "budget_tokens": tokens}}
 
 

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 import dspy
 import orjson
 
-from tools.errors import UsageError
 from tools.models import faults, servers
 from tools.models.call import read_report
-from tools.models.prompting import Message
-from tools.models.sending import marks, stream
+from tools.models.prompting import Message, mark
+from tools.models.sending import stream
 from tools.models.sending.gate import retry_after
 from tools.models.sending.post import Answer, Server, Unanswered
 from tools.models.spec import (
@@ -35,6 +34,7 @@ from tools.models.spec import (
     Kind,
     Settings,
     header_values,
+    no_such_limit,
     openai_account,
     secret,
 )
@@ -95,18 +95,16 @@ class Wire(Shared):
             kept |= {"kind": self.server.kind.name, "window": self.server.window}
         elif "kind" in kept:
             self.server = replace(self.server, kind=servers.KINDS[kept["kind"]], window=kept["window"])
-        self._find_limit()
+        self._limit_reasoning()
 
-    def _find_limit(self) -> tuple[str, ...]:
-        """Return where this server has --reasoning-tokens; UsageError where it is asked for and there is no place."""
-        path = self.server.kind.reasoning if self.api == "chat" else ()
-        if self._settings.reasoning_tokens and not path:
-            raise UsageError(
-                f"--reasoning-tokens: {self.model} at {self.url} takes no such limit, as far as is known; --max-tokens "
-                "bounds reasoning and answer together, --reasoning-effort asks for less of it, and --extra-body sends "
-                "what the server itself calls it"
-            )
-        return path
+    def _limit_reasoning(self) -> Any:
+        """Return --reasoning-tokens as this server has it; UsageError where it is asked for and there is no place."""
+        words: Any = self._settings.reasoning_tokens
+        if words and not (self.server.kind.reasoning and self.api == "chat"):
+            raise no_such_limit(f"{self.model} at {self.url}")
+        for name in reversed(self.server.kind.reasoning):
+            words = {name: words}
+        return words
 
     def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
         """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
@@ -176,13 +174,11 @@ class Wire(Shared):
     def _adapt(self, body: bytes, *, tools: bool) -> bytes:
         """Return a request with its limit of reasoning in its place, and marks for a cache that needs them."""
         if limit := self._settings.reasoning_tokens:
-            words: Any = limit
-            for name in reversed(self._find_limit()):
-                words = {name: words}
-            body = body.replace(b'"reasoning_tokens":%d' % limit, orjson.dumps(words)[1:-1], 1)
-        if self.api == "chat" and self.server.kind.name in ("openrouter", "litellm") and marks.wanted(self.model):
+            said = orjson.dumps(self._limit_reasoning())[1:-1]
+            body = body.replace(b'"reasoning_tokens":%d' % limit, said, 1)
+        if self.api == "chat" and self.server.kind.name in ("openrouter", "litellm") and "claude" in self.model:
             request = json.loads(body)
-            body = json.dumps(request | {"messages": marks.mark(request["messages"], grows=tools)}).encode()
+            body = json.dumps(request | {"messages": mark(self.model, request["messages"], grows=tools)}).encode()
         return body
 
     def post(
