@@ -13,6 +13,7 @@ import shlex
 import time
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import dspy
@@ -30,16 +31,15 @@ from tools.models.terms import Budget, Patience, Terms
 from tools.options import add_options, from_options, words
 from tools.records import total
 
-REQUESTS = 6  # at most, as an answer that cannot be used is asked for again
+REQUESTS = 8  # at most, as an answer that cannot be used is asked for again
 TOKENS = 512  # of an answer at most, without --max-tokens: a model that thinks takes some hundred for these
 PATIENCE = Patience(attempts=1, call=120.0)  # some servers load a model when it is first asked
 LISTING = 5.0  # seconds
 
-WORKS, CUT = "works", "cut off"  # how what is said of a call begins; other words say what is wrong
+WORKS = "works"  # of a call; other words say what is wrong
 
 _TEXT = "The ferry to the island sails twice a day, but never in a storm."
 _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
-_TOPIC = {"properties": {"topic": {"type": "string"}}, "required": ["topic"], "additionalProperties": False}
 
 
 class _Noting(Caller):
@@ -57,11 +57,10 @@ class _Noting(Caller):
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m tools.models", description="What a model can do, before a run asks it.")
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="check")
-    verb = verbs.add_parser("check", help="send three small calls, and say what works and which options are needed")
-    verb.add_argument("spec", metavar="SPEC", help="as for --lm; @URL alone lists the models of a server")
-    verb.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    add_options(verb, Settings)
+    made.add_argument("verb", choices=("check",), help="send three small calls; say what works, and what a run needs")
+    made.add_argument("spec", metavar="SPEC", help="as for --lm; @URL alone lists the models of a server")
+    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_options(made, Settings)
     return made
 
 
@@ -99,20 +98,19 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     lm.caller = caller = _Noting(**{one.name: getattr(lm.caller, one.name) for one in fields(lm.caller)})
     lm.meet()
     structured, found = lm.structured, dict[str, Any](model=spec)
+    asks = {"chat": partial(_fill, lm, "off"), "schema": partial(_fill, lm, "on"), "tools": partial(_call_tool, lm)}
     with model.active():
-        for name, ask in (("chat", _chat), ("tools", _call_tool), ("schema", _fill_schema)):
+        for name, ask in asks.items():
             try:
-                found[name] = ask(lm)
+                found[name] = ask()
             except UnusableAnswer as error:
-                found[name] = f"answered, but not in the form asked for ({error.kind})"
+                found[name] = f"not in the form asked for: {error.kind}"
             except (dspy.LMError, ProviderRefused) as error:
                 if not caller.answers:
                     raise _refusal(spec, error, lm.wire) from None
                 found[name] = _line(error)
-            else:
-                if found[name] != WORKS and (last := caller.answers[-1]).finish == "length":
-                    found[name] = f"{CUT} after {last.usage.output_tokens:,} tokens"
-    if settings.structured == "auto" and structured != (found["schema"] == WORKS) and CUT not in found["schema"]:
+    auto, other = ("schema", "chat") if structured else ("chat", "schema")
+    if settings.structured == "auto" and found[other] == WORKS != found[auto]:
         settings = replace(settings, structured="off" if structured else "on")
     if lm.window and limit > lm.window // 2:  # it would leave little room for prompts
         settings = replace(settings, max_tokens=lm.window // 4)
@@ -137,7 +135,8 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _chat(lm: LanguageModel) -> str:
+def _fill(lm: LanguageModel, schemas: str) -> str:
+    lm.caller.schemas = schemas
     dspy.Predict("text -> summary, topic")(text=_TEXT)
     return WORKS
 
@@ -145,18 +144,9 @@ def _chat(lm: LanguageModel) -> str:
 def _call_tool(lm: LanguageModel) -> str:
     tool = {"type": "function", "function": {"name": "search", "description": "Search.", "parameters": _QUERY}}
     reply = lm.converse([{"role": "user", "content": "Call the tool to search for the ferry's timetable."}], [tool])
-    return WORKS if reply["tool_calls"] else f"it calls no tool, but writes {reply['content'][:60]!r}"
-
-
-def _fill_schema(lm: LanguageModel) -> str:
-    schema = {"name": "answer", "strict": True, "schema": {"type": "object"} | _TOPIC}
-    messages = [{"role": "user", "content": f"Name the topic of this text, in a JSON object. {_TEXT}"}]
-    [answer] = lm(messages=messages, response_format={"type": "json_schema", "json_schema": schema})
-    text = answer["text"] if isinstance(answer, dict) else answer
-    with suppress(ValueError, TypeError, KeyError):
-        if isinstance(json.loads(text)["topic"], str):
-            return WORKS
-    return f"its answer is not by the schema: {text[:60]!r}"
+    if reply["finish"] == "length":
+        return "cut off"
+    return WORKS if reply["tool_calls"] else f"no call of the tool, but {reply['content'][:60]!r}"
 
 
 def _refusal(spec: str, error: Exception, wire: Wire | None) -> SextantError:

@@ -3,7 +3,7 @@
 import shlex
 
 import pytest
-from bad_server import always, told
+from bad_server import always, fine, told
 
 from tools.models import __main__ as models
 
@@ -16,9 +16,11 @@ def check(command_of):
 
 def test_what_works_and_what_is_needed_is_told_and_the_command_that_it_recommends_is_one(check, bad, run):
     bad.models = {"data": [{"id": "tiny", "owned_by": "vllm", "max_model_len": 4096}]}
+    no_schema = told("no schema", 400, "response_format is not supported")
+    bad.script = lambda number, body: no_schema if "response_format" in body else fine()
     found = check(bad.spec, "--json", "--seed", 3).json
     assert (found["chat"], found["server"], found["window"]) == ("works", "vllm", 4096)
-    assert found["tools"].startswith("it calls no tool") and "not by the schema" in found["schema"]
+    assert found["tools"].startswith("no call of the tool") and "not supported" in found["schema"]
     assert found["requests"] == len(bad.tries) and found["tokens_out"] > 0 and found["tokens_a_second"] > 0
     assert {one.body.get("max_tokens", one.body.get("max_completion_tokens")) for one in bad.tries} == {512}
     words = shlex.split(found["first_run"])
