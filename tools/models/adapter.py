@@ -51,6 +51,7 @@ _REFUSAL = re.compile(
 )
 _CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end; be brief")
 _MOST_ECHOED = 2000  # characters of a bad answer that are shown to the model again
+_ELEMENTS = 8  # of a list, where an answer is asked for again because it was cut off
 _FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
 
 
@@ -133,6 +134,7 @@ class _Tries:
         self._wrong: Fault | None = None  # with the answers of the last try
         self._schema: _Values | None = None  # that was sent with the last try
         self._refused = False  # whether the server took none
+        self._cut = False  # whether the answer before was cut off
 
     def __iter__(self) -> Iterator[AbstractContextManager[None]]:
         yield self._attempt()
@@ -145,6 +147,8 @@ class _Tries:
         """Return the setting that asks for an answer by the signature's schema; none for an answer in markers."""
         both = _form(self._signature) is _JSON and getattr(self._lm, "structured", False)
         self._schema = make_schema(self._signature) if both else None
+        if self._schema and self._cut and self._lm.server.kind.name == "vllm":  # others may refuse such bounds
+            self._schema = _bound(self._schema, prompting.limit())
         made = {"name": "answer", "strict": True, "schema": self._schema}
         return {"response_format": {"type": "json_schema", "json_schema": made}} if both else {}
 
@@ -152,6 +156,7 @@ class _Tries:
     def _attempt(self, before: Fault | None = None) -> Iterator[None]:
         """Check the answers of the block. UnusableAnswer for bad ones after a fault `before`."""
         payer, self._wrong, self._refused = session.current(), None, False
+        self._cut = before is not None and before.kind == "cut off"
         if before and payer:
             payer.charge(Usage(repairs=1))
         token = _AGAIN.set((shorten(*ANSWERED.get()) or "(no answer)", before.reason) if before else None)
@@ -271,6 +276,20 @@ def make_schema(signature: Any) -> _Values | None:
         return _strict(pydantic.TypeAdapter(TypedDict("Answer", fields)).json_schema())  # type: ignore[operator]
     except (ValueError, TypeError, pydantic.errors.PydanticUserError):
         return None
+
+
+def _bound(schema: _Values, limit: int) -> _Values:
+    """Return a schema whose answers are complete within a limit of tokens, whatever the model writes."""
+    texts = str(schema).count("'type': 'string'") * (_ELEMENTS if "'type': 'array'" in str(schema) else 1)
+    most = {"string": {"maxLength": max(16, limit // 2 // max(1, texts))}, "array": {"maxItems": _ELEMENTS}}
+
+    def bound(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return [bound(one) for one in part] if isinstance(part, list) else part
+        made = {name: bound(one) for name, one in part.items()}
+        return made | most.get(str(part.get("type")), {})
+
+    return dict(bound(schema))
 
 
 # Of what a schema says, what is sent: not every server knows more, and answers are checked by the field's type anyway.

@@ -114,13 +114,21 @@ def test_a_server_that_refuses_schemas_is_asked_in_markers_from_then_on_or_where
 
 
 @pytest.mark.parametrize("finish", ["length", "stop"])
-def test_no_answer_that_ran_away_is_shown_to_its_model_again(run, server, finish):
-    runaway = "word " * 5000
+def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_grammar_can_do_that(
+    finish, run, server, monkeypatch
+):
+    def run_away(path, body):
+        again = len(body["messages"]) > 2
+        return _reply(
+            "tiny", {"raw": '{"rewritten": "a"}'} if again else {"raw": "word " * 5000, "finish": finish}, "?"
+        )
 
-    server.answer = lambda prompt: (
-        {"raw": runaway, "finish": finish} if "cannot be used" not in prompt else {"rewritten": "a vote"}
+    server.reply = run_away
+    monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
+    assert (
+        run("--program", "rewrite", *TASK, "--lm", server.spec, "--max-tokens", 1000, "--max-concurrent", 1).code == 0
     )
-    assert run("--program", "rewrite", *TASK, "--lm", server.spec).code == 0
-    again = [len(prompt) for prompt in prompts(server) if "cannot be used" in prompt]
-    first = [len(prompt) for prompt in prompts(server) if "cannot be used" not in prompt]
-    assert len(again) == 3 and max(again) < max(first) + (400 if finish == "length" else 2400)
+    for body in server.requests[1::2]:
+        assert len(body["messages"][-2]["content"]) < (100 if finish == "length" else 2100)
+        text = body["response_format"]["json_schema"]["schema"]["properties"]["rewritten"]
+        assert text.get("maxLength") == (500 if finish == "length" else None)
