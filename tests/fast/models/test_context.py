@@ -184,7 +184,7 @@ def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, 
 def test_a_long_answer_that_cannot_be_used_is_left_out_where_it_is_asked_for_again(server, toolbox):
     said = iter([{"raw": "no fields, but many words " * 400}, {"rewritten": "ferry"}])
     server.answer = lambda prompt: next(said)
-    with lm.connect(server.spec, settings=lm.Settings(context=1200)).active():
+    with lm.connect(server.spec, settings=lm.Settings(context=640)).active():
         trace = pick("program", "rewrite", PROGRAMS)(toolbox)(query=QUERY).trace
     assert trace.unusable == {"unparsable": 1}
     assert trace.steps[0].argument == "an answer that could not be used is left out where it is asked for again"

@@ -67,6 +67,7 @@ def test_the_request_is_the_one_that_dspys_own_client_sends(answering):
     for make in (ours, dspys):
         make(url(answering))("ü </x> \u2028", stop=["."], top_p=0.5, max_tokens=50)
     first, second = answering.requests
+    assert first.pop("max_tokens") == second.pop("max_completion_tokens") == 50
     assert first == second and first["seed"] == 7 and first["temperature"] == 0.0
     assert set(answering.authorizations) == {"Bearer key"}
 
