@@ -72,6 +72,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError("offline is no model, so there is nothing to check; name a model, as for --lm")
     if spec.startswith("@"):
         _, url = parse(f"MODEL{spec}", "check")
+        check_key(f"MODEL{spec}", settings.headers)
         found: dict[str, Any] = {"models": _list_models(Wire("", url, settings=settings))}
         if not found["models"]:
             raise RunIncomplete(f"{url} lists no models; see whether it is there, and add /v1 where that is missing")
@@ -92,7 +93,7 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     """Return what works with a model, and what was found. ProviderRefused or RunIncomplete where it does not answer."""
     terms = Terms(budget=Budget(calls=REQUESTS), patience=PATIENCE)
     limit = connect(spec, terms, settings=settings).settings["max_tokens"]
-    check_key(spec)
+    check_key(spec, settings.headers)
     model = connect(spec, terms, settings=replace(settings, max_tokens=settings.max_tokens or min(limit, TOKENS)))
     lm, listed = model.lm, model.lm.window
     lm.caller = caller = _Noting(**{one.name: getattr(lm.caller, one.name) for one in fields(lm.caller)})

@@ -44,9 +44,10 @@ def test_a_name_that_the_server_refuses_is_answered_with_the_nearest_that_it_has
         ("offline", 2, "nothing to check"),
         ("tiny", 2, "names no model"),
         ("openai/gpt-5-mini", 4, "$OPENAI_API_KEY"),
+        ("x@http://127.0.0.1:1/v1 --header X-Team=TEAM_IS_NOT_SET", 2, "$TEAM_IS_NOT_SET"),
         ("@http://127.0.0.1:1/v1", 7, "lists no models"),
     ],
 )
 def test_what_cannot_be_checked_is_said_in_a_line(check, spec, code, says):
-    done = check(spec)
+    done = check(*spec.split())
     assert done.code == code and says in done.err and done.err.count("\n") == 1
