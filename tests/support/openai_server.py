@@ -147,6 +147,7 @@ class OpenAIServer:
     def __init__(self, answer: Callable[[str], dict[str, Any]] = sensible, delay: float = 0.0) -> None:
         self.answer = answer
         self.delay = delay
+        self.pace = 0.0  # seconds from one event of a stream to the next
         self.embed: Callable[[list[str]], np.ndarray] = bag_of_words
         self.spoil: Callable[[dict[str, Any]], dict[str, Any]] = lambda reply: reply  # what is done to embeddings
         self.page: bytes | None = None  # sent instead of any answer, as a gateway would
@@ -174,15 +175,17 @@ class OpenAIServer:
                 except Failure as failure:
                     status, retry_after = failure.status, failure.retry_after
                     reply = {"error": {"message": failure.message, "code": failure.code, "type": failure.code}}
-                streams = body.get("stream") and status == 200
-                data = outer.page or (b"".join(streamed(reply)) if streams else json.dumps(reply).encode())
+                streams = body.get("stream") and status == 200 and not outer.page
+                pieces = streamed(reply) if streams else [outer.page or json.dumps(reply).encode()]
                 self.send_response(status)
                 if retry_after is not None:
                     self.send_header("retry-after", str(retry_after))
                 self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(data)))
+                self.send_header("content-length", str(sum(map(len, pieces))))
                 self.end_headers()
-                self.wfile.write(data)
+                for piece in pieces:
+                    self.wfile.write(piece)
+                    time.sleep(outer.pace)
 
             def log_message(self, *arguments: object) -> None:
                 pass
