@@ -18,6 +18,7 @@ from evals.showing.tables import Grid, printed
 from optimizers.books import Candidate, mean_value
 from optimizers.study import Study
 from optimizers.teleprompters import TELEPROMPTERS
+from optimizers.training.demonstrations import texts_in
 from programs.compiled import Compiled, Prompt
 from tools.console import clean, number, put_out, queries
 from tools.records import Usage, usage_json
@@ -151,18 +152,11 @@ def list_texts(found: Compiled) -> dict[str, str]:
     for one in found.neighbours:
         shown |= {f"{name} of {one.query_id}, demo": demos for name, demos in one.demos.items()}
     for piece, demos in shown.items():
-        texts |= {f"{piece} {place}": _text(demo) for place, demo in enumerate(demos, start=1)}
+        for place, demo in enumerate(demos, start=1):
+            texts[f"{piece} {place}"] = "\n".join(texts_in(dict(demo) | {"objective": ""}))
     for place, member in enumerate(found.members, start=1):
         texts |= {f"member {place}, {name}": text for name, text in list_texts(member).items()}
     return texts
-
-
-def _text(demo: Any) -> str:
-    if isinstance(demo, Mapping):
-        return "\n".join(_text(value) for name, value in demo.items() if name != "objective")
-    if isinstance(demo, list | tuple):
-        return "\n".join(map(_text, demo))
-    return str(demo)
 
 
 def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:

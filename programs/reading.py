@@ -104,9 +104,8 @@ def look_back(
     session: Session, predictor: dspy.Predict, searches: Sequence[str], name: str, notes: Sequence[str], **inputs: Any
 ) -> dict[str, Any]:
     """Return the inputs of a call that writes a search, with the latest earlier searches and notes that fit."""
-
-    def fit_searches(some: list[str]) -> bool:
-        return prompting.fits(predictor, **inputs | {"earlier_searches": some, name: []})
-
-    inputs["earlier_searches"] = fit_notes(session, searches, fit_searches, what="earlier searches")
-    return inputs | {name: fit_notes(session, notes, lambda some: prompting.fits(predictor, **inputs, **{name: some}))}
+    fits = partial(prompting.fits, predictor, **inputs)
+    what = "earlier searches"
+    earlier = fit_notes(session, searches, lambda some: fits(earlier_searches=some, **{name: []}), what=what)
+    told = fit_notes(session, notes, lambda some: fits(earlier_searches=earlier, **{name: some}))
+    return {**inputs, "earlier_searches": earlier, name: told}

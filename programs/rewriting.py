@@ -134,10 +134,7 @@ class WriteDocument(dspy.Signature):
 
 
 class QueryToDoc(Rewriter):
-    """CRUMB's Query-to-Doc: think, write the wanted document, search once with it.
-
-    In the paper it is the rewriting that helps recall.
-    """
+    """CRUMB's Query-to-Doc: think, write the wanted document, search once with it. In the paper it helps recall."""
 
     offline: ClassVar = {**Rewriter.offline, "document": rules.write_document}
     signature = WriteDocument

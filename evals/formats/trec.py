@@ -72,7 +72,7 @@ class RunFile:
         self.tag = ""  # of its first line
         self._queries = {query.query_id: query for query in environment.queries}
         self._doc_ids: list[str] = []  # as they were first met
-        self._orders: list[int] = []  # of those, by the ids as they stand in the file
+        self._raw: list[bytes] = []  # the same, as they stand in the file
         # Query -> for each of its lines the document's number in the list of ids, the line's number, and the score.
         self._lines: dict[str, tuple[array[int], array[int], array[float]]] = {}
         self._read()
@@ -80,7 +80,7 @@ class RunFile:
     def ranking(self, query_id: str) -> tuple[list[str], list[float]]:
         """Return a query's documents, best first, and their scores; none where the file has none."""
         numbers, _, scores = self._lines.get(query_id, (array("I"), array("I"), array("f")))
-        places = sorted(range(len(numbers)), key=lambda at: (scores[at], self._orders[numbers[at]]), reverse=True)
+        places = sorted(range(len(numbers)), key=lambda at: (scores[at], self._raw[numbers[at]]), reverse=True)
         return [self._doc_ids[numbers[at]] for at in places], [scores[at] for at in places]
 
     def _read(self) -> None:
@@ -99,9 +99,7 @@ class RunFile:
             scores.append(self._score(raw_score, line))
         if not self._lines:
             raise DataError(f"{self.path} has no lines; a run file has {_COLUMNS} in each")
-        self._orders = [0] * len(number_of)
-        for order, raw in enumerate(sorted(number_of)):
-            self._orders[number_of[raw]] = order
+        self._raw = list(number_of)
         for query_id, (numbers, places, _) in self._lines.items():
             doc_ids = [self._doc_ids[number] for number in numbers]
             try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evals.measuring.metrics import Judged, check_metric, is_pairwise, ranking_metric, ranking_value
+from evals.measuring.metrics import Judged, check_metric, is_pairwise, judge_units, ranking_metric, ranking_value
 from evals.measuring.scored import ABOUT, NAMED, Run, differences, find_folders, read
 from evals.measuring.stats import bootstrap_means
 from evals.measuring.traces import Anytime, Row
@@ -224,7 +224,6 @@ def _costs(usage: Row | None, axes: Collection[str], *, searched: bool = False) 
 class _RankedValue:
     def __init__(self, row: Row, metric: str, depth: int) -> None:
         self._metric, self._depth, self._grades = metric, depth, row["grades"]
-        self._ideal = sorted(self._grades.values(), reverse=True)
         self._relevant = frozenset(one["unit"] for one in row["relevant"])
         self._sofar = Anytime(row.get("units", {}), self._relevant.union(self._grades))
         self.add = self._sofar.add
@@ -234,7 +233,7 @@ class _RankedValue:
     def value(self) -> float | None:
         places = self._sofar.places(self._depth)
         if places != self._places:
-            judged = judge_places(places, self._grades, self._ideal, self._relevant)
+            judged = judge_places(places, self._grades, self._relevant)
             self._places, self._value = places, ranking_metric(self._metric, judged)
         return self._value
 
@@ -261,13 +260,8 @@ class _SeenShare:
         return len(self._seen) / len(self._relevant) if self._relevant else None
 
 
-def judge_places(
-    places: Mapping[str, int], grades: Mapping[str, float], ideal: Sequence[float], relevant: Collection[str]
-) -> Judged:
-    """Judge a ranking by the places of what counts, like `metrics.judge_units`; `ideal` is grades, highest first."""
-    length = max(places.values(), default=0)
-    gains, hits = [0.0] * length, [False] * length
-    for unit, place in places.items():
-        gains[place - 1] = grades.get(unit, 0.0)
-        hits[place - 1] = unit in relevant
-    return Judged(gains, ideal, hits, len(relevant))
+def judge_places(places: Mapping[str, int], grades: Mapping[str, float], relevant: Collection[str]) -> Judged:
+    """Judge a ranking by the places of what counts."""
+    unit_at = {place: unit for unit, place in places.items()}
+    units = [unit_at.get(place, "") for place in range(1, max(unit_at, default=0) + 1)]
+    return judge_units(units, grades, relevant)

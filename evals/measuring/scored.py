@@ -274,24 +274,11 @@ class Bounds:
             made[kind] = {"mean": self.mean(kind), "run": run.name, "what": self.describe(kind)}
         return made
 
-    @cached_property
-    def gained(self) -> Paired | None:
-        """Program - floor."""
-        return self._compute(paired, self.found.get("floor"), self.run)
-
-    @cached_property
-    def missing(self) -> Paired | None:
-        """Ceiling - program; None for a ceiling of another system."""
-        return self._compute(paired, self.run, self._own_ceiling)
-
-    @cached_property
-    def closed(self) -> Interval | None:
-        """The share of ceiling - floor that the program has closed."""
-        return self._compute(share_closed, self.found.get("floor"), self.run, self._own_ceiling)
-
-    @property
-    def _own_ceiling(self) -> Run | None:
-        return self.found["ceiling"] if self.is_own("ceiling") else None
+    def compare(self) -> tuple[Paired | None, Paired | None, Interval | None]:
+        """Return program - floor, own ceiling - program, and the share of own ceiling - floor that is closed."""
+        floor, ceiling = self.found.get("floor"), self.found["ceiling"] if self.is_own("ceiling") else None
+        gained, missing = self._compute(paired, floor, self.run), self._compute(paired, self.run, ceiling)
+        return gained, missing, self._compute(share_closed, floor, self.run, ceiling)
 
     def _compute(self, function: Callable[..., T], *runs: Run | None) -> T | None:
         columns = [run.columns.get(self.metric, {}) for run in runs if run is not None]

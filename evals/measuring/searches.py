@@ -83,17 +83,15 @@ def _compare_documents(
 def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
     kinds = {"both": (True, True), "only_then": (True, False), "only_now": (False, True), "neither": (False, False)}
     surfaced = Counter((bool(row["then"]), bool(row["now"])) for row in relevant)
-    recalls: dict[str, dict[str, float]] = {"then": {}, "now": {}}
-    for when, shares in recalls.items():
-        counted = Counter(row["query_id"] for row in relevant if row[when])
-        shares |= {row["query_id"]: counted[row["query_id"]] / row["of"] for row in relevant}
-    then, now = (list(shares.values()) for shares in recalls.values())
+    of = {row["query_id"]: row["of"] for row in relevant}
+    found = [Counter(row["query_id"] for row in relevant if row[when]) for when in ("then", "now")]
+    then, now = ([hits[query_id] / many for query_id, many in of.items()] for hits in found)
     many, rows = len(then), []
     for hop in sorted(hops):
         row: Result = {"hop": hop, "searches": hops[hop]}
         for when in ("then", "now"):
             places = [(one[when]["hop"], one["of"]) for one in relevant if one[when]]
-            share = math.fsum(1 / of for at, of in places if at <= hop)
+            share = math.fsum(1 / wanted for at, wanted in places if at <= hop)
             row[when] = {"first": sum(at == hop for at, _ in places), "recall": share / many if many else None}
         rows.append(row)
     return {

@@ -26,7 +26,7 @@ def trim(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
     """Return a predictor's traced call as plain data: long lists and texts of what it was shown are cut."""
     predictor, inputs, outputs = step
     answer = plain(outputs)
-    named, shown = set(_texts(answer)), {name: plain(value) for name, value in inputs.items()}
+    named, shown = set(texts_in(answer)), {name: plain(value) for name, value in inputs.items()}
     # What is a text by itself, such as the description, stays whole.
     shown = {name: value if isinstance(value, str) else _cut(value, named) for name, value in shown.items()}
     # DSPy draws among demonstrations by a digest of their pickle, in which it matters whether two equal texts are one
@@ -49,12 +49,13 @@ def _cut(value: Any, named: set[str]) -> Any:
     return [_cut(one, named) for one in value[-SHOWN:]]
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text in plain data, at any depth; no keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
         for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(one)
+            yield from texts_in(one)
 
 
 def example(query: Query, **labels: Any) -> dspy.Example:

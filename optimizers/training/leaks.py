@@ -50,10 +50,7 @@ class Leak:
 
 
 def find_leaks(texts: Mapping[str, str], passages: Iterable[Passage], *, bound: int = BOUND) -> list[Leak]:
-    """Find every passage of which a text has a run of more than `bound` words, the longest first.
-
-    `texts` are the pieces of a prompt by name, e.g. "reader.next_search demo 2". One finding per piece and passage.
-    """
+    """Find passages that share more than `bound` words in a row with a piece of a prompt, the longest first."""
     places = index_runs({piece: all_words(text) for piece, text in texts.items()}, bound + 1)
     found = [
         Leak(piece, passage.kind, passage.split, passage.owner, len(run), " ".join(run)[:SHOWN])

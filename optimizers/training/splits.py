@@ -51,10 +51,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """All that an optimizer is given of a task's data. No test query or judgement can be reached from it.
-
-    The corpus is whole: it holds the documents that are wanted in test among all others.
-    """
+    """All that an optimizer is given of a task's data: the whole corpus, and no test query or judgement."""
 
     task: str  # the full name
     train: tuple[Query, ...]  # to learn from: demos, feedback
@@ -81,8 +78,6 @@ def divide(
     except EmptySplit as error:
         remedy = error.remedy or _REMEDY
         raise UsageError(f"{error.source} has no dev queries (of {error.queries} in all); {remedy}") from None
-    if len(dev.queries) < 2:
-        raise _too_few(dev, 0)
     # Of the test split only the texts outlive this line.
     test = [query.text for query in load(task, data, "test", **how).queries]
     alike = similarities([query.text for query in dev.queries], test)

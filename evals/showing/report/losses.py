@@ -82,11 +82,11 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
 
 def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
     run = bounds.run
-    assert run is not None  # `between` has bounds of runs alone
     task = run.config["task"]
     floor, _, union, ceiling = (_figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in KINDS)
-    gained, missing = (_interval(*one[:3]) if one else "" for one in (bounds.gained, bounds.missing))
-    closed = _interval(*bounds.closed, percent=True) if bounds.closed else ""
+    *differences, share = bounds.compare()
+    gained, missing = (_interval(*one[:3]) if one else "" for one in differences)
+    closed = _interval(*share, percent=True) if share else ""
     means = [floor, union, _figure(bounds.mean()), ceiling]
     shown = [str(group.system(run)), short(task), *means, gained, missing, closed, bounds.others]
     floor, best, union, ceiling = (bounds.describe(kind) for kind in KINDS)
