@@ -1,23 +1,17 @@
 """The books of one compilation: every candidate and every evaluation of one, on disk before it is used."""
 
 import hashlib
-import io
 import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
-
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
+from typing import Any
 
 from programs.compiled import Prompt, prompts_of
 from tools import disk, forms
 from tools.errors import DataError, Halt, RunIncomplete
 from tools.forms import Amount, Count, Number
-from tools.models.forms import CandidateForm
-from tools.models.spec import hide_keys
 from tools.records import Query
 
 
@@ -50,9 +44,6 @@ class Evaluation:
     def key(self) -> tuple[str, str, str]:
         """What there is one evaluation of."""
         return self.candidate, self.query_id, self.sample
-
-
-_EVALUATION: Any = TypedDict("Evaluation", Evaluation.__annotations__)  # type: ignore[misc]  # mypy wants its fields
 
 
 class Books:
@@ -102,10 +93,6 @@ class Books:
                 self._evaluations[evaluation.key] = evaluation
             return self._evaluations[evaluation.key]
 
-    def open_log(self) -> TextIO:
-        """optimizer.log, to be written on: what DSPy says, and what providers said in between."""
-        return _Log(disk.open_file(self.folder / "optimizer.log", "ab"), encoding="utf-8", errors="backslashreplace")
-
     def _append(self, name: str, row: Candidate | Evaluation) -> None:
         path = self.folder / name
         try:
@@ -125,21 +112,14 @@ class Books:
                     raise DataError(f"{path}, line {number} is damaged ({error}); {mend}") from None
 
     def _take_candidate(self, line: bytes) -> None:
-        row = forms.read_whole(CandidateForm, line)
-        prompts = TypeAdapter(dict[str, Prompt]).validate_python(row["prompts"])
-        if row["digest"] != _digest(prompts, row["parameters"]):
+        candidate = forms.make(Candidate, forms.read_whole(dict[str, Any], line))
+        if candidate.digest != _digest(candidate.prompts, candidate.parameters):
             raise ValueError("it was edited")
-        self.candidates[row["digest"]] = Candidate(row["digest"], prompts, row["parameters"])
+        self.candidates[candidate.digest] = candidate
 
     def _take_evaluation(self, line: bytes) -> None:
-        row = forms.read(_EVALUATION, line)
-        evaluation = Evaluation(**{name: row[name] for name in Evaluation.__annotations__})
+        evaluation = forms.make(Evaluation, forms.read(dict[str, Any], line))
         self._evaluations[evaluation.key] = evaluation
-
-
-class _Log(io.TextIOWrapper):
-    def write(self, text: str) -> int:
-        return super().write(hide_keys(text))  # a provider's words may repeat one
 
 
 def mean_value(evaluations: Sequence[Evaluation]) -> float:

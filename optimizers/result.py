@@ -72,15 +72,12 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
         rows.append(
             {
                 "candidate": digest,
-                "before": digest == study.before,
-                "start": digest == study.start,
-                "returned": digest == study.returned,
+                **{name: digest == getattr(study, name) for name in ("before", "start", "returned")},
                 **{part: measure(study, digest, part) for part in study.parts},
                 "whole": study.is_whole(digest, "validation"),
                 "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
                 "parameters": dict(candidate.parameters),
-                "calls": sum(evaluation.calls for evaluation in evaluations),
-                "tokens": sum(evaluation.tokens for evaluation in evaluations),
+                **{used: sum(getattr(one, used) for one in evaluations) for used in ("calls", "tokens")},
                 "list_usd": None if None in prices else sum(price for price in prices if price is not None),
                 "failed": sum(evaluation.error is not None for evaluation in evaluations),
             }

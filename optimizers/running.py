@@ -1,5 +1,6 @@
 """A teleprompter at work: the request with every name looked up, its models and programs, and why it stopped."""
 
+import io
 import logging
 import math
 import re
@@ -24,7 +25,7 @@ from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
 from optimizers.training.demonstrations import label_examples
 from optimizers.training.splits import Training
 from programs.compiled import Compiled, read
-from tools import retrievers
+from tools import disk, retrievers
 from tools.console import check_interrupts, in_thread, say
 from tools.errors import Halt, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import lm
@@ -275,10 +276,16 @@ def _work_interruptibly(inputs: Inputs, study: Study) -> None:
         raise
 
 
+class _Log(io.TextIOWrapper):
+    def write(self, text: str) -> int:
+        return super().write(hide_keys(text))  # a provider's words may repeat one
+
+
 @contextmanager
 def _quiet(study: Study) -> Iterator[None]:
     """Send what DSPy prints and logs to optimizer.log in the folder; our own talk still reaches the terminal."""
-    with study.open_log() as log:
+    file = disk.open_file(study.folder / "optimizer.log", "ab")
+    with _Log(file, encoding="utf-8", errors="backslashreplace") as log:
         handler = logging.StreamHandler(log)
         loggers = [logging.getLogger(name) for name in ("dspy", "gepa", "py.warnings")]
         before = [(logger.handlers, logger.propagate) for logger in loggers]

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import dspy
-from pydantic import TypeAdapter
 
 from tools import disk, forms
 from tools.console import plural
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
-from tools.models.forms import CompiledForm, Versions
+from tools.models.forms import Versions
 from tools.models.prompting import instructed
 from tools.records import Document, Query, Submission, Trace, total
 from tools.retrievers.bm25 import BM25
@@ -176,18 +175,20 @@ def read(path: Path) -> Compiled:
     file = path / NAME if path.is_dir() else path
     mend, now = "it is torn or no compiled program; compile again", _get_versions()
     try:
-        made_with = forms.read_file(Versions, file, mend).get("versions") or now
-        for name, ours in now.items():  # before what another version may hold otherwise
-            then = str(made_with.get(name, "unknown"))
-            if then.split(".")[:2] != ours.split(".")[:2]:
-                raise UsageError(f"{file} was compiled with {name} {then}, and this is {name} {ours}; compile again")
-        body = forms.read_file(CompiledForm, file, mend)
+        body = forms.read_file(Versions, file, mend)
     except FileNotFoundError:
         raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
-    digest = body.pop("digest", None)
-    if digest != _digest(json.dumps(body, sort_keys=True))[:16]:
-        body["origin"]["edited"] = "after it was compiled"
-    return TypeAdapter(Compiled).validate_python(body)
+    made_with = body.get("versions") or now
+    for name, ours in now.items():  # before what another version may hold otherwise
+        then = str(made_with.get(name, "unknown"))
+        if then.split(".")[:2] != ours.split(".")[:2]:
+            raise UsageError(f"{file} was compiled with {name} {then}, and this is {name} {ours}; compile again")
+    intact = body.pop("digest", None) == _digest(json.dumps(body, sort_keys=True))[:16]
+    try:
+        found = forms.make(Compiled, body)
+    except ValueError as error:
+        raise DataError(f"{file} is damaged ({error}); {mend}") from None
+    return found if intact else replace(found, origin={**found.origin, "edited": "after it was compiled"})
 
 
 def prompts_of(program: Any) -> dict[str, Prompt]:

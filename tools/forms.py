@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, NotRequired, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
@@ -15,6 +15,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 from tools import disk
 from tools.errors import DataError
 
+T = TypeVar("T")
 NESTED = 100  # levels of objects and lists
 LARGEST = 2**53  # up to here a float is exact for whole numbers, and so is JSON in every language
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -99,8 +100,18 @@ def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = dis
 
 def check(form: Any, value: Any) -> None:
     """Check a value against a form. ValueError says where it differs and how."""
+    _validate(form, value, strict=True)
+
+
+def make(kind: type[T], value: Any) -> T:
+    """Make a dataclass, with those in it, of what JSON holds of it. ValueError says where that differs and how."""
+    made: T = _validate(kind, value, strict=False)
+    return made
+
+
+def _validate(form: Any, value: Any, *, strict: bool) -> Any:
     try:
-        _adapter(form).validate_python(value, strict=True)
+        return _adapter(form).validate_python(value, strict=strict)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).removeprefix(".")

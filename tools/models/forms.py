@@ -59,58 +59,7 @@ def cells(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
     return named
 
 
-Demos = list[dict[str, Any]]
-
-
-class PromptForm(TypedDict):
-    """programs.compiled.Prompt."""
-
-    instructions: str
-    demos: Demos
-    signature: NotRequired[str]
-    fields: list[str]
-    before: NotRequired[str]
-    descriptions: NotRequired[dict[str, str]]
-
-
-class NeighbourForm(TypedDict):
-    """programs.compiled.Neighbour."""
-
-    query_id: str
-    text: str
-    demos: dict[str, Demos]
-
-
-class Origin(TypedDict, total=False):
-    """The compilation that a run used, in its config."""
-
-    optimizer: str
-    task: str
-
-
-class CompiledForm(TypedDict):
-    """compiled.json, and a member of an ensemble in it."""
-
-    program: str
-    parameters: dict[str, Any]
-    retriever: str
-    prompts: dict[str, PromptForm]
-    members: "list[CompiledForm]"
-    neighbours: list[NeighbourForm]
-    nearest: Count
-    origin: Origin
-    versions: dict[str, Version]
-
-
 class Versions(TypedDict):
     """The part of a compiled program that is read first."""
 
     versions: NotRequired[dict[str, Version | Count]]
-
-
-class CandidateForm(TypedDict):
-    """A line of candidates.jsonl: optimizers.books.Candidate."""
-
-    digest: str
-    prompts: dict[str, PromptForm]
-    parameters: dict[str, Any]

@@ -60,8 +60,8 @@ def test_a_line_of_another_run_is_not_taken_for_one_of_this(run_of_ours, tmp_pat
 def test_every_form_has_a_schema():
     from evals import forms as of_runs
     from evals.formats import atif
+    from programs.compiled import Compiled
     from tools.forms import schema
-    from tools.models import forms as of_programs
 
-    for form in (of_runs.ConfigForm, of_runs.OutcomeForm, of_runs.ScoresForm, atif.Line, of_programs.CompiledForm):
+    for form in (of_runs.ConfigForm, of_runs.OutcomeForm, of_runs.ScoresForm, atif.Line, Compiled):
         assert "$defs" in schema(form)
