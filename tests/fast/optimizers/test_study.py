@@ -79,7 +79,8 @@ def test_labels_feedback_and_leaks_mean_the_same_by_relevant(task):
             expected = {one for one in environment.documents if judgements.unit_of(one) in expected}
         assert set(labels[query.query_id]) == expected
         everywhere |= expected
-    assert {one.owner for one in collect_passages(given) if one.kind == "gold document"} == everywhere
+    passages = collect_passages("train", environment.queries, environment)
+    assert {one.owner for one in passages if one.kind == "gold document"} == everywhere
 
 
 def searched_for_nothing(query, environment):
