@@ -1,8 +1,8 @@
 """One call of a model that has seen nothing of the corpus, one search with what it wrote.
 
 Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's (section 4.2.2, appendix
-A, Tables 4 and 10); as in section 4.4 the model may write 8,192 tokens, at temperature 0 where it takes one. Thinking
-is in fields before what is kept, not in a free text with a mark at its end. A blank answer is unusable.
+A, Tables 4 and 10), whose model may write 8,192 tokens (section 4.4): `--max-tokens 8192`. Thinking is in fields before
+what is kept, not in a free text with a mark at its end. A blank answer is unusable.
 """
 
 from typing import ClassVar
@@ -11,13 +11,9 @@ import dspy
 
 from programs.base import About, Program
 from tools.models import offline as rules
-from tools.models import prompting
 from tools.models.prompting import ask, filled, lens, through
 from tools.records import Query, Submission
 
-ANSWER = 8192  # tokens that the model may write, its thinking in the fields included
-# DSPy's smallest limit for OpenAI's reasoning models, which think unseen before they write, and out of the same limit.
-REASONING_ANSWER = 16000
 LIKE = "The text is an item of the collection. Find items like it."  # an instruction for retrievers trained with such
 
 OBJECTIVE = "what the collection is, and what counts as a find; may be empty"
@@ -66,7 +62,7 @@ class Rewriter(Program):
         session = self.toolbox.open(query)
         session.hop = 1
         inputs = {"objective": query.objective, "description": query.text, **self.inputs}
-        written = ask(self.write, filled(*self.kept), **inputs, config={"max_tokens": room()})
+        written = ask(self.write, filled(*self.kept), **inputs)
         text = "\n\n".join(getattr(written, name).strip() for name in self.kept)
         found = session.search(text, self.depth, instruction=instruct(query, self.instruction))
         return session.submit([snippet.doc_id for snippet in found])
@@ -75,14 +71,6 @@ class Rewriter(Program):
 def instruct(query: Query, instruction: str) -> str:
     """Return the `instruction` of a search; none for a query without an objective, whose run is to go without any."""
     return instruction if query.objective else ""
-
-
-def room() -> int:
-    """Return how many tokens the active model may write: at most half of its window, where that is known."""
-    settings = getattr(dspy.settings.lm, "kwargs", {})
-    most = REASONING_ANSWER if "max_completion_tokens" in settings else ANSWER  # DSPy's name for it in those models
-    window = prompting.window()
-    return most if window is None else min(most, window // 2)
 
 
 class Request(dspy.Signature):

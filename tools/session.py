@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -49,13 +50,19 @@ def enter(session: "Session | None") -> None:
 
 
 @contextmanager
-def answering(query: Query) -> Iterator[None]:
-    """Give sessions opened in the block the exclusions and the pool of `query`, whatever a program makes of it."""
-    token = _ANSWERED.set(query)
+def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Set a variable of this context in the block."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _ANSWERED.reset(token)
+        variable.reset(token)
+
+
+# Gives sessions opened in the block the exclusions and the pool of a query, whatever a program makes of it.
+answering = partial(setting, _ANSWERED)
+# Has `count_unbooked` count nothing of the block: who sends something there keeps its books.
+booking = partial(setting, BOOKED, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +75,6 @@ class Limits:
     calls: int | None = None  # of a model, including those whose answers were kept
     tokens: int | None = None  # of prompts and answers together; a call that begins below may end above
     depth: int = 1000  # documents in the ranking that is made where a limit ends a session
-
-
-@contextmanager
-def booking() -> Iterator[None]:
-    """Have `count_unbooked` count nothing of the block: who sends something there keeps its books."""
-    token = BOOKED.set(True)
-    try:
-        yield
-    finally:
-        BOOKED.reset(token)
 
 
 def count_unbooked(to: str) -> None:
@@ -111,10 +108,7 @@ class Toolbox(Shared):
     ) -> None:
         """`others` are retrievers that a search may name; `checkpoints` is a folder for what an agent keeps on disk."""
         self.checkpoints = checkpoints
-        self._documents = documents
-        self._retrievers = {"": retriever, **(others or {})}
-        self._limits = limits or Limits()
-        self._clock = clock
+        self._world = documents, {"": retriever, **(others or {})}, limits or Limits(), clock
 
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
@@ -126,7 +120,7 @@ class Toolbox(Shared):
                 other = f"a session was opened for query {query.query_id!r}, and {answered.query_id!r} is asked"
                 raise ValueError(f"{other}; open it with the query that the program was given")
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
-        session = Session(query, self._documents, self._retrievers, self._limits, self._clock, snapshot or {})
+        session = Session(query, *self._world, snapshot or {})
         enter(session)
         return session
 

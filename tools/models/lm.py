@@ -351,13 +351,11 @@ class Model:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Have DSPy predictors in the block use this model, for one query whose time begins; in this context alone."""
-        token = DEADLINE.set(min(DEADLINE.get(), time.monotonic() + self.terms.query_seconds))  # a lens has its query's
-        try:
-            # Our signatures are checked by their answers; DSPy's look at every element of every list only logs.
-            with dspy.context(lm=self.lm, adapter=Adapter(), trace=[], warn_on_type_mismatch=False):
-                yield
-        finally:
-            DEADLINE.reset(token)
+        deadline = min(DEADLINE.get(), time.monotonic() + self.terms.query_seconds)  # a lens has its query's
+        # Our signatures are checked by their answers; DSPy's look at every element of every list only logs.
+        context = dspy.context(lm=self.lm, adapter=Adapter(), trace=[], warn_on_type_mismatch=False)
+        with session.setting(DEADLINE, deadline), context:
+            yield
 
 
 def connect(

@@ -16,7 +16,6 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from types import SimpleNamespace
@@ -26,7 +25,7 @@ import dspy
 from dspy.lm15 import Message, Request, Response, Usage, response_to_events
 
 from tools.errors import UsageError
-from tools.session import Shared
+from tools.session import Shared, setting
 from tools.text import TermStatistics, sentences, words
 
 VERSION = "offline/2"  # goes into run configs: raise it with every change that changes an answer
@@ -48,17 +47,8 @@ CALL: ContextVar[Call | str | None] = ContextVar("call", default=None)
 _RULES: ContextVar[Rules] = ContextVar("rules", default={})  # noqa: B039  # it is never written to
 
 
-@contextmanager
-def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
-publish = partial(_set, CALL)  # lets the engine see the call of the block, or its answer
-follow = partial(_set, _RULES)  # has the calls of the block answered by these rules
+publish = partial(setting, CALL)  # lets the engine see the call of the block, or its answer
+follow = partial(setting, _RULES)  # has the calls of the block answered by these rules
 
 
 class OfflineEngine(Shared):

@@ -57,11 +57,8 @@ _CHECKS: ContextVar[tuple[Check, ...]] = ContextVar("checks", default=())
 
 def ask(predictor: dspy.Module, *checks: Check, **inputs: Any) -> Any:
     """Return the prediction for `inputs`, which passes all `checks`."""
-    token = _CHECKS.set(checks)
-    try:
+    with session.setting(_CHECKS, checks):
         return predictor(**inputs)
-    finally:
-        _CHECKS.reset(token)
 
 
 def check(outputs: Outputs) -> None:

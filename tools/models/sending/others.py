@@ -17,7 +17,7 @@ from dspy.clients.lm import litellm_completion
 from tools.models.prompting import Message, mark
 from tools.models.sending.wire import Reply, read
 from tools.models.spec import no_such_limit
-from tools.session import Shared
+from tools.session import Shared, setting
 
 _THINKING = ("anthropic/", "bedrock/", "gemini/", "vertex_ai/")  # those that LiteLLM gives a limit of reasoning
 
@@ -42,11 +42,8 @@ class Others(Shared):
     def refuse_redirects() -> Iterator[None]:
         """Keep all clients of httpx from following redirects in the block."""
         _patch_httpx()
-        token = _STAYS.set(True)
-        try:
+        with setting(_STAYS, True):
             yield
-        finally:
-            _STAYS.reset(token)
 
 
 def limit_reasoning(model: str, tokens: int) -> dict[str, Any]:
