@@ -78,6 +78,8 @@ def divide(
     except EmptySplit as error:
         remedy = error.remedy or _REMEDY
         raise UsageError(f"{error.source} has no dev queries (of {error.queries} in all); {remedy}") from None
+    if len(dev.queries) < 2:
+        raise _too_few(dev, 0)
     # Of the test split only the texts outlive this line.
     test = [query.text for query in load(task, data, "test", **how).queries]
     alike = similarities([query.text for query in dev.queries], test)
