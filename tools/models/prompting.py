@@ -67,6 +67,26 @@ def check(outputs: Outputs) -> None:
         one(outputs)
 
 
+# The words of JSON Schema by which a check is said before the answer is written, for each type.
+_WORDS = {
+    "array": ("minItems",),
+    "string": ("minLength",),
+    **dict.fromkeys(("integer", "number"), ("minimum", "maximum")),
+}
+
+
+def narrow(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of an answer with what the checks of this context ask of it."""
+    fields = {name: dict(part) for name, part in schema["properties"].items()}
+    for one in _CHECKS.get():
+        for name, asked in getattr(one, "asks", {}).items():
+            part = fields[name]
+            part |= {word: asked[word] for word in _WORDS.get(part.get("type"), ()) if word in asked}
+            if part.get("items") == {"type": "string"} and asked.get("enum"):
+                part["items"] = {"type": "string", "enum": asked["enum"]}
+    return {**schema, "properties": fields}
+
+
 def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Check:
     """Check that the ids in the list `field` are of documents in `among`; with `needed`, that there is at least one.
 
@@ -85,6 +105,7 @@ def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Ch
         if needed and not named:
             raise Fault("empty", f"{field} is empty; it has to name passages")
 
+    vars(known)["asks"] = {field: {"enum": sorted(among), "minItems": int(needed)}}
     return known
 
 
@@ -97,6 +118,7 @@ def filled(*fields: str) -> Check:
             if not any(str(one).strip() for one in ([value] if isinstance(value, str) else value)):
                 raise Fault("empty", f"{field} is empty; it is needed")
 
+    vars(not_empty)["asks"] = {field: {"minItems": 1, "minLength": 1} for field in fields}
     return not_empty
 
 
@@ -107,6 +129,7 @@ def within(field: str, low: float, high: float) -> Check:
         if not low <= outputs[field] <= high:
             raise Fault("wrong type", f"{field} is {outputs[field]}; it is a number from {low:g} to {high:g}")
 
+    vars(in_range)["asks"] = {field: {"minimum": low, "maximum": high}}
     return in_range
 
 

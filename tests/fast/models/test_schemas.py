@@ -132,3 +132,16 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
         assert len(body["messages"][-2]["content"]) < (100 if finish == "length" else 2100)
         text = body["response_format"]["json_schema"]["schema"]["properties"]["rewritten"]
         assert text.get("maxLength") == (500 if finish == "length" else None)
+
+
+@pytest.mark.parametrize("program", ["rank", "decompose", "subtask"])
+def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(program, run, server, monkeypatch):
+    def least(path, body):
+        schema = body["response_format"]["json_schema"]["schema"]
+        empty = {name: [] for name, one in schema["properties"].items() if "items" in one and not one.get("minItems")}
+        return _reply("tiny", {"raw": json.dumps(answer_by(schema) | empty)}, "prompt")
+
+    server.reply = least
+    monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
+    result = run("--program", program, *TASK, "--lm", server.spec)
+    assert result.code == 0 and result.json["usage"]["repairs"] == 0, result.err
