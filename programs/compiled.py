@@ -16,15 +16,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 import dspy
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from tools import disk, forms
 from tools.console import plural
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
-from tools.models.forms import Versions
+from tools.forms import Count
 from tools.models.prompting import instructed
 from tools.records import Document, Query, Submission, Trace, total
 from tools.retrievers.bm25 import BM25
@@ -40,6 +42,12 @@ Demo = dict[str, Any]  # field -> value, plain data
 
 def _get_versions() -> dict[str, str]:
     return {"format": str(FORMAT), "sextant": version("sextant"), "dspy": version("dspy")}
+
+
+class Versions(TypedDict):
+    """The part of a compiled program that is read first."""
+
+    versions: NotRequired[dict[str, Annotated[str, Field(pattern=r"^[\w.+-]{1,60}$")] | Count]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,7 @@ from tools import disk
 from tools.console import AT_END
 from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefusal
 from tools.models import kept
-from tools.models.forms import cells
-from tools.models.kept import readable
+from tools.models.kept import cells, readable
 from tools.records import Usage, usage_from_json, usage_json
 
 _LOG = logging.getLogger("sextant")

@@ -3,6 +3,7 @@
 A request is cut where a JSON object begins: each message does, and each passage in a prompt. Equal parts (system
 prompts, earlier turns, documents that come back) are one row of answers.sqlite3, under a hash, and a call has the list
 of its parts. Secrets of the environment are taken out before. Left out: embeddings, whose texts are the corpus' own.
+Rows are checked by the forms below when they are read.
 """
 
 import json
@@ -13,12 +14,15 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 import zstandard
+from pydantic import Field
+from typing_extensions import TypedDict
 
+from tools import forms
 from tools.errors import DataError, RunIncomplete
-from tools.models.forms import cells
+from tools.forms import Amount, Key, UsageForm
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS parts (
@@ -37,6 +41,54 @@ _BEGINS = re.compile(rb'\{\\?"')  # an object, also in a text
 _SHORTEST = 300  # bytes of a part, but for the last: a row has a cost, too
 _AT_ONCE = 1000  # rows of a statement; SQLite takes 32,766 values
 _COMPRESSION = threading.local()  # a compressor is for one thread
+
+
+class Output(TypedDict, total=False):
+    """An answer with what came beside it, as DSPy has it, or as a turn of an agent."""
+
+    text: str | None
+    content: str | None
+
+
+Outputs = Annotated[list[str | Output | None], Field(min_length=1)]
+
+
+class CassetteLine(TypedDict):
+    """A line of a cassette, after the first."""
+
+    key: Key
+    outputs: Outputs
+    usage: UsageForm
+    finish: str
+    seconds: Amount
+    reasoning: NotRequired[str]
+
+
+class Cells(TypedDict, total=False):
+    """Cells of a row in answers.sqlite3."""
+
+    key: str
+    run: str
+    query_id: str
+    model: str
+    at: Annotated[float, Field(ge=0, le=2**37, allow_inf_nan=False)]  # the year 6325: dates end with 9999
+    seconds: Amount
+    fault: str
+    usage: UsageForm
+    outputs: Outputs
+    finish: str
+    request: str | None
+    reasoning: str | None
+    first: Amount | None
+
+
+def cells(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    """Return a row by its columns, with its JSON read. ValueError for other than was written there."""
+    named = dict(zip(columns, row, strict=True))
+    for column in named.keys() & {"usage", "outputs"}:
+        named[column] = forms.read(Any, named[column])
+    forms.check(Cells, named)
+    return named
 
 
 def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) -> tuple[str, dict[int, bytes]]:

@@ -18,7 +18,7 @@ from tools import disk, forms
 from tools.console import say
 from tools.errors import BudgetReached, DataError, ProviderRefused, UsageError
 from tools.models.answers import Answer, Books, Ledger, open_ledger
-from tools.models.forms import CassetteLine
+from tools.models.kept import CassetteLine
 from tools.models.sending.gate import Gate
 from tools.records import Usage, total, usage_from_json, usage_json
 from tools.session import Shared
