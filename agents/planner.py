@@ -125,15 +125,13 @@ class _State(TypedDict, total=False):
 
 class _Work(Work):
     def graph(self) -> Any:
-        return connect(
-            _State,
-            {
-                self.plan: "search",
-                self.search: lambda state: "read" if any(state["unread"]) else END,
-                self.read: lambda state: END if state["why"] else "reflect",
-                self.reflect: lambda state: END if state["why"] else "search",
-            },
-        )
+        nodes: dict[Any, Any] = {
+            self.plan: "search",
+            self.search: lambda state: "read" if any(state["unread"]) else END,
+            self.read: lambda state: END if state["why"] else "reflect",
+            self.reflect: lambda state: END if state["why"] else "search",
+        }
+        return connect(_State, nodes)
 
     def plan(self, state: _State) -> _State:
         self.session.hop = 1

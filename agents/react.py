@@ -123,9 +123,8 @@ class React(Program):
         model = dspy.settings.lm
         native = getattr(model, "tools", None) is not None
         if self.interface == "openai" and not native:
-            raise UsageError(
-                "interface=openai needs a model that is known to take tools, or a server; use interface=auto"
-            )
+            needed = "a model that is known to take tools, or a server"
+            raise UsageError(f"interface=openai needs {needed}; use interface=auto")
         inputs = {"objective": query.objective, "description": query.text, "steps_left": self.steps - len(turns) - 1}
         if self.interface != "dspy" and native and not desk.ignores_tools:
             try:

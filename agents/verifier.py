@@ -134,15 +134,13 @@ class _State(TypedDict, total=False):
 
 class _Work(Work):
     def graph(self) -> Any:
-        return connect(
-            _State,
-            {
-                self.reformulate: "search",
-                self.search: lambda state: "verify" if state["picked"] else END,
-                self.verify: lambda state: END if state["why"] else "learn" if state["sure"] else "reformulate",
-                self.learn: "reformulate",
-            },
-        )
+        nodes: dict[Any, Any] = {
+            self.reformulate: "search",
+            self.search: lambda state: "verify" if state["picked"] else END,
+            self.verify: lambda state: END if state["why"] else "learn" if state["sure"] else "reformulate",
+            self.learn: "reformulate",
+        }
+        return connect(_State, nodes)
 
     def reformulate(self, state: _State) -> _State:
         number = self.session.hop = state["round"] + 1

@@ -32,9 +32,7 @@ class EmptySplit(UsageError):
 
     def __init__(self, split: str, source: str, queries: int, remedy: str = "") -> None:
         super().__init__(f"the {split} split of {source} has no queries; {remedy or 'use --split all'}")
-        self.source = source
-        self.remedy = remedy
-        self.queries = queries  # of all splits
+        self.source, self.remedy, self.queries = source, remedy, queries  # queries of all splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +216,8 @@ def check(environment: Environment) -> None:
             raise DataError(f"{where} has no judgement above 0, so nothing can be found for it")
         # A judged document that is not relevant may be missing: no metric sees it, and `environments check` names it.
         if lost := missing & relevant:
-            raise DataError(
-                f"{where} judges {len(lost)} documents that are not in the corpus, e.g. {min(lost)!r}; "
-                "are both from the same release?"
-            )
+            judged = f"{where} judges {len(lost)} documents that are not in the corpus, e.g. {min(lost)!r}"
+            raise DataError(f"{judged}; are both from the same release?")
         if leaked := relevant & query.excluded:
             raise DataError(f"{where} excludes its own answer {min(leaked)!r}")
         if query.candidates is None:

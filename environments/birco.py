@@ -177,10 +177,8 @@ def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
     different = [doc_id for doc_id in dev if doc_id in test and dev[doc_id] != test[doc_id]]
     for what, shared in (("queries", queries), ("documents", different)):
         if shared:
-            raise UsageError(
-                f"the dev and the test {what} of birco/{request.name} share the id {min(shared)!r}; "
-                "they are separate collections, so use --split test or --split dev"
-            )
+            both = f"the dev and the test {what} of birco/{request.name} share the id {min(shared)!r}"
+            raise UsageError(f"{both}; they are separate collections, so use --split test or --split dev")
     return Corpus([*test.values(), *(document for doc_id, document in dev.items() if doc_id not in test)])
 
 
@@ -260,9 +258,4 @@ def _facts(task: Task) -> Facts:
     )
 
 
-SUITE = Suite(
-    release=RELEASE,
-    tasks={name: _facts(task) for name, task in TASKS.items()},
-    load=load,
-    variants=(POOL, CORPUS),
-)
+SUITE = Suite(RELEASE, {name: _facts(task) for name, task in TASKS.items()}, load, variants=(POOL, CORPUS))

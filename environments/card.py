@@ -75,6 +75,7 @@ def card(task: str, data: str | None = None, columns: Columns = None) -> dict[st
     else:
         suite, facts, documents = _known(full_name)
     relevant = [sum(grade > 0 for grade in grades.values()) for grades in test.qrels.values()]
+    here = {"data": test.data, "source": test.source, "documents": len(test.documents), "dev": len(dev.queries)}
     return {
         "task": full_name,
         "asked": facts.asked,
@@ -86,14 +87,7 @@ def card(task: str, data: str | None = None, columns: Columns = None) -> dict[st
         "dev_split": facts.dev_split,
         "dev_queries": [query.query_id for query in dev.queries],
         "paper": {"title": suite.release.paper, "documents": documents, "queries": facts.queries},
-        "here": {
-            "data": test.data,
-            "source": test.source,
-            "documents": len(test.documents),
-            "dev": len(dev.queries),
-            "test": len(test.queries),
-            "relevant_per_query": sum(relevant) / len(relevant),
-        },
+        "here": here | {"test": len(test.queries), "relevant_per_query": sum(relevant) / len(relevant)},
         "licence": suite.release.licence if test.data != "mini" else "original text, made for this repository",
         "release": {"of": suite.release.repository, "revision": suite.release.revision, "by": suite.release.kind},
         "samples": [_sample(test, query) for query in test.queries[:SAMPLES]],
@@ -208,10 +202,9 @@ def _judgements(part: Environment, split: str, name: str, known: Container[str])
     if len(given) <= 8:
         scale = ", ".join(f"{grade:g}: {count}" for grade, count in sorted(given.items()))
     else:  # e.g. means of several people's grades
-        sides = Counter(
-            "0 or less" if g <= 0 else "between 0 and 1" if g < 1 else "1 or more" for g in given.elements()
-        )
-        scale = ", ".join(f"{side}: {sides[side]}" for side in ("0 or less", "between 0 and 1", "1 or more"))
+        low = sum(count for grade, count in given.items() if grade <= 0)
+        high = sum(count for grade, count in given.items() if grade >= 1)
+        scale = f"0 or less: {low}, between 0 and 1: {given.total() - low - high}, 1 or more: {high}"
     where = f"{name} judgements, {split}"
     said = f"{given.total()} of them ({scale}); {len(lost)} name no document{lost[0] if lost else ''}"
     own = part.task.startswith("own/")  # whose quirks are counted

@@ -170,10 +170,9 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
     for query_id, labels in list(by_passage.items())[:5]:  # unjudged parents would score 0 without a word
         judged = [passage for passage, label in labels.items() if label > 0 and passage in documents]
         if judged and not any(parent(passage) in by_document[query_id] for passage in judged):
-            raise DataError(
-                f"{request.folder}: the documents judged for query {query_id!r} are not those that its passages "
-                f"were cut from, e.g. {parent(judged[0])!r}; are all files from the same release?"
-            )
+            strange = f"the documents judged for query {query_id!r} are not those that its passages were cut from"
+            example = f"e.g. {parent(judged[0])!r}; are all files from the same release?"
+            raise DataError(f"{request.folder}: {strange}, {example}")
     return {DOCUMENT: Judgements(by_document, unit_of=parent), **passages}
 
 
@@ -260,10 +259,5 @@ def _facts(name: str, task: Task) -> Facts:
     )
 
 
-SUITE = Suite(
-    release=RELEASE,
-    tasks={name: _facts(name, task) for name, task in TASKS.items()},
-    load=load,
-    variants=(PASSAGE, DOCUMENT),
-    judgements=(DOCUMENT, PASSAGE),
-)
+FACTS = {name: _facts(name, task) for name, task in TASKS.items()}
+SUITE = Suite(RELEASE, FACTS, load, variants=(PASSAGE, DOCUMENT), judgements=(DOCUMENT, PASSAGE))

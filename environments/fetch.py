@@ -90,10 +90,8 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             begun = f"; {decimal(done)} of it are here already" if done else ""
             say(f"{task}: {len(listed)} files, {decimal(total)} from {release} ({release.licence}){begun}")
             if total - done > (room := shutil.disk_usage(folder).free):
-                raise DataError(
-                    f"{folder} has room for {decimal(room)}, and {decimal(total - done)} more are needed; "
-                    "make room, or set SEXTANT_HOME to a folder on another disk"
-                )
+                lacks = f"{folder} has room for {decimal(room)}, and {decimal(total - done)} more are needed"
+                raise DataError(f"{lacks}; make room, or set SEXTANT_HOME to a folder on another disk")
             marker.unlink(missing_ok=True)  # it is of another revision, or of files that are gone
             progress = Progress(task, total, "bytes", done)
             for file in missing:
@@ -127,10 +125,8 @@ def _download(client: httpx.Client, release: Release, folder: Path, file: Listed
     size, address = _size_of(part), _address(part, file)
     if (size, address) != (file.size, file.address):
         part.unlink()
-        raise DataError(
-            f"{what} is not what is listed: expected {file.address}, {file.size} bytes, got {address}, {size} "
-            "bytes; fetch again; if it stays so, the release has changed"
-        )
+        other = f"expected {file.address}, {file.size} bytes, got {address}, {size} bytes"
+        raise DataError(f"{what} is not what is listed: {other}; fetch again; if it stays so, the release has changed")
     disk.sync(part)  # content, and below the name: the marker must not outlive them
     part.replace(folder / file.path)
     for left in part.parent.glob(f"{part.name.rsplit('.', 2)[0]}.*.part"):  # of other revisions
@@ -173,14 +169,9 @@ def _address(path: Path, file: Listed) -> str:
 
 
 def _mark(marker: Path, task: str, release: Release, listed: list[Listed]) -> None:
-    content = {
-        "task": task,
-        "repository": release.repository,
-        "revision": release.revision,
-        "licence": release.licence,
-        "files": {file.path: {"bytes": file.size, "sha256": disk.sha256(marker.parent / file.path)} for file in listed},
-        "fetched": datetime.now(UTC).date().isoformat(),
-    }
+    about = {name: getattr(release, name) for name in ("repository", "revision", "licence")}
+    files = {file.path: {"bytes": file.size, "sha256": disk.sha256(marker.parent / file.path)} for file in listed}
+    content = {"task": task, **about, "files": files, "fetched": datetime.now(UTC).date().isoformat()}
     disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
 
 
@@ -284,10 +275,8 @@ def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[
                 tries, most = 1, now
             if tries > len(WAITS):
                 reason = str(error) or type(error).__name__ if response is None else _status(response)
-                raise DataError(
-                    f"{urlsplit(address).netloc or address} cannot be reached ({reason}); "
-                    "the same command goes on where this one stopped"
-                ) from None
+                lost = f"{urlsplit(address).netloc or address} cannot be reached ({reason})"
+                raise DataError(f"{lost}; the same command goes on where this one stopped") from None
         sleep(WAITS[tries - 1])
 
 
@@ -298,10 +287,8 @@ def _refused(response: httpx.Response, what: str) -> DataError:
     if response.headers.get("x-ratelimit-remaining") == "0":
         return DataError(f"{host} takes no more requests from here for now ({status}); try again in an hour")
     if response.status_code in (401, 403):
-        return DataError(
-            f"{host} does not give {what} to everybody, or not any more ({status}); "
-            "a token may be needed: set HF_TOKEN for the Hugging Face Hub"
-        )
+        refused = f"{host} does not give {what} to everybody, or not any more ({status})"
+        return DataError(f"{refused}; a token may be needed: set HF_TOKEN for the Hugging Face Hub")
     return DataError(f"{host} refuses {what} ({status})")
 
 

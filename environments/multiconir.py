@@ -226,9 +226,5 @@ def _facts(task: Task) -> Facts:
     )
 
 
-SUITE = Suite(
-    release=RELEASE,
-    tasks={name: _facts(task) for name, task in TASKS.items()},
-    load=load,
-    variants=(SEARCH, COMPLEXITY, MONOTONICITY, FORMAT, *LENGTHS),
-)
+VARIANTS = (SEARCH, COMPLEXITY, MONOTONICITY, FORMAT, *LENGTHS)
+SUITE = Suite(RELEASE, {name: _facts(task) for name, task in TASKS.items()}, load, VARIANTS)

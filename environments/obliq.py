@@ -157,9 +157,5 @@ def _facts(name: str, task: Task) -> Facts:
     return Facts(task.objective, "nDCG@10", protocol, dev_split, {"": documents}, queries, tuple(files))
 
 
-SUITE = Suite(
-    release=RELEASE,
-    tasks={name: _facts(name, task) for name, task in TASKS.items()},
-    load=load,
-    judgements=(GOLD, POOLED),
-)
+FACTS = {name: _facts(name, task) for name, task in TASKS.items()}
+SUITE = Suite(RELEASE, FACTS, load, judgements=(GOLD, POOLED))

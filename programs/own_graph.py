@@ -68,10 +68,8 @@ class Model(BaseChatModel):
             calls = [{"name": one["name"], "args": read_arguments(one["arguments"]) or {}} for one in called]
         # The next prompt has these ids: by their places they are the same when answers are taken from the ledger.
         named = [{**one, "id": f"call_{len(conversation)}_{place}"} for place, one in enumerate(calls)]
-        if "tool_calls" in parts:
-            parts["tool_calls"] = [
-                call | {"id": one["id"]} for call, one in zip(parts["tool_calls"], named, strict=True)
-            ]
+        if kept := parts.get("tool_calls"):
+            parts["tool_calls"] = [call | {"id": one["id"]} for call, one in zip(kept, named, strict=True)]
         message = AIMessage(content=text, tool_calls=named, additional_kwargs={"parts": parts} if parts else {})
         return ChatResult(generations=[ChatGeneration(message=message)])
 

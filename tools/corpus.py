@@ -123,9 +123,8 @@ class StoredCorpus(Corpus):
         self._folder = folder
         self._count = int(meta["documents"])
         self.fingerprint = str(meta["fingerprint"])
-        self._ends, self._id_ends, self._order = (
-            _map(folder / f"{name}.bin", "q") for name in ("ends", "id_ends", "order")
-        )
+        names = ("ends", "id_ends", "order")
+        self._ends, self._id_ends, self._order = (_map(folder / f"{name}.bin", "q") for name in names)
         self._sums = _map(folder / "sums.bin", "I")
         self._ids = _map(folder / "ids.bin", "B")
         self._file = (folder / "fields.bin").open("rb")
