@@ -150,7 +150,6 @@ def _ladder(draft: _Draft, row: Row, record: int) -> list[str]:
 
 
 def _ask(draft: _Draft, variant: str, row: Row, record: int) -> None:
-    """Add the queries of a record, as the variant's protocol has them."""
     if variant == COMPLEXITY:
         positive = draft.document(row["Positive"], f"{record}-T1-Positive")
         for k in TENS:

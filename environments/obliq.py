@@ -109,10 +109,8 @@ def load(request: Request) -> Environment:
         from environments.collections import read_port as read  # here, because most data has the release's layout
     files = read(place, request.home)
     if task.masked and not files.excluded:
-        raise DataError(
-            f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} is not to be searched "
-            "without it: results would show documents that the benchmark masks"
-        )
+        lacks = f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} is not to be"
+        raise DataError(f"{lacks} searched without it: results would show documents that the benchmark masks")
     judgements = {GOLD: Judgements(files.qrels)}
     if files.pooled is not None:
         judgements[POOLED] = Judgements(files.pooled)

@@ -310,10 +310,8 @@ def _inputs_of(module: Any, label: str) -> list[str]:
         inputs = [name for one in signed[:1] for name in one.input_fields]
     texts = [name for name in inputs if name != "objective"]
     if not texts or (len(texts) > 1 and not {*texts} <= {*QUERY}):
-        raise UsageError(
-            f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {', '.join(QUERY)} and objective, "
-            "or the only input; give others a default"
-        )
+        given = f"{', '.join(QUERY)} and objective, or the only input; give others a default"
+        raise UsageError(f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {given}")
     return inputs
 
 
@@ -346,10 +344,9 @@ def _watch_requests() -> None:
 
 
 class _Watch(BaseCallback):
-    """A callback of DSPy's that counts the calls of models which a program makes for itself."""
+    """A callback of DSPy's that counts a program's own calls of models other than the one `given`."""
 
     def __init__(self, given: Any) -> None:
-        """`given` is the model that the program was given."""
         self._given = given
 
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
@@ -359,5 +356,4 @@ class _Watch(BaseCallback):
             session.BOOKED.set(True)
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: Exception | None = None) -> None:
-        """Go on counting what is sent."""
         session.BOOKED.set(False)

@@ -28,6 +28,7 @@ from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, Us
 
 Number = TypeVar("Number", int, float)
 T = TypeVar("T")
+Command = Callable[[argparse.Namespace], int]
 
 UNHEARD = 1.0  # seconds until a command that does not check is left, and one that was interrupted a second time
 ENDING = 20.0  # seconds that a command has to end after an interrupt; a run waits 3 s for what is in flight
@@ -90,7 +91,7 @@ def clock(text: str) -> float:
     return float(match[1]) * {"m": 60.0, "h": 3600.0}.get(match[2], 1.0)
 
 
-def run_and_leave(parser: Parser, command: Callable[[argparse.Namespace], int]) -> NoReturn:
+def run_and_leave(parser: Parser, command: Command) -> NoReturn:
     """Run a command as the whole process, and exit; after an interrupt, without waiting for its threads."""
     code = _run_in_thread(lambda: run_command(parser, command))
     if code is None:
@@ -102,9 +103,7 @@ def run_and_leave(parser: Parser, command: Callable[[argparse.Namespace], int]) 
     sys.exit(code)
 
 
-def run_command(
-    parser: Parser, command: Callable[[argparse.Namespace], int], arguments: Sequence[str] | None = None
-) -> int:
+def run_command(parser: Parser, command: Command, arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments, run the command, and turn an error into one line on stderr and its exit code."""
     try:
         try:
@@ -224,7 +223,6 @@ def say(text: str, to: TextIO | None = None) -> None:
 
 
 def _draw_bar(what: str, share: float, text: str) -> None:
-    """Draw a bar in the last line of the terminal, over the one before."""
     global _bar
     text = f"[{'=' * int(10 * share):10}] {text}"
     room = shutil.get_terminal_size().columns - 1

@@ -125,7 +125,6 @@ def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterat
 
 
 def _make_draft(path: Path, mode: int, folder: bool) -> tuple[Path, int]:
-    """Make a draft; return it and the descriptor that holds its lock."""
     while True:
         draft = path.with_name(f".{path.name[:50]}-{secrets.token_hex(4)}{_DRAFT}")
         with naming(path):

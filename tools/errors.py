@@ -80,6 +80,9 @@ class BudgetReached(SextantError):
         self.larger = larger
 
 
+FAULTS = (BudgetReached, DataError, ProviderRefused, RunIncomplete)  # which say nothing about the program
+
+
 class SessionRefusal(SextantError):
     """A searcher asked for what its session does not allow; it may go on without."""
 

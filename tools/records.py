@@ -128,14 +128,8 @@ class Submission:
 
 def step_json(step: Step) -> dict[str, Any]:
     """Write a step as JSON: tool, argument and doc_ids always, other fields where they are not empty."""
-    row: dict[str, Any] = {
-        "tool": step.tool,
-        "argument": step.argument,
-        "doc_ids": list(step.doc_ids),
-        "hop": step.hop,
-        "started": round(step.started, 4),
-        "seconds": round(step.seconds, 4),
-    }
+    row: dict[str, Any] = {"tool": step.tool, "argument": step.argument, "doc_ids": list(step.doc_ids)}
+    row |= {"hop": step.hop, "started": round(step.started, 4), "seconds": round(step.seconds, 4)}
     if step.usage != Usage():
         row["usage"] = usage_json(step.usage)
     if step.tool == "search":

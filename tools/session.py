@@ -18,15 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tools.errors import (
-    BudgetReached,
-    DataError,
-    DocumentNotFound,
-    LimitReached,
-    ProviderRefused,
-    RunIncomplete,
-    UsageError,
-)
+from tools.errors import FAULTS, DocumentNotFound, LimitReached, UsageError
 from tools.records import Document, Query, Snippet, Step, Submission, Tool, Usage
 from tools.text import appeal
 from tools.trace import Recorder
@@ -210,7 +202,7 @@ class Session(Recorder):
         try:
             with booking():
                 hits = engine.search(text, k, instruction=used, excluded=query.excluded, among=pool)
-        except (BudgetReached, DataError, RunIncomplete, ProviderRefused) as fault:  # of embeddings, a server, an index
+        except FAULTS as fault:  # of embeddings, a server, an index
             self.fault = self.fault or fault
             raise
         found = [self._documents[hit.doc_id] for hit in hits]

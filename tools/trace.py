@@ -95,12 +95,8 @@ class Recorder:
     def snapshot(self) -> dict[str, Any]:
         """Return all that is needed to go on from here in another process, as plain data."""
         with self._lock:
-            return {
-                "trace": trace_json(self.trace),
-                "usage": usage_json(self.usage),
-                "pending": usage_json(self._root.pending),
-                "seconds": self._clock() - self._opened,
-            }
+            books = {"usage": usage_json(self.usage), "pending": usage_json(self._root.pending)}
+            return {"trace": trace_json(self.trace), **books, "seconds": self._clock() - self._opened}
 
     def _add(self, step: Step) -> None:
         now, line = self._clock(), self._line

@@ -31,7 +31,7 @@ from evals.running.configuration import Engines, Resolved, configuration, fit, r
 from evals.running.request import WORKERS, Common, Request, session_limits
 from tools import options
 from tools.disk import home
-from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, SextantError
+from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError
 from tools.models import lm
 from tools.models.sending.gate import Gate
 from tools.models.spec import Settings, check_key, read_keys
@@ -244,7 +244,7 @@ def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -
                 hooks["on_pending"] = watch.leave
             hooks["workers"] = ready.resolved.request.workers
             fault = runner.run(ready.system, environment.queries, environment.documents, folder, ready.model, **hooks)
-    except (BudgetReached, ProviderRefused, RunIncomplete, DataError) as problem:
+    except FAULTS as problem:
         return problem
     except KeyboardInterrupt:
         done = f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}"
