@@ -12,6 +12,10 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
 import environments
 
 ENTRIES = 4_000  # of the vocabulary
@@ -28,9 +32,6 @@ TEMPLATE = (
 
 def make(folder: Path, window: int, seed: int = 0) -> Path:
     """Save the model as transformers has it in `folder`, unless it is there; return the folder."""
-    import torch  # these two take seconds
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     if (folder / "chat_template.jinja").exists():  # it is written last
         return folder
     torch.manual_seed(seed)
@@ -59,9 +60,6 @@ def make(folder: Path, window: int, seed: int = 0) -> Path:
 
 def _tokenizer() -> Any:
     """Return pieces of bytes, as GPT-2 has them, trained on the texts of a miniature and its queries."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     environment = environments.load("congress", "mini", "all")
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

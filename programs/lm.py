@@ -7,15 +7,14 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tools.console import Parser, clean, positive, put_out, run_command, say
 from tools.errors import DataError, UsageError
+from tools.models.answers import NAME, Answers, open_answers
+from tools.models.terms import write_cassette
 from tools.records import Usage, usage_from_json, usage_json
 from tools.text import message_text
-
-if TYPE_CHECKING:
-    from tools.models.answers import Answers
 
 _KEPT = "fault = '' AND outputs IS NOT NULL"
 _BEGINS = 60  # characters of an answer in a list
@@ -54,8 +53,6 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """List, show, export or clear answers; return 0."""
-    from tools.models.answers import NAME, open_answers  # SQLite and pydantic are behind it
-
     path = arguments.runs / NAME
     if not path.is_file():
         raise DataError(f"{path}: no answers are kept there; runs with a model put them into --runs DIR")
@@ -64,15 +61,15 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
+def _list(answers: Answers, arguments: argparse.Namespace) -> None:
     models: dict[str, Any] = {}
     where, values = _where(answers, arguments)
     for found in answers.select(("key", "model", "usage", "at"), f"WHERE {where} ORDER BY id", values):
         at = _day(found["at"])
         row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at})
         row |= {"answers": row["answers"] + 1, "usage": row["usage"] + usage_from_json(found["usage"]), "last": at}
-    names = sorted({found["run"] for found in answers.select(("run",), "GROUP BY run")})
-    runs = {run: answers.ledger(run).books.json() for run in names}
+    names = answers.query("SELECT DISTINCT run FROM calls ORDER BY run")
+    runs = {run: answers.ledger(run).books.json() for (run,) in names}
     calls = list(_calls(answers, where, values)) if arguments.calls else []
     if arguments.json:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}
@@ -89,8 +86,9 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     for one in calls:
         tokens = f"{one['usage']['input_tokens']:,} tokens in, {one['usage']['output_tokens']:,} out"
         tokens += "" if one["prompt"] else ", prompt not kept"
-        columns = (one["key"], one["at"], one["query_id"] or "-", one["model"], tokens, one["begins"])
-        lines.append("  ".join(("", *columns)))
+        lines.append(
+            "  ".join(("", one["key"], one["at"], one["query_id"] or "-", one["model"], tokens, one["begins"]))
+        )
     for run, books in {} if arguments.calls else runs.items():
         faults = ", ".join(f"{count} {fault}" for fault, count in books["faults"].items())
         lines.append(
@@ -101,7 +99,7 @@ def _list(answers: "Answers", arguments: argparse.Namespace) -> None:
     put_out("".join(f"{clean(line)}\n" for line in lines))
 
 
-def _calls(answers: "Answers", where: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
+def _calls(answers: Answers, where: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Yield the calls that have answers, each with the first words of the answer, and whether its prompt is kept."""
     columns = ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
     for found in answers.select(columns, f"WHERE {where} ORDER BY id", values):
@@ -109,7 +107,7 @@ def _calls(answers: "Answers", where: str, values: Sequence[Any]) -> Iterator[di
         yield found | {"at": _day(found["at"]), "prompt": kept, "begins": " ".join(answer.split())[:_BEGINS]}
 
 
-def _show(answers: "Answers", arguments: argparse.Namespace) -> None:
+def _show(answers: Answers, arguments: argparse.Namespace) -> None:
     key = _checked(arguments.key)
     rows = list(answers.select(("key",), f"WHERE key GLOB ? AND {_KEPT} ORDER BY key LIMIT 2", (f"{key}*",)))
     if not rows:
@@ -142,9 +140,7 @@ def _answers(outputs: Sequence[Any]) -> list[str]:
     return [message_text(output if isinstance(output, dict) else {"content": output}) for output in outputs]
 
 
-def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
-    from tools.models.terms import write_cassette  # as answers, above
-
+def _export(answers: Answers, arguments: argparse.Namespace) -> None:
     where, values = _where(answers, arguments)
     keys = [key for (key,) in answers.query(f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values)]
     run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
@@ -152,7 +148,7 @@ def _export(answers: "Answers", arguments: argparse.Namespace) -> None:
     _done(arguments, f"{count} answers are in {arguments.file}", {"answers": count, "file": str(arguments.file)})
 
 
-def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
+def _clear(answers: Answers, arguments: argparse.Namespace) -> None:
     where, values = _where(answers, arguments)
     if where == _KEPT and not arguments.all:
         raise UsageError("say which: --run, --model, --key, --days, or --all")
@@ -161,7 +157,7 @@ def _clear(answers: "Answers", arguments: argparse.Namespace) -> None:
     _done(arguments, f"{count} answers are removed; what they cost stays in the books", {"cleared": count})
 
 
-def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
+def _where(answers: Answers, arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
     """Return the condition for the answers that the options name, and its values."""
     conditions: dict[str, tuple[Any, ...]] = {_KEPT: ()}
     if arguments.model:
@@ -176,7 +172,7 @@ def _where(answers: "Answers", arguments: argparse.Namespace) -> tuple[str, tupl
     return " AND ".join(conditions), tuple(value for values in conditions.values() for value in values)
 
 
-def _run(answers: "Answers", named: str) -> str:
+def _run(answers: Answers, named: str) -> str:
     """Return the latest run that TASK/FOLDER or a folder names, as the table has it."""
     begins = "/".join(Path(named).parts[-2:]) + "/"
     statement = "SELECT run FROM calls WHERE substr(run, 1, ?) = ? ORDER BY id DESC LIMIT 1"

@@ -10,7 +10,6 @@ are, and models of embeddings.
 import argparse
 import json
 import shlex
-import time
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
@@ -20,7 +19,7 @@ import dspy
 
 from tools.console import Parser, clean, put_out, run_and_leave
 from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName, UsageError
-from tools.models import faults
+from tools.models import faults, servers
 from tools.models.answers import Answer
 from tools.models.call import Caller, Send
 from tools.models.lm import LanguageModel, Settings, connect
@@ -37,7 +36,6 @@ PATIENCE = Patience(attempts=1, call=120.0)  # some servers load a model when it
 LISTING = 5.0  # seconds
 
 WORKS = "works"  # of a call; other words say what is wrong
-
 _TEXT = "The ferry to the island sails twice a day, but never in a storm."
 _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
@@ -78,8 +76,8 @@ def command(arguments: argparse.Namespace) -> int:
             raise RunIncomplete(f"{url} lists no models; see whether it is there, and add /v1 where that is missing")
     else:
         found = check(spec, settings)
-    lines = [f"{name.replace('_', ' '):<22}{_show(value)}" for name, value in found.items()]
-    put_out(json.dumps(found) + "\n" if arguments.json else "\n".join(lines) + "\n")
+    lines = "\n".join(f"{name.replace('_', ' '):<22}{_show(value)}" for name, value in found.items())
+    put_out((json.dumps(found) if arguments.json else lines) + "\n")
     return 0
 
 
@@ -161,9 +159,8 @@ def _refusal(spec: str, error: Exception, wire: Wire | None) -> SextantError:
 
 
 def _list_models(wire: Wire) -> list[str]:
-    with suppress(ValueError, TypeError, KeyError, dspy.LMError):
-        listing = json.loads(wire.post("/models", b"", time.monotonic() + LISTING).body)
-        return [str(row["id"]) for row in listing["data"]]
+    with suppress(TypeError, KeyError):
+        return [str(row["id"]) for row in servers.ask(wire, "/models", LISTING)["data"]]
     return []
 
 

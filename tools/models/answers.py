@@ -299,9 +299,8 @@ def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
             disk.replace(mark, uuid.uuid4().hex[:12] + "\n")
         run = f"{folder.parent.name}/{folder.name}/{mark.read_text(encoding='utf-8').strip()}"
     except ValueError:
-        raise DataError(
-            f"{mark} is not UTF-8; python -m programs.lm cache list --json has the run's id, to be put back"
-        ) from None
+        mend = "python -m programs.lm cache list --json has the run's id, to be put back"
+        raise DataError(f"{mark} is not UTF-8; {mend}") from None
     except OSError as error:
         raise RunIncomplete(f"{mark}: {error.strerror}; make room") from None
     return open_answers((runs or folder.parent.parent) / NAME).ledger(run)
@@ -366,10 +365,8 @@ class Ledger:
         elif key in self.cassette[0]:
             taken = self.cassette[0][key], "", ""
         else:
-            raise ProviderRefused(
-                f"{self.cassette[1]} has no answer to a call of query {query_id!r}: it was recorded with another "
-                "command, data or version; name a new file to record"
-            )
+            why = "it was recorded with another command, data or version; name a new file to record"
+            raise ProviderRefused(f"{self.cassette[1]} has no answer to a call of query {query_id!r}: {why}")
         if taken is None:
             return None
         answer, run, payer = taken

@@ -282,8 +282,8 @@ def read_report(usage: Any) -> Metered | None:
 
 
 def _read(usage: dict[str, Any]) -> Metered | None:
-    names = ("prompt_tokens", "completion_tokens")
-    name_in, name_out = names if usage.get("prompt_tokens") is not None else ("input_tokens", "output_tokens")
+    chat = usage.get("prompt_tokens") is not None
+    name_in, name_out = ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
     if usage.get(name_in) is None or usage.get(name_out) is None:
         return None
     tokens_in, tokens_out = _count(usage, name_in), _count(usage, name_out)

@@ -110,9 +110,8 @@ def _codes(*values: Any) -> tuple[str, ...]:
 
 def classify(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
     """Return what an error is about, by `codes` and `words` of `read_error`; `status` is None without an answer."""
-    for code in codes:
-        if known := _CODES.get((code or "").lower()):
-            return known
+    if known := next(filter(None, (_CODES.get((code or "").lower()) for code in codes)), None):
+        return known
     if _PAGE.search(words):  # it is not the provider's, and its 403 says nothing about the account
         return "account" if status in _ACCOUNT and status != 403 else "unknown"
     if status is None or status in _SPEAK:
@@ -145,8 +144,8 @@ _PROMPT = re.compile(
 def read_window(error: BaseException) -> tuple[int | None, int | None]:
     """Return the tokens of the window and of the prompt that a refusal for length tells; None for what it does not."""
     found = [pattern.search(str(error)) for pattern in (_WINDOW, _PROMPT)]
-    counts = [int("0" + next(filter(None, match.groups())).replace(",", "")) if match else 0 for match in found]
-    return counts[0] or None, counts[1] or None
+    window, prompt = (int("0" + str(match[match.lastindex or 0]).replace(",", "")) if match else 0 for match in found)
+    return window or None, prompt or None
 
 
 def fault(error: BaseException) -> Fault:
@@ -198,8 +197,6 @@ def kind(error: BaseException) -> str:
     """Name what went wrong with a request, in a word or a status, as the ledger has it."""
     if known := getattr(error, "kind", None) or getattr(error, "status", None):
         return str(known)
-    if isinstance(error, dspy.LMTimeoutError):
-        return "timeout"
     return type(error).__name__.removeprefix("LM").removesuffix("Error").lower() or "unknown"  # "" is answered
 
 

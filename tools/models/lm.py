@@ -40,6 +40,7 @@ from tools.models.spec import (
     check_provider,
     header_values,
     hide_keys,
+    hide_within,
     is_openai,
     parse,
 )
@@ -111,9 +112,8 @@ class LanguageModel(dspy.LM):
     @property
     def structured(self) -> bool:
         """Whether signatures are sent as JSON schemas."""
-        if self.caller.schemas == "auto":
-            return self.server.kind.schema if self.wire else self._known_by_litellm
-        return self.caller.schemas == "on"
+        known = self.caller.schemas == "auto" and (self.server.kind.schema if self.wire else self._known_by_litellm)
+        return known or self.caller.schemas == "on"
 
     @cached_property
     def _known_by_litellm(self) -> bool:
@@ -200,7 +200,7 @@ class LanguageModel(dspy.LM):
             raise faults.from_litellm(error) from None
         if not sent.outputs:
             raise dspy.LMTransportError("an answer without a choice", model=self.model)
-        return sent._replace(outputs=[_without_keys(output) for output in sent.outputs])
+        return sent._replace(outputs=hide_within(sent.outputs, partial(hide_keys, least=SECRET)))
 
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Sent:
         if self.others and messages:
@@ -270,9 +270,8 @@ class LanguageModel(dspy.LM):
             self.caller.schemas = "off"
             return dspy.LMUnsupportedFeatureError(line, feature="response_format", model=self.model)  # type: ignore[no-any-return]
         unclear = isinstance(error, dspy.LMInvalidRequestError) and faults.about(error) == "unknown"
-        if unclear and not self.caller.answered:  # the settings, then: it would fail every query
-            return faults.refusal(error, self.model)
-        return error
+        # Before any answer it is the settings, then: it would fail every query.
+        return faults.refusal(error, self.model) if unclear and not self.caller.answered else error
 
 
 def _message(reply: "Reply") -> Message:
@@ -287,15 +286,6 @@ def _in_time(ask: Callable[[], Sent], deadline: float) -> Sent:
     if not done.done():
         raise dspy.LMTimeoutError("the answer did not come in time")
     return done.result()
-
-
-def _without_keys(output: Any) -> Any:
-    """Return an output, whatever the provider made of it, without the keys of this environment."""
-    if isinstance(output, dict):
-        return {name: _without_keys(value) for name, value in output.items()}
-    if isinstance(output, list):
-        return [_without_keys(value) for value in output]
-    return hide_keys(output, SECRET) if isinstance(output, str) else output
 
 
 def _finish(response: Any) -> str:
@@ -394,27 +384,26 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
             # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0 through.
             dspy.LM(name, temperature=0.5)
             temperature = 0.0
-    chosen = {name: getattr(settings, name) for name in ("seed", "reasoning_effort", "top_p", "stop")}
-    options: dict[str, Any] = {name: value for name, value in chosen.items() if value not in (None, ())}
+    names = ("seed", "reasoning_effort", "top_p", "stop")
+    options: dict[str, Any] = {one: getattr(settings, one) for one in names if getattr(settings, one) not in (None, ())}
     ours = None
     if is_openai(name, url):
         ours = wire.Wire(name.partition("/")[2], url, provider="" if url else "openai", settings=settings)
+    elif settings.client_certificate:
+        raise UsageError(f"--client-certificate is not for {spec}; name the file in $SSL_CERTIFICATE instead")
     else:
-        if settings.client_certificate:
-            raise UsageError(f"--client-certificate is not for {spec}; name the file in $SSL_CERTIFICATE instead")
-        if settings.api == "responses":
-            options["model_type"] = "responses"
+        options |= {"model_type": "responses"} if settings.api == "responses" else {}
         options |= {"extra_body": dict(settings.extra_body)} if settings.extra_body else {}
         options |= {"extra_headers": header_values(settings.headers)} if settings.headers else {}
-    if settings.reasoning_tokens:
-        named = {"reasoning_tokens": settings.reasoning_tokens}
-        options |= named if ours else others.limit_reasoning(name, settings.reasoning_tokens)
-        temperature = temperature if ours else settings.temperature  # Anthropic takes thinking with none but 1
+    if settings.reasoning_tokens and ours:
+        options["reasoning_tokens"] = settings.reasoning_tokens
+    elif settings.reasoning_tokens:
+        options |= others.limit_reasoning(name, settings.reasoning_tokens)
+        temperature = settings.temperature  # Anthropic takes thinking with none but 1
     limit = settings.max_tokens or prices.longest_answer(spec, terms.prices, reasons=temperature is None)
     limit += settings.reasoning_tokens or 0
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
-    cost = prices.price(spec, terms.prices)
-    made = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
+    made = LanguageModel(name, terms, cost=prices.price(spec, terms.prices), wire=ours, limit=limit, **options)
     made.caller.schemas = settings.structured
     made.others = None if ours else others.Others(name)
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
@@ -425,8 +414,8 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
 
 def _shaping(settings: Settings) -> dict[str, Any]:
     """Return the settings that shape answers and are not the default, for a run's config."""
-    named = {one.name: getattr(settings, one.name) for one in fields(Settings) if one.name not in _NOT_SHAPING}
-    return {name: value for name, value in named.items() if value != getattr(DEFAULTS, name)}
+    names = [one.name for one in fields(Settings) if one.name not in _NOT_SHAPING]
+    return {name: value for name in names if (value := getattr(settings, name)) != getattr(DEFAULTS, name)}
 
 
 def _server(name: str) -> str:

@@ -9,7 +9,6 @@ Left out: service tiers (batch, flex, priority), discounts by the hour and surch
 prices, prices of caches kept for an hour, and currencies other than the US dollar.
 """
 
-import importlib.util
 import json
 import os
 import re
@@ -70,10 +69,7 @@ class Price:
 
     def of(self, tokens_in: int, cached: int, tokens_out: int, reasoning: int = 0, written: int = 0) -> float:
         """Return a call's dollars; `cached` and `written` tokens are part of the input, `reasoning` of the output."""
-        price = self
-        for limit, dearer in self.longer:
-            if tokens_in > limit:
-                price = dearer
+        price = next((dearer for limit, dearer in reversed(self.longer) if tokens_in > limit), self)
         write = price.input if price.cache_write is None else price.cache_write
         think = price.output if price.reasoning is None else price.reasoning
         usd = (tokens_in - cached - written) * price.input + cached * price.cached_input + written * write
@@ -112,19 +108,19 @@ def price(spec: str, file: str | Path | None = None) -> Price | None:
 def window(spec: str, file: str | Path | None = None) -> int | None:
     """Return how many tokens a prompt may have, or None when that is not known; `spec` and `file` as in `price`."""
     own = _find_own(spec, file)
-    most = own[1] if own and own[1] else (_row(spec) or {}).get("max_input_tokens")
+    most = own[1] if own and own[1] else _row(spec).get("max_input_tokens")
     return most if isinstance(most, int) else None
 
 
 def takes_tools(model: str) -> bool:
     """Return whether the table says that the model takes tools; LiteLLM's own look-up may ask a server."""
-    return bool((_row(model) or {}).get("supports_function_calling"))
+    return bool(_row(model).get("supports_function_calling"))
 
 
 def longest_answer(spec: str, file: str | Path | None = None, *, reasons: bool = False) -> int:
     """Return the tokens that an answer may have, where the user does not say; `spec` and `file` as in `price`."""
     own = _find_own(spec, file)
-    most = (_row(spec) or {}).get("max_output_tokens") or (_LONGEST_ANSWER if reasons else _ANSWER)
+    most = _row(spec).get("max_output_tokens") or (_LONGEST_ANSWER if reasons else _ANSWER)
     return own[2] if own and own[2] else min(int(most), _LONGEST_ANSWER)
 
 
@@ -132,16 +128,14 @@ def longest_answer(spec: str, file: str | Path | None = None, *, reasons: bool =
 
 
 def _find_listed(model: str) -> Price | None:
-    row = None if _SEARCHING.search(f"/{model}") else _row(model)
-    if row is None or row.get("mode") not in _MODES or "input_cost_per_request" in row:
+    row = _row(model)
+    if _SEARCHING.search(f"/{model}") or row.get("mode") not in _MODES or "input_cost_per_request" in row:
         return None
     tiers = [tier for tier in row.get("tiered_pricing") or () if len(tier.get("range", ())) == 2]
     base = _rates(tiers[0] if tiers else row)
-    if base is None:
-        return None
     # Half a price is the fee of a router, or an old search model; none is a place-holder.
-    whole = row["litellm_provider"] in _OWN_MACHINES if not base.input and not base.output else base.input * base.output
-    if not whole:
+    free = row["litellm_provider"] in _OWN_MACHINES and base and not base.input and not base.output
+    if base is None or not (free or base.input * base.output):
         return None
     source = f"litellm {metadata.version('litellm')}"  # neither the table nor its package has a date
     steps = [(int(tier["range"][0]), rates) for tier in tiers[1:] if (rates := _rates(tier))]
@@ -175,23 +169,21 @@ def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
     return longer
 
 
-def _row(model: str) -> dict[str, Any] | None:
-    """Return the row of `provider/model`; None for a name alone, which may be that of a server of the user's own."""
+def _row(model: str) -> dict[str, Any]:
+    """Return the row of `provider/model`; {} for a name alone, which may be that of a server of the user's own."""
     provider, slash, name = model.partition("/")
-    for row in (_table().get(model), _table().get(name)):
-        listed = str((row or {}).get("litellm_provider"))
-        if slash and row and (listed == provider or (provider in _FAMILIES and listed.startswith(provider))):
+    for row in (_table().get(model, {}), _table().get(name, {})) if slash else ():
+        listed = str(row.get("litellm_provider"))
+        if listed == provider or (provider in _FAMILIES and listed.startswith(provider)):
             return row
-    return None
+    return {}
 
 
 @cache
 def _table() -> dict[str, dict[str, Any]]:
-    spec = importlib.util.find_spec("litellm")
-    path = Path(spec.origin).with_name("model_prices_and_context_window_backup.json") if spec and spec.origin else None
-    if path is None or not path.is_file():
-        return {}
-    return cast(dict[str, dict[str, Any]], json.loads(path.read_text(encoding="utf-8")))
+    name = "litellm/model_prices_and_context_window_backup.json"
+    path = Path(str(metadata.distribution("litellm").locate_file(name)))
+    return cast(dict[str, dict[str, Any]], json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 # The user's own file

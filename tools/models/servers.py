@@ -83,15 +83,11 @@ def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
     server = known(wire.url, model)
     if server.kind.name in ("openai", "gemini"):
         return server  # neither tells how much a model takes
-    name, window = server.kind.name, None
-    listing = _ask(wire, "/models", seconds)
-    row = _row(listing, model)
-    if not name:
-        name = _OWNERS.get(str(row.get("owned_by")), "")
-        name = "litellm" if row.get("created") == _LITELLM else name
-    window = _window(row)
+    row = _row(ask(wire, "/models", seconds), model)
+    owner = "litellm" if row.get("created") == _LITELLM else _OWNERS.get(str(row.get("owned_by")), "")
+    name, window = server.kind.name or owner, _window(row)
     if window is None and name in _SECOND:
-        more = _ask(wire, _SECOND[name], seconds)
+        more = ask(wire, _SECOND[name], seconds)
         if not name and "/load_model" in _mapping(_mapping(more).get("paths")):
             name = "transformers"
         window = _window(_row(more, model))
@@ -100,7 +96,8 @@ def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
     return Server(KINDS[name] if name else server.kind, window)
 
 
-def _ask(wire: Any, path: str, seconds: float) -> Any:
+def ask(wire: Any, path: str, seconds: float) -> Any:
+    """Return the JSON that a server has at a path; None where it has none."""
     try:
         return orjson.loads(wire.post(path, b"", time.monotonic() + seconds).body)
     except (dspy.LMError, ValueError):

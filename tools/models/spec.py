@@ -7,7 +7,7 @@ $OPENAI_API_KEY for OpenAI ($OPENAI_BASE_URL leads elsewhere), LiteLLM's usual n
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
@@ -40,8 +40,7 @@ class Settings:
     top_p: Annotated[float | None, _Option("sample among the likeliest tokens of this share", "X", share)] = None
     stop: Annotated[tuple[str, ...], _Option("end an answer before this text; repeatable", "TEXT")] = ()
     max_tokens: Annotated[
-        int | None,
-        _Option("tokens of an answer and its reasoning; what the price table says, or 4096", "N", positive),
+        int | None, _Option("tokens of an answer and its reasoning; what the price table says, or 4096", "N", positive)
     ] = None
     reasoning_effort: Annotated[
         str | None, _Option(f"one of {', '.join(EFFORTS)}; the model's own", "HOW", choices=EFFORTS)
@@ -50,8 +49,7 @@ class Settings:
         int | None, _Option("tokens of reasoning before an answer, where the model takes such a limit", "N", positive)
     ] = None
     structured: Annotated[
-        str,
-        _Option("send signatures as JSON schemas; auto where the server can", "WHEN", choices=WHEN),
+        str, _Option("send signatures as JSON schemas; auto where the server can", "WHEN", choices=WHEN)
     ] = "auto"
     stream: Annotated[str, _Option("have answers sent as they are written: auto, on or off", "WHEN", choices=WHEN)] = (
         "auto"
@@ -61,10 +59,9 @@ class Settings:
         int | None,
         _Option("tokens that the model takes, where neither the price table nor the server says", "N", positive),
     ] = None
-    extra_body: Annotated[
-        Mapping[str, Any],
-        _Option("more of the request's body", "JSON", json_object, whole=True),
-    ] = field(default_factory=dict)
+    extra_body: Annotated[Mapping[str, Any], _Option("more of the request's body", "JSON", json_object, whole=True)] = (
+        field(default_factory=dict)
+    )
     headers: Annotated[
         Mapping[str, str],
         _Option(
@@ -121,19 +118,15 @@ def parse(spec: str, option: str = "--lm") -> tuple[str, str]:
     name, at, url = spec.partition("@")
     if at and "://" in url:  # a name of a provider's may have an @ in it, too
         if not name or not is_server(url):
-            raise UsageError(
-                f"{option} {name + '@...'!r} is no server; write MODEL@http://host:port/v1, "
-                "and put a key for it in $SEXTANT_API_KEY"
-            )
+            wrong = f"{option} {name + '@...'!r} is no server; write MODEL@http://host:port/v1"
+            raise UsageError(f"{wrong}, and put a key for it in $SEXTANT_API_KEY")
         return f"openai/{name}", url
     if "?" in spec or "#" in spec:  # it would stand in the names of folders
         raise UsageError(f"{option} names no model with a ? or # in it; put keys into the environment")
     provider, slash, model = spec.partition("/")
     if not (provider and slash and model):
-        raise UsageError(
-            f"{option} {spec!r} names no model; "
-            "write offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
-        )
+        forms = "offline, provider/model (openai/gpt-5.2) or MODEL@http://host:port/v1"
+        raise UsageError(f"{option} {spec!r} names no model; write {forms}")
     return spec, ""
 
 
@@ -233,6 +226,15 @@ def hide_keys(text: str, least: int = 8) -> str:
     for value in secrets(least):
         text = text.replace(value, "***")
     return text
+
+
+def hide_within(value: Any, hide: Callable[[str], str]) -> Any:
+    """Return a value made of mappings and lists with `hide` applied to every text in it."""
+    if isinstance(value, Mapping):
+        return {name: hide_within(one, hide) for name, one in value.items()}
+    if isinstance(value, list):
+        return [hide_within(one, hide) for one in value]
+    return hide(value) if isinstance(value, str) else value
 
 
 def secrets(least: int = 8) -> list[str]:

@@ -274,15 +274,14 @@ class Cassette:
         if not sends:
             raise UsageError("--cassette is for runs with a model; offline needs none, nor does the retriever")
         self._path, self._terms = path, terms
-        folder = path.absolute().parent
         if path.is_dir():
             raise UsageError(f"--cassette {path} is a folder; name a file")
         if path.exists():
             terms.cassette = dict(read_cassette(path)), str(path)
             terms.servers = json.loads(next(iter(disk.lines(path)))).get("servers", {})
-        elif not folder.is_dir():
+        elif not path.parent.is_dir():
             raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
-        elif not os.access(folder, os.W_OK):
+        elif not os.access(path.parent, os.W_OK):
             raise UsageError(f"--cassette {path}: nothing can be written there; choose another place")
 
     def record(self, *, complete: bool) -> None:

@@ -32,6 +32,7 @@ IDLE = 30  # seconds that a connection may lie unused; servers close theirs afte
 LARGEST_HEAD = 64 << 10  # bytes of an answer's headers, interim answers included
 LONGEST = 3600.0  # seconds; a deadline further off is taken for this one
 
+Enough = Callable[[bytes], bool] | None  # given each part of an answer, says whether the rest can be left
 Kind = Literal["connection", "TLS", "timeout", "reset", "too large", "unreadable"]
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token, RFC 9110, 5.6.2
@@ -81,11 +82,8 @@ class Server:
         # libcurl's handles, each with its connection, and since when it is unused; deques append and pop atomically
         self._idle: deque[tuple[Any, float]] = deque()
 
-    def post(self, path: str, body: bytes, *, deadline: float, enough: Callable[[bytes], bool] | None = None) -> Answer:
-        """Return the answer to `body`, or where that is empty to a GET, by `deadline`. Raises Unanswered only.
-
-        `enough` is given each part of the answer, and says whether the rest can be left.
-        """
+    def post(self, path: str, body: bytes, *, deadline: float, enough: Enough = None) -> Answer:
+        """Return the answer to `body`, or where that is empty to a GET, by `deadline`. Raises Unanswered only."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise Unanswered("no time is left to send anything", "timeout")
@@ -102,10 +100,8 @@ class Server:
         try:
             handle.perform()
         except pycurl.error as error:
-            if exchange.left:
+            if exchange.left or exchange.whole_before_a_reset():
                 return exchange.answer()
-            if answer := exchange.whole_before_a_reset():
-                return answer
             code, words, *_ = cast(tuple[Any, ...], error.args)
             raise self._failure(handle, code, words, exchange) from None
         self._idle.append((handle, time.monotonic()))
@@ -171,17 +167,15 @@ class Server:
 class _Exchange:
     """A request on its way out, and what has come back so far."""
 
-    def __init__(self, body: bytes, largest: int, enough: Callable[[bytes], bool] | None) -> None:
+    def __init__(self, body: bytes, largest: int, enough: Enough) -> None:
         self.sent = False  # whether any of the body may have been
         self.wrong = ""  # why no more is read, where that is not its length
         self._question = BytesIO(body)
         self._largest = largest
         self._lines: list[bytes] = []  # of the last head
         self._heads = 0  # bytes
-        self._body = bytearray()
-        self._arrivals: list[tuple[int, float]] = []
-        self._enough = enough
-        self.left = False
+        self._body, self._arrivals = bytearray(), list[tuple[int, float]]()
+        self._enough, self.left = enough, False
 
     def read(self, size: int) -> bytes:
         """Give libcurl more of the body."""
@@ -210,9 +204,7 @@ class _Exchange:
         self._body += data
         self._arrivals.append((len(self._body), time.monotonic()))
         self.left = self._enough is not None and self._enough(data)
-        if self.left:
-            return -1
-        return len(data) if len(self._body) <= self._largest else -1
+        return len(data) if len(self._body) <= self._largest and not self.left else -1
 
     def answer(self) -> Answer:
         """Return the answer, which is whole."""
@@ -224,14 +216,14 @@ class _Exchange:
             headers[name.lower()] = value.strip()
         return Answer(int(self._lines[0].split(b" ", 2)[1]), headers, bytes(self._body), self._arrivals, self.left)
 
-    def whole_before_a_reset(self) -> Answer | None:
-        """Return an answer that is as long as it states: an error after it does not matter. None for another one."""
+    def whole_before_a_reset(self) -> bool:
+        """Whether the answer is as long as it states: an error after it does not matter."""
         if self.wrong or not self.sent or len(self._lines) < 2 or self._lines[-1].strip():
-            return None
+            return False
         answer = self.answer()
         stated = answer.headers.get("content-length", "")
         plain = "content-encoding" not in answer.headers and answer.status >= 200
-        return answer if plain and stated.isdecimal() and len(answer.body) == int(stated) else None
+        return plain and stated.isdecimal() and len(answer.body) == int(stated)
 
 
 def _is_silent(descriptor: int) -> bool:
@@ -252,8 +244,8 @@ def _address(url: str) -> str:
     if parts.scheme not in ("http", "https") or not named or (parts.port or 0) > 65_535:
         raise UsageError(f"{_hide_secrets(url)!r} is not the address of a server; write it as http://host:port/v1")
     if parts.query or parts.fragment or parts.userinfo:
-        shown = _hide_secrets(url)
-        raise UsageError(f"{shown!r} has more than a host, a port and a path; a key belongs in the environment")
+        wrong = "has more than a host, a port and a path; a key belongs in the environment"
+        raise UsageError(f"{_hide_secrets(url)!r} {wrong}")
     return str(parts).rstrip("/")
 
 
@@ -264,8 +256,8 @@ def _hide_secrets(url: str) -> str:
 def _line(name: str, value: str) -> bytes:
     """Return a header as libcurl wants it; a semicolon stands for an empty value."""
     if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-        wrong = f"the value of the header {name!r} has a line break or a character that no header holds"
-        raise UsageError(f"{wrong}; check the key")
+        wrong = "has a line break or a character that no header holds; check the key"
+        raise UsageError(f"the value of the header {name!r} {wrong}")
     return (f"{name}: {value}" if value else f"{name};").encode("latin-1")
 
 

@@ -21,8 +21,8 @@ _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 def words(*, chat: bool, each: bool) -> dict[str, Any]:
     """Return what asks for a stream with what was used at its end, or with `each` of its events."""
-    usage = {"include_usage": True} | ({"continuous_usage_stats": True} if each else {})
-    return {"stream": True} | ({"stream_options": usage} if chat else {})
+    options = {"include_usage": True} | ({"continuous_usage_stats": True} if each else {})
+    return {"stream": True} | ({"stream_options": options} if chat else {})
 
 
 def is_stream(body: bytes) -> bool:
@@ -84,13 +84,12 @@ def _add(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
 
 def _same(items: list[dict[str, Any]], piece: Mapping[str, Any]) -> dict[str, Any]:
     """Return the item that a piece goes on with; some servers number all calls of an answer 0, or none."""
-    for item in items[::-1]:
-        index, identity = piece.get("index"), piece.get("id")
-        if index is not None and index == item.get("index") and (not identity or identity == item.get("id", identity)):
+    index, identity = piece.get("index"), piece.get("id")
+    for item in items[::-1] if index is not None else ():
+        if index == item.get("index") and (not identity or identity == item.get("id", identity)):
             return item
-    new: dict[str, Any] = {}
-    items.append(new)
-    return new
+    items.append({})
+    return items[-1]
 
 
 def enough(marker: str) -> Callable[[bytes], bool]:

@@ -25,7 +25,7 @@ from tools.models.call import read_report
 from tools.models.prompting import Message, mark
 from tools.models.sending import stream
 from tools.models.sending.gate import retry_after
-from tools.models.sending.post import Answer, Server, Unanswered
+from tools.models.sending.post import Answer, Enough, Server, Unanswered
 from tools.models.spec import (
     DEFAULTS,
     PROVIDERS,
@@ -34,6 +34,7 @@ from tools.models.spec import (
     Kind,
     Settings,
     header_values,
+    hide_within,
     no_such_limit,
     openai_account,
     secret,
@@ -112,11 +113,10 @@ class Wire(Shared):
         This is what is kept and what keys are made of, whatever server it goes to; see `dialect`. Settings come first,
         the limit of an answer before all, and --extra-body has the last word.
         """
-        chosen = dict(settings)
-        limits = [chosen.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
-        limit = next(filter(None, limits), None)
+        limit = settings.get("max_completion_tokens") or settings.get("max_tokens")
         request: dict[str, Any] = {"max_tokens": limit} if limit else {}
-        request |= {"model": self.model} | chosen
+        request |= {"model": self.model}
+        request |= {name: settings[name] for name in settings if name not in ("max_completion_tokens", "max_tokens")}
         if self.api == "chat":
             request |= {"messages": list(messages)} | ({"tools": list(tools)} if tools else {})
         else:
@@ -164,11 +164,7 @@ class Wire(Shared):
         if more and (place := stream.begins(answer.body)):
             reply = reply._replace(first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began)
         if max(map(len, self._secrets), default=0) >= SECRET:
-            hide = partial(self._hide, least=SECRET)
-            calls = [{name: hide(text) for name, text in call.items()} for call in reply.tool_calls]
-            text, finish, reasoning = map(hide, (reply.text, reply.finish, reply.reasoning))
-            parts = json.loads(hide(json.dumps(dict(reply.parts))))
-            reply = Reply(text, calls, finish, reply.usage, reasoning, parts, reply.first)
+            reply = Reply(*hide_within(list(reply), partial(self._hide, least=SECRET)))
         return reply, answer.headers
 
     def _adapt(self, body: bytes, *, tools: bool) -> bytes:
@@ -181,25 +177,17 @@ class Wire(Shared):
             body = json.dumps(request | {"messages": mark(self.model, request["messages"], grows=tools)}).encode()
         return body
 
-    def post(
-        self,
-        path: str,
-        body: bytes,
-        deadline: float,
-        *,
-        tools: bool = False,
-        enough: Callable[[bytes], bool] | None = None,
-    ) -> Answer:
+    def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False, enough: Enough = None) -> Answer:
         """Send any request, a GET without `body`; return its answer of status 200 by `deadline`. Raises LM errors."""
         try:
             answer = self._connect().post(path, body, deadline=deadline, enough=enough)
         except Unanswered as error:
             words = self.clean(str(error))
-            if error.kind == "timeout":
-                raise dspy.LMTimeoutError(words, model=self.model) from None
             if error.kind == "TLS":
                 raise faults.tls_error(words, self.model) from None
-            unreached = dspy.LMTransportError(words, model=self.model)
+            unreached = (dspy.LMTimeoutError if error.kind == "timeout" else dspy.LMTransportError)(
+                words, model=self.model
+            )
             unreached.kind = error.kind  # for tools/models/faults.py
             raise unreached from None
         if answer.status != 200:
@@ -230,10 +218,10 @@ class Wire(Shared):
 
 def merge(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body with `more` in it, which wins; mappings that both have are merged."""
-    made = dict(body)
-    for name, value in more.items():
-        both = isinstance(value, Mapping) and isinstance(made.get(name), Mapping)
-        made[name] = merge(made[name], value) if both else value
+    made = {**body, **more}
+    for name in body.keys() & more.keys():
+        if isinstance(body[name], Mapping) and isinstance(more[name], Mapping):
+            made[name] = merge(body[name], more[name])
     return made
 
 
@@ -267,9 +255,8 @@ def dialect(body: bytes, words: Sequence[str], limit: int | None = None, more: M
 def _items(message: Message) -> list[dict[str, Any]]:
     if message["role"] == "tool":
         return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}]
-    calls = [
-        {"type": "function_call", "call_id": call["id"], **call["function"]} for call in message.get("tool_calls") or ()
-    ]
+    asked = message.get("tool_calls") or ()
+    calls = [{"type": "function_call", "call_id": call["id"], **call["function"]} for call in asked]
     said = [{"role": message["role"], "content": message["content"]}] if message.get("content") or not calls else []
     return [*message.get("reasoning_items", ()), *said, *calls]
 
