@@ -194,13 +194,12 @@ class Caller(Shared):
         failures.since = failures.since or now
         failures.count, failures.last = failures.count + 1, error
         failures.billed += getattr(error, "billed", False)
-        given_up = failures.count == patience.attempts or failures.billed == _BILLED
-        if given_up or (rest or 0.0) > LONGEST_WAIT:
+        if failures.count == patience.attempts or failures.billed == _BILLED or (rest or 0.0) > LONGEST_WAIT:
             raise error
         if rest:
             return  # the gate holds everybody back for so long
-        pause = patience.first * 2.0 ** (failures.count - 1)
-        pause *= random.uniform(0.75, 1.25)  # so that those that failed together do not come together
+        # Not all equal, so that those that failed together do not come together.
+        pause = patience.first * 2.0 ** (failures.count - 1) * random.uniform(0.75, 1.25)
         if now + pause >= min(failures.since + self._patience(failures), DEADLINE.get()):
             raise error
         gate.rest(min(pause, max(0.0, self.terms.budget.ends - now)))
@@ -227,11 +226,11 @@ class Caller(Shared):
             return Usage(1, 0, 0, 0, price, price, unmetered=0 if self.free else 1)
         tokens_in, cached, tokens_out, reasoning, written = metered
         self.output_tokens += 0.1 * (tokens_out - self.output_tokens)
-        paid = at_list_price = 0.0 if self.free else None
+        paid = listed = 0.0 if self.free else None
         if self.cost:
             paid = self.cost.of(tokens_in, cached, tokens_out, reasoning, written)
-            at_list_price = self.cost.of(tokens_in, 0, tokens_out, reasoning)
-        return Usage(1, 0, tokens_in, tokens_out, paid, at_list_price, cached_tokens=cached, reasoning_tokens=reasoning)
+            listed = self.cost.of(tokens_in, 0, tokens_out, reasoning)
+        return Usage(1, 0, tokens_in, tokens_out, paid, listed, cached_tokens=cached, reasoning_tokens=reasoning)
 
     def _usage_of_failure(self, error: dspy.LMError) -> Usage:
         """Return what a request without an answer used: nothing, unless the provider reports usage."""

@@ -110,8 +110,9 @@ def _codes(*values: Any) -> tuple[str, ...]:
 
 def classify(status: int | None, codes: Iterable[str | None], words: str) -> Subject:
     """Return what an error is about, by `codes` and `words` of `read_error`; `status` is None without an answer."""
-    if known := next(filter(None, (_CODES.get((code or "").lower()) for code in codes)), None):
-        return known
+    for code in codes:
+        if known := _CODES.get((code or "").lower()):
+            return known
     if _PAGE.search(words):  # it is not the provider's, and its 403 says nothing about the account
         return "account" if status in _ACCOUNT and status != 403 else "unknown"
     if status is None or status in _SPEAK:

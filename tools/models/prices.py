@@ -148,9 +148,8 @@ def _rates(row: dict[str, Any]) -> Price | None:
     rates = {name: row[key] for name, key in _RATES.items() if isinstance(row.get(key), int | float)}
     if "input" not in rates or "output" not in rates:
         return None
-    if not rates.get("cache_write"):
-        rates.pop("cache_write", None)  # the table has 0 where nothing is added to the price of the input
-    return Price(**{"cached_input": rates["input"], **rates})
+    write = rates.get("cache_write") or None  # the table has 0 where nothing is added to the price of the input
+    return Price(**{"cached_input": rates["input"], **rates, "cache_write": write})
 
 
 def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:

@@ -201,8 +201,8 @@ class Wire(Shared):
                     raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
                 headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
                 headers |= openai_account(self.url) | self._headers
-                certificate = self._settings.client_certificate
-                self._server = Server(self.url, headers, largest=LARGEST, certificate=certificate)
+                ours = self._settings.client_certificate
+                self._server = Server(self.url, headers, largest=LARGEST, certificate=ours)
             return self._server
 
     def clean(self, text: str) -> str:
@@ -210,7 +210,6 @@ class Wire(Shared):
         return self._hide(text, 0)
 
     def _hide(self, text: str, least: int) -> str:
-        """Return `text` without the secrets that are sent, of `least` letters."""
         for value in self._secrets:
             text = text.replace(value, "***") if len(value) >= least else text
         return text
@@ -269,9 +268,8 @@ def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
         reply = _chat(answer, usage) if api == "chat" else _responses(answer, usage)
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise Unreadable("it has no message", model, usage) from None
-    finish = reply.finish
-    if len(finish) > FINISH:  # cleaned before it is cut, so that no secret is cut in two
-        finish = clean(finish)[:FINISH]
+    # Cleaned before it is cut, so that no secret is cut in two.
+    finish = reply.finish if len(reply.finish) <= FINISH else clean(reply.finish)[:FINISH]
     return reply._replace(finish="".join(letter if letter.isprintable() else "?" for letter in finish))
 
 
