@@ -1,0 +1,59 @@
+"""A long answer through a gateway that cuts connections on which nothing has come for a while."""
+
+import contextlib
+import socket
+import threading
+from urllib.parse import urlsplit
+
+import dspy
+import pytest
+
+from tools.models import lm
+from tools.models.terms import Patience, Terms
+
+SILENCE = 1.0  # seconds; gateways have 60
+
+
+def pass_on(client, address):
+    with client, socket.create_connection(address) as upstream, contextlib.suppress(OSError):
+        asks = threading.Thread(
+            target=lambda: [upstream.sendall(data) for data in iter(lambda: client.recv(65536), b"")]
+        )
+        asks.daemon = True
+        asks.start()
+        upstream.settimeout(SILENCE)
+        try:
+            while data := upstream.recv(65536):
+                client.sendall(data)
+        finally:
+            client.shutdown(socket.SHUT_RDWR)  # a close would wait for the thread that reads
+
+
+@pytest.fixture
+def gateway(server):
+    address = urlsplit(server.spec.partition("@")[2])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    threading.Thread(
+                        target=pass_on, args=(client, (address.hostname, address.port)), daemon=True
+                    ).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"tiny@http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+
+def test_a_streamed_answer_comes_through_where_a_silent_one_is_cut_off(server, gateway):
+    server.answer = lambda prompt: {"raw": "on and on " * 20}
+
+    def ask(stream):
+        return lm.connect(gateway, Terms(patience=Patience(attempts=1)), settings=lm.Settings(stream=stream)).lm("yes?")
+
+    server.pace = 0.1
+    assert ask("on") == ["on and on " * 20]
+    server.delay = 3 * SILENCE
+    with pytest.raises(dspy.LMTransportError, match="closed the connection"):
+        ask("off")
