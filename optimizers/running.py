@@ -117,7 +117,7 @@ def plan(request: CompileRequest) -> Plan:
         raise UsageError(f"{request.start} is not made of prompts alone, as of `ensemble` or `knn`; start from another")
     forced = getattr(resolved.constructor, "compiled_with", {}).items()
     values = {**resolved.values, **{name: value for name, value in forced if name not in resolved.fixed}}
-    return Plan(request, resolved.with_values(values), row, options, members, ranges, template)
+    return Plan(request, replace(resolved, values=values), row, options, members, ranges, template)
 
 
 def _check_models(request: CompileRequest, row: Teleprompter) -> None:

@@ -71,9 +71,13 @@ class Resolved:
     fixed: frozenset[str]  # the parameters that the request or the compiled program sets
     limits: Mapping[str, int]  # of each query, by their names in request.LIMITS
     retriever: "Spec"
-    others: "Mapping[str, Spec]"  # the retrievers that parameters name, by their expressions
     pool: pools.Pool | None
     compiled: "Compiled | None" = None
+
+    @property
+    def others(self) -> "dict[str, Spec]":
+        """The retrievers that parameters name, by their expressions."""
+        return {name: retrievers.check(name) for name in find_retrievers(self.values)}
 
     @property
     def isolated(self) -> str | None:
@@ -91,10 +95,6 @@ class Resolved:
         lenses = [lens for spec in self.all_retrievers for lens in retrievers.lenses(spec)]
         models = [self.request.lm, *(lens.options.get("model", "offline") for lens in lenses)]
         return any(model != "offline" for model in models) or any(map(retrievers.apis, self.all_retrievers))
-
-    def with_values(self, values: Mapping[str, Any]) -> "Resolved":
-        """Return a copy with other values of the parameters."""
-        return replace(self, values=values, others=_retrievers_in(values))
 
 
 def resolve(request: Request) -> Resolved:
@@ -123,15 +123,11 @@ def resolve(request: Request) -> Resolved:
     for metric in request.metrics:
         check_metric(metric)
     fixed = frozenset(request.parameters) | kept.keys()
-    resolved = Resolved(request, constructor, values, fixed, limits, spec, _retrievers_in(values), pool, compiled)
+    resolved = Resolved(request, constructor, values, fixed, limits, spec, pool, compiled)
     if request.budget_usd is not None:
         _check_prices(resolved)
     run_folder.check_place(request.runs)
     return resolved
-
-
-def _retrievers_in(values: Mapping[str, Any]) -> "dict[str, Spec]":
-    return {name: retrievers.check(name) for name in find_retrievers(values)}
 
 
 def _isolate(request: Request, compiled: "Compiled | None") -> Any:
@@ -181,7 +177,7 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
     """Return `resolved` with the task's own choices; UsageError for what does not fit it, before an index is built."""
     request, hints, values = resolved.request, environment.hints, resolved.values
     if request.instruction == "task":
-        resolved = resolved.with_values(apply_hints(resolved.values, resolved.fixed, hints))
+        resolved = replace(resolved, values=apply_hints(values, resolved.fixed, hints))
     _check_pools(resolved, environment)
     program = trial(resolved.constructor, resolved.values)
     if request.lm == "offline":

@@ -236,14 +236,13 @@ def make_system(
 
 
 def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -> SextantError | None:
-    environment, hooks = ready.environment, dict[str, Any]()
+    environment, workers, hooks = ready.environment, ready.resolved.request.workers, dict[str, Any]()
     try:
         with report(ready, folder) if report else nullcontext() as watch:
             if watch:
-                hooks["on_outcome"] = lambda outcome: watch.add(outcome, ready.value(outcome))
-                hooks["on_pending"] = watch.leave
-            hooks["workers"] = ready.resolved.request.workers
-            fault = runner.run(ready.system, environment.queries, environment.documents, folder, ready.model, **hooks)
+                hooks = {"on_outcome": lambda one: watch.add(one, ready.value(one)), "on_pending": watch.leave}
+            asked = environment.queries, environment.documents
+            fault = runner.run(ready.system, *asked, folder, ready.model, workers=workers, **hooks)
     except FAULTS as problem:
         return problem
     except KeyboardInterrupt:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from queue import SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 from evals.folder import Outcome, RunFolder
@@ -192,9 +191,7 @@ class Events:
         self._writer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         code, words, interrupted = self.code, None, isinstance(error, KeyboardInterrupt)
         if error:  # as tools.console says it
             known = INTERRUPTED if interrupted else DataError.exit_code if isinstance(error, OSError) else 1
@@ -263,9 +260,8 @@ class Watch:
     @classmethod
     def of(cls, ready: "Ready", folder: RunFolder, tell: Tell) -> Self:
         """Return the watch of a run that is about to ask its queries."""
-        outcomes, environment = folder.outcomes.values(), ready.environment
+        outcomes, counts = folder.outcomes.values(), (len(ready.environment.queries), ready.environment.metric)
         earlier, failed = list(map(ready.value, outcomes)), sum(outcome["error"] is not None for outcome in outcomes)
-        counts = (len(environment.queries), environment.metric)
         return cls(*counts, tell, ready.model.terms.status, earlier=earlier, failed=failed)
 
     def add(self, outcome: Outcome, value: float | None) -> None:

@@ -157,9 +157,12 @@ def forecast(request: Request) -> dict[str, Any]:
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     habits = _habits(request, model, rehearsal)
     price = None if request.lm == "offline" else model.price
-    factors, decides = _factors(resolved, rehearsal)
-    workers, notes = min(request.workers, max(1, len(pending))), _notes(rehearsal, habits, factors, decides=decides)
+    factors, why = _factors(resolved, rehearsal)
+    workers, notes = min(request.workers, max(1, len(pending))), [*rehearsal.notes, *habits.notes]
     figures = _project(rehearsal, pending, habits, price, factors, workers)
+    if rehearsal.all_calls:
+        calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"
+        notes.insert(0, f"{calls}; tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers")
     if request.lm == "offline":
         figures = figures._replace(list_usd=NONE)
     elif rehearsal.all_calls:
@@ -215,15 +218,14 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
     mean = sum(call.answer for call in calls) / max(1, len(calls))
     if earlier := _read_earlier(request.runs / "answers.sqlite3", request.program_label, str(model.lm.model)):
         many, seconds, tokens, thinking, streamed, first, rate = earlier
-        third_less = np.array([1 / 1.5, 1, 1.5])
-        takes, took = f"{seconds:.2f} s", third_less * seconds
+        factors, takes = np.array([1 / 1.5, 1, 1.5]), f"{seconds:.2f} s"
+        took = factors * seconds
         if streamed >= ENOUGH and rate:
             takes = f"{first:.2f} s to the first token, then {rate:,.0f} tokens a second"
-            took = first + third_less * tokens / rate
+            took = first + factors * tokens / rate
         note = f"answers as in {many:,} earlier calls of this program with this model: {takes}, "
         note += f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
-        written = (tokens - thinking) / max(1.0, mean)
-        return Habits(third_less * written, third_less * thinking, took, (note,))
+        return Habits(factors * (tokens - thinking) / max(1.0, mean), factors * thinking, took, (note,))
     effort = model.settings.get("reasoning_effort")
     reasons = effort != "none" and (effort is not None or model.settings.get("temperature") is None)
     thought = THINKING if reasons else NONE
@@ -235,17 +237,14 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
     return Habits(ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace))
 
 
-def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, float, float, int, float, float] | None:
+def _read_earlier(path: Path, program: str, model: str) -> tuple[Any, ...] | None:
     """Return the number of earlier answers of the program with the model, and mean seconds, tokens, thinking.
 
     Then the number of those that were streamed, their mean seconds to the first token, and tokens a second from there.
     """
-    if not path.is_file():
-        return None
     statement = (
         "SELECT count(*), avg(seconds), avg(json_extract(usage, '$.output_tokens')),"
-        " avg(coalesce(json_extract(usage, '$.reasoning_tokens'), 0)),"
-        " count(first), avg(first),"
+        " avg(coalesce(json_extract(usage, '$.reasoning_tokens'), 0)), count(first), avg(first),"
         " total(json_extract(usage, '$.output_tokens') * (first IS NOT NULL)) / total(seconds - first)"
         " FROM calls WHERE fault = '' AND model = ? AND instr(run, ?) > 0"
         " AND coalesce(json_extract(usage, '$.unmetered'), 0) = 0"
@@ -255,10 +254,10 @@ def _read_earlier(path: Path, program: str, model: str) -> tuple[int, float, flo
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as opened:
             if "first" not in [name for _, name, *_ in opened.execute("PRAGMA table_info(calls)")]:
                 statement = statement.replace("first", "NULL")  # a file of an earlier version
-            many, *means = opened.execute(statement, (model, f"/{run_folder.program_part(program)}-")).fetchone()
-    except sqlite3.Error:  # the run will say what is wrong with it
+            found = opened.execute(statement, (model, f"/{run_folder.program_part(program)}-")).fetchone()
+    except sqlite3.Error:  # no file, or the run will say what is wrong with it
         return None
-    return (many, *means) if many >= ENOUGH else None
+    return tuple(found) if found[0] >= ENOUGH else None
 
 
 def _project(
@@ -266,11 +265,10 @@ def _project(
 ) -> Figures:
     """Project the calls of the rehearsal to all queries; the calls of one query come one after another."""
     program, calls = rehearsal.program, rehearsal.all_calls
-    chosen = {query.query_id for query in rehearsal.queries}
     weights = {query.query_id: 1.0 for query in pending}
     if program.pooled:  # a query counts as much as its pool is large
         weights = {query.query_id: max(1.0, len((query.candidates or set()) - query.excluded)) for query in pending}
-    share = sum(weights.values()) / max(1.0, sum(weights[query_id] for query_id in chosen))
+    share = sum(weights.values()) / max(1.0, sum(weights[query.query_id] for query in rehearsal.queries))
     # Prompts are shorter where there are fewer calls.
     shrinks = np.array([factors[0] if program.cumulative else 1.0, 1.0, 1.0])
     many = factors * (share * len(calls))
@@ -292,23 +290,17 @@ def _project(
     )
 
 
-def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, bool]:
-    """Return by how much the calls of a query may be fewer or more than rehearsed, and whether a model decides."""
+def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, str]:
+    """Return by how much the calls of a query may be fewer or more than rehearsed, and why."""
     counts, program, default = list(map(len, rehearsal.calls)), rehearsal.program, resolved.values.get("pool", 0)
     ceilings = [program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries]
     most = max((one for one in ceilings if one is not None), default=None)
     if most is None or not sum(counts):
-        return np.array([1.0, 1.0, REPAIRS]), most is not None
+        return np.array([1.0, 1.0, REPAIRS]), "for answers asked for again"
     mean, most = sum(counts) / len(counts), min(most, resolved.limits.get("max_calls", most))
     # More than the ceiling is possible where a small window makes a program read in several calls.
-    return np.array([min(program.least_calls, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean]), True
-
-
-def _notes(rehearsal: Rehearsal, habits: Habits, factors: Range, *, decides: bool) -> list[str]:
-    why = "because a model decides when it has enough" if decides else "for answers asked for again"
-    calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"
-    first = f"{calls}; tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers"
-    return [*([first] if rehearsal.all_calls else ()), *rehearsal.notes, *habits.notes]
+    factors = [min(program.least_calls, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean]
+    return np.array(factors), "because a model decides when it has enough"
 
 
 def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usage) -> list[dict[str, Any]]:
@@ -420,13 +412,10 @@ class StandIn(session.Shared, dspy.LM):
             payer.allow_call()
 
     def _book(self, messages: Sequence[Mapping[str, Any]], beside: Sequence[str], written: Sequence[str]) -> None:
-        texts = [*beside, *(text for message in messages for text in _texts(message))]
+        asked = [one["function"] for message in messages for one in message.get("tool_calls", ())]
+        texts = [*beside, *(str(message["content"]) for message in messages)]
+        texts += [text for one in asked for text in (one["name"], one["arguments"])]
         call = Call(MESSAGE * len(messages) + sum(map(prompting.tokens, texts)), sum(map(prompting.tokens, written)))
         self.calls.append(call)
         if payer := session.current():
             payer.charge(Usage(calls=1, input_tokens=call.prompt, output_tokens=call.answer))
-
-
-def _texts(message: Mapping[str, Any]) -> list[str]:
-    calls = [one["function"] for one in message.get("tool_calls", ())]
-    return [str(message["content"]), *(text for one in calls for text in (one["name"], one["arguments"]))]

@@ -168,9 +168,11 @@ def parse_parameters(
     for name, value in (kept or {}).items():
         if name in known and value == known[name].default:
             continue
-        if name not in known or not isinstance(value, _json_types(known[name].annotation)):
+        kind: Any = known[name].annotation if name in known else None
+        written = (int, float) if kind is float else str if kind and issubclass(kind, str) else kind  # as JSON has it
+        if not kind or not isinstance(value, written):
             raise UsageError(f"the compiled program has {name}={value!r}, which {program} does not take; compile again")
-        values[name] = _checked(known[name].annotation(value), known[name].annotation)
+        values[name] = _checked(kind(value), kind)
     for name, text in given.items():
         if name in limited:
             continue
@@ -206,13 +208,8 @@ def apply_hints(values: Mapping[str, Any], fixed: Collection[str], hints: Mappin
 
 def find_retrievers(values: Mapping[str, Any]) -> list[str]:
     """Return the retrievers that the values name, each once, as canonical expressions."""
-    named: list[str] = []
-    for value in values.values():
-        if isinstance(value, Expressions):
-            named += value.each()
-        elif isinstance(value, Expression) and value:
-            named.append(value)
-    return list(dict.fromkeys(named))
+    named = [Expressions(value) for value in values.values() if isinstance(value, Expression | Expressions)]
+    return list(dict.fromkeys(text for value in named for text in value.each()))
 
 
 def digest_files(values: Mapping[str, Any]) -> dict[str, str]:
@@ -225,10 +222,6 @@ def digest_files(values: Mapping[str, Any]) -> dict[str, str]:
             except OSError as error:
                 raise DataError(f"-P {name}={value} cannot be read: {error.strerror}") from None
     return found
-
-
-def _json_types(kind: Any) -> type | tuple[type, ...]:
-    return (int, float) if kind is float else str if issubclass(kind, str) else kind
 
 
 def read_value(name: str, text: str, kind: type, option: str = "-P") -> Any:

@@ -29,7 +29,6 @@ from tools.records import Document, Query, Submission, Trace, Usage, trace_json,
 from tools.session import Session
 
 OUTAGE = 5  # provider faults in a row, each of them after many attempts, after which a run gives up until it is resumed
-WINDOWS = 3  # times that a query is begun again because its model takes less than was known
 ALIKE = 5  # queries that failed alike, and are most of those that ended, after which a run stops once to say so
 GRACE = 3.0  # seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
 TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
@@ -62,7 +61,7 @@ def run(
             faults.add_outcome(result["error"])
         else:
             faults.add_fault(result)
-            on_pending(query_id, _first_line(str(result)))
+            on_pending(query_id, str(result).strip().partition("\n")[0])
         if faults.ending or faults.in_a_row >= OUTAGE:
             crew.stopped.set()
 
@@ -172,10 +171,6 @@ def _finish(crew: _Crew, folder: RunFolder) -> None:
                 folder.append(result)
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
-
-
 class _Faults:
     """What kept queries from being answered, and when that is reason to stop."""
 
@@ -204,7 +199,7 @@ class _Faults:
             self.ending = self.ending or refusal(error, self._model)
         else:
             self.in_a_row += 1
-            self.last = _first_line(str(error))
+            self.last = str(error).strip().partition("\n")[0]
             self._count(f"the model's provider failed: {self.last}")
 
     def _count(self, error: str | None) -> None:
@@ -224,12 +219,10 @@ def attempt(system: System, query: Query, documents: Mapping[str, Document], mod
         return answer(system, query, documents)
 
 
-def answer(
-    system: System, query: Query, documents: Mapping[str, Document], tries: int = WINDOWS
-) -> Outcome | Exception:
+def answer(system: System, query: Query, documents: Mapping[str, Document], tries: int = 3) -> Outcome | Exception:
     """Run the system with the active model, in a context of its own; return as `attempt` does.
 
-    Where a refusal tells how much the model takes, the query is answered again, up to `tries` times.
+    Where a refusal tells that the model takes less than was known, the query is begun again, up to `tries` times.
     """
     started = time.perf_counter()
     error, fields = None, dict[str, Any]()
