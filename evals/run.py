@@ -52,10 +52,7 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         from evals.running import forecast  # as above
 
         found = forecast.forecast(request)
-        if arguments.json:
-            put_out(json.dumps(found) + "\n")
-        else:
-            forecast.show(found)
+        put_out(json.dumps(found) + "\n" if arguments.json else forecast.render(found))
         return 0
     from evals.running import evaluation  # as above
 

@@ -75,9 +75,8 @@ def export(arguments: argparse.Namespace) -> None:
     def choose(known: Sequence[str]) -> Sequence[str]:
         return [query_id for query_id in known if not wanted or query_id in wanted][: arguments.limit]
 
-    answers = page_data.Answers(
-        arguments.runs, exported=True, texts=not arguments.no_texts, prompts=arguments.prompts, chosen=choose
-    )
+    texts, prompts = not arguments.no_texts, arguments.prompts
+    answers = page_data.Answers(arguments.runs, exported=True, texts=texts, prompts=prompts, chosen=choose)
     for folder, why in answers.unreadable:
         say(f"left out: {folder}: {why}")
     if not answers.run_ids:

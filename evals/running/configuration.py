@@ -140,7 +140,6 @@ def _isolate(request: Request, compiled: "Compiled | None") -> Any:
 
 
 def _check_prices(resolved: Resolved) -> None:
-    """Raise UsageError where a budget in dollars cannot be kept, for want of a price."""
     request = resolved.request
     unknown = [] if price_is_known(request.lm, request.prices) else [request.lm]
     for api in [api for spec in resolved.all_retrievers for api in retrievers.apis(spec)]:
@@ -201,7 +200,6 @@ def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _check_pools(resolved: Resolved, environment: "Environment") -> None:
-    """Raise UsageError for retrievers, a pool or a depth that do not fit the task's pools."""
     pool, k = resolved.pool, resolved.request.k
     has_pools = all(query.candidates is not None for query in environment.queries)
     if pool and has_pools:
@@ -222,9 +220,8 @@ class Engines:
     """The retrievers of a run, each opened once. Their models are asked on the terms of the run."""
 
     def __init__(self, environment: "Environment", terms: Terms) -> None:
-        self._documents = environment.documents
+        self._documents, self._terms = environment.documents, terms
         self._lens = environment.hints.get("lens", "")
-        self._terms = terms
         self._built: dict[str, Retriever] = {}
 
     def build(self, spec: "Spec") -> "Retriever":

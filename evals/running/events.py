@@ -22,6 +22,7 @@ from evals.folder import Outcome, RunFolder
 from tools.console import put_out, say
 from tools.errors import INTERRUPTED, DataError
 from tools.models.terms import Status
+from tools.records import Usage, usage_from_json
 
 if TYPE_CHECKING:
     from evals.running.evaluation import Ready
@@ -238,7 +239,6 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`earlier` are the values of queries that were answered before, of which so many `failed`."""
-        known = [value for value in earlier if value is not None]
         self.queries = queries
         self.earlier = len(earlier)
         self._metric = metric
@@ -246,10 +246,9 @@ class Watch:
         self._status = status  # says what the model's calls are doing
         self._clock = clock
         self._failed = failed
-        self._sum, self._values = sum(known), len(known)
+        self._values = [value for value in earlier if value is not None]
         self._finished = 0  # in this sitting
-        self._paid: float | None = 0.0  # by those
-        self._list: float | None = 0.0
+        self._used = Usage()  # by those
         self._pending = set[str]()
         self._waits = Waits()
         self._started = clock()
@@ -271,11 +270,9 @@ class Watch:
             self._finished += 1
             self._failed += error is not None
             self._pending.discard(query_id)
-            self._paid = _sum(self._paid, usage.get("paid_usd"))
-            self._list = _sum(self._list, usage.get("list_usd"))
+            self._used += usage_from_json(usage)
             if value is not None:
-                self._sum += value
-                self._values += 1
+                self._values.append(value)
         self._tell(QueryDone(query_id, error, outcome["seconds"], usage, self._metric, value))
 
     def leave(self, query_id: str, reason: str) -> None:
@@ -288,7 +285,7 @@ class Watch:
         """Return how far the run is."""
         status, elapsed = self._status(), self._clock() - self._started
         with self._counting:
-            done = self.earlier + self._finished
+            used, done = self._used, self.earlier + self._finished
             left = self.queries - done
             return Progress(
                 queries=self.queries,
@@ -296,10 +293,10 @@ class Watch:
                 failed=self._failed,
                 owed=len(self._pending),
                 metric=self._metric,
-                mean=self._sum / self._values if self._values else None,
+                mean=sum(self._values) / len(self._values) if self._values else None,
                 elapsed=round(elapsed, 3),
                 left=self._extrapolate(elapsed, left),
-                to_come=Dollars(self._extrapolate(self._paid, left), self._extrapolate(self._list, left)),
+                to_come=Dollars(self._extrapolate(used.paid_usd, left), self._extrapolate(used.list_usd, left)),
                 status=status,
             )
 
@@ -329,7 +326,3 @@ class Watch:
         self._thread.join(1.0)
         if not self._thread.is_alive():  # Ctrl-S may hold the terminal, and would hold the end of the run as well
             self.look(last=True)
-
-
-def _sum(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a + b

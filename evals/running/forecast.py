@@ -33,7 +33,7 @@ from evals.running.runner import answer
 from evals.showing.tables import Grid, printed, system_line, task_line
 from programs.base import Program
 from tools import retrievers, session
-from tools.console import put_out, queries
+from tools.console import queries
 from tools.disk import home
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.models import offline, prompting
@@ -105,8 +105,8 @@ class Figures(NamedTuple):
     hours: Range  # with all workers at work
 
 
-def show(found: dict[str, Any]) -> None:
-    """Print a forecast on stdout."""
+def render(found: dict[str, Any]) -> str:
+    """Return a forecast as a person reads it."""
     before = f"; {found['answered']} answered before" if found["answered"] else ""
     by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
     pending = f"{queries(found['queries'])} to be asked{before}{by}"
@@ -116,7 +116,7 @@ def show(found: dict[str, Any]) -> None:
     usd = [f"${value:,.4f}" for value in (found["list_usd"] or {}).values()]
     rows += [["list price", *(usd or ("price unknown", "", ""))], ["time", *map(_clock, found["hours"].values())]]
     table = Grid("", ["to expect", "low", "likely", "high"], rows)
-    put_out(printed([*headings, table, *_footings(found), *found["notes"]]))
+    return printed([*headings, table, *_footings(found), *found["notes"]])
 
 
 def _footings(found: dict[str, Any]) -> list[str]:
@@ -205,13 +205,11 @@ def _read_answered(request: Request, config: run_folder.Config) -> Mapping[str, 
 
 
 def _choose(pending: Sequence[Query]) -> list[Query]:
-    """Return those at one third and two thirds by the size of the pool and the length of the text."""
     ordered = sorted(pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id))
     return [ordered[place] for place in sorted({len(ordered) // 3, len(ordered) * 2 // 3}) if ordered]
 
 
 def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
-    """Take the habits from earlier answers of the same program and model, where there are enough; else assume them."""
     if request.lm == "offline":
         return Habits(np.ones(3), NONE, NONE)
     calls = rehearsal.all_calls
@@ -304,10 +302,7 @@ def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, str]:
 
 
 def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usage) -> list[dict[str, Any]]:
-    """Return of each budget whether it will do, and for how many queries it is likely to last.
-
-    What earlier sittings used counts; a time limit is for each sitting.
-    """
+    # What earlier sittings used counts; a time limit is for each sitting.
     needs: dict[str, tuple[Range | None, float]] = {
         "budget_usd": (figures.list_usd, spent.paid_usd or 0.0),
         "budget_calls": (figures.calls, spent.calls),

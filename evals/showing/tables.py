@@ -279,8 +279,5 @@ def _used(usage: dict[str, Any]) -> str:
     price = "price unknown" if listed is None else f"${listed:.4f}"
     both = None not in (paid, listed) and f"${paid:.4f}" != price
     parts.append(f"${paid:.4f} paid, {price} at list price" if both else price)
-    if usage.get("cached_calls"):
-        parts.append(f"{usage['cached_calls']} calls answered from runs before")
-    if usage.get("unmetered"):
-        parts.append(f"{usage['unmetered']} calls without usage reported")
-    return ", ".join(parts)
+    others = {"cached_calls": "calls answered from runs before", "unmetered": "calls without usage reported"}
+    return ", ".join([*parts, *(f"{usage[key]} {words}" for key, words in others.items() if usage.get(key))])

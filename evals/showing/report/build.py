@@ -113,28 +113,24 @@ def _absent(groups: Sequence[Group], drawn: Collection[str]) -> list[Absent]:
     programs = [run.config["program"] for run in crumb.runs if not crumb.system(run).pool]
     program = next((name for name in programs if name != FLOOR and name in PROGRAMS | AGENTS), READER)
     instructed = _command(crumb, program, crumb.tasks[0] if crumb.suite in environments.SUITES else SEARCHED)
-    absent: list[Absent] = []
-
-    def propose(kind: str, title: str, why: str, command: str) -> None:
-        if kind not in drawn:
-            absent.append(Absent(title, why, command))
+    known: dict[str, Absent] = {}  # by kind
 
     why = "OBLIQ-Bench's Figure 3: a ranker and the bare retriever over pools of at least two sizes."
     sizes = f'  {ranker} --pool "$kind:$size"\n  {floor} --pool "$kind:$size"'
     loops = f"for size in 50 100 200 400; do for kind in union oracle; do\n{sizes}\ndone; done"
-    propose("sweep", "A metric by the size of the pool", why, loops)
+    known["sweep"] = Absent("A metric by the size of the pool", why, loops)
     why = "OBLIQ-Bench's Figure 1: a search of the corpus, and a ranker over a pool with gold put in."
-    propose("gap", "The best search against the ceiling", why, f"{floor}\n{ranker} --pool oracle:300")
+    known["gap"] = Absent("The best search against the ceiling", why, f"{floor}\n{ranker} --pool oracle:300")
     domains = " ".join(environments.suite("multiconir").tasks)
     own = next((group for group in groups if group.suite == "multiconir"), None)
     for variant, what, figure in (("complexity", "the number of conditions", 3), ("monotonicity", "conditions met", 4)):
         why = f"MultiConIR's Figure {figure}: its five domains as :{variant}."
         command = f"for task in {domains}; do\n  {_command(own, FLOOR, f'$task:{variant}')}\ndone"
-        propose(variant, f"Win by {what}", why, command)
+        known[variant] = Absent(f"Win by {what}", why, command)
     why = "CRUMB's Figure 5: the same system with the task's own instruction, and with a generic one or none."
     command = f'for kind in task generic none; do\n  {instructed} --instruction "$kind"\ndone'
-    propose("instruction", "What another instruction changes", why, command)
-    return absent
+    known["instruction"] = Absent("What another instruction changes", why, command)
+    return [one for kind, one in known.items() if kind not in drawn]
 
 
 def _command(group: Group | None, program: str, task: str) -> str:

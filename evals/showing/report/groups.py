@@ -130,14 +130,13 @@ def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group]
         suite, _, variant = environments.parts(run.config["task"])
         members[suite, variant, run.config["data"], run.config["split"], _queries(run.config)].append(run)
     forced = []
-    for grouped in members.values():
-        first: dict[tuple[str, str], Run] = {}  # of each column; the objective is part of a fingerprint
-        for run in grouped:
-            known = first.setdefault((run.config["task"], run.config["instruction"]), run)
-            one, other = known.config["data_fingerprint"], run.config["data_fingerprint"]
-            if one != other:
-                what = f"{known.name} and {run.name} are not over the same data of {run.config['task']}"
-                forced.append(f"{what}: their fingerprints are {one} and {other}")
+    first: dict[tuple[Any, ...], Run] = {}  # of each column; the objective is part of a fingerprint
+    for key, run in [(group, one) for group, grouped in members.items() for one in grouped]:
+        known = first.setdefault((key, run.config["task"], run.config["instruction"]), run)
+        one, other = known.config["data_fingerprint"], run.config["data_fingerprint"]
+        if one != other:
+            what = f"{known.name} and {run.name} are not over the same data of {run.config['task']}"
+            forced.append(f"{what}: their fingerprints are {one} and {other}")
     if forced and not force:
         raise UsageError(f"{forced[0]}; report them apart, or give --force")
 
@@ -163,8 +162,7 @@ def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
     systems = _systems(runs, name_models=len(models) > 1)
 
-    def order(run: Run) -> tuple[Any, ...]:
-        """Bare retrievers first, pools by size after everything else."""
+    def order(run: Run) -> tuple[Any, ...]:  # bare retrievers first, pools by size after everything else
         one, searching = systems[run.name], run.config["program"] != FLOOR
         instruction = _place_in(("task", "generic", "none"), one.instruction), one.instruction
         return (one.pool, searching, one.name, one.of, one.size, instruction, _task_order(run.config["task"]), run.name)
@@ -220,10 +218,8 @@ def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:
     for level in ((), *_LEVELS):  # with nothing added, at first
         known = sorted({key for one in flat.values() for key in one if key.split(".")[0] in level})
         keys += [key for key in known if any(len({flat[name].get(key) for name in column}) > 1 for column in several)]
-        extra = {  # "hops=3"; of what is only there to be exact, with its key
-            name: ", ".join(f"{key.partition('.')[2] or key}={one.get(key, 'none')}" for key in keys)
-            for name, one in flat.items()
-        }
+        named = {key: key.partition(".")[2] or key for key in keys}  # "hops"; of what is there to be exact, its key
+        extra = {name: ", ".join(f"{named[key]}={one.get(key, 'none')}" for key in keys) for name, one in flat.items()}
         if all(len({extra[name] for name in column}) == len(column) for column in several):
             return extra
     return {run.name: run.path.name for run in runs}  # the same configuration in several folders

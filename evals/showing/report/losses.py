@@ -189,10 +189,9 @@ def _gap_figure(spots: Sequence[Spot], metric: str) -> Figure:
 
 def _draw_spot(axes: Axes, spot: Spot, style: dict[str, str]) -> Any:
     x, y = spot.ceiling, spot.best
-    if y.low is not None and y.high is not None:
-        axes.vlines(x.y, y.low, y.high, color=style["color"], linewidth=1, alpha=0.6)
-    if x.low is not None and x.high is not None:
-        axes.hlines(y.y, x.low, x.high, color=style["color"], linewidth=1, alpha=0.6)
+    for draw_line, at, ends in ((axes.vlines, x, y), (axes.hlines, y, x)):
+        if ends.low is not None and ends.high is not None:
+            draw_line(at.y, ends.low, ends.high, color=style["color"], linewidth=1, alpha=0.6)
     shape: Any = style | {"markerfacecolor": "none" if spot.published else style["color"], "markersize": 7}
     return axes.plot([x.y], [y.y], linestyle="none", **shape)[0]
 
@@ -239,13 +238,11 @@ def plot_losses(group: Group) -> Plot | None:
 
 def _rows(group: Group) -> Iterator[_Row]:
     by_system: dict[System, list[_Row]] = {}
-    for task in group.tasks:
-        for run in group.of_task(task):
-            losses, system = run.scores.get("losses") or {}, group.system(run)
-            if many := losses.get("queries"):
-                shares = losses["at"][str(losses["cutoff"])]
-                row = _Row(system, short(task), losses["cutoff"], shares, str(many), run.name)
-                by_system.setdefault(system, []).append(row)
+    for task, run in [(name, one) for name in group.tasks for one in group.of_task(name)]:
+        losses, system = run.scores.get("losses") or {}, group.system(run)
+        if many := losses.get("queries"):
+            cutoff, shares = losses["cutoff"], losses["at"][str(losses["cutoff"])]
+            by_system.setdefault(system, []).append(_Row(system, short(task), cutoff, shares, str(many), run.name))
     for system, rows in by_system.items():
         yield from rows
         if len(rows) > 1 and len({row.cutoff for row in rows}) == 1:

@@ -105,7 +105,7 @@ def series_style(number: int) -> dict[str, str]:
 
 def _draw_panels(panels: Sequence[Panel]) -> Figure:
     labels = dict.fromkeys(one.label for panel in panels for one in panel.series)
-    longest = max((len(label) for label in labels), default=0)
+    longest = max(map(len, labels), default=0)
     columns = len(panels) * (1 if longest > 44 else 2 if longest > 24 else 3)
     rows = ceil((len(labels) + any(panel.published for panel in panels)) / columns)
     drawing = figure((INCHES[0] + 2.6 * (len(panels) - 1), INCHES[1] - 0.2 + 0.21 * rows))
@@ -215,8 +215,7 @@ def plot_conditions(group: Group) -> Plot | None:
         chosen, tasks = by_system, [task for task in tasks if all(task in own for own in by_system.values())]
     if not tasks:
         return None
-    columns = condition_columns(group, tuple(tasks))[:10]
-    series = []
+    columns, series = condition_columns(group, tuple(tasks))[:10], list[Series]()
     for place, (system, own) in enumerate(chosen.items()):
         wins = [mean_over([own[task] for task in tasks], column.metric, "") for column in columns]
         points = [Point(at, win["mean"], win["low"], win["high"]) for at, win in enumerate(wins, start=1) if win]
@@ -231,8 +230,7 @@ def plot_conditions(group: Group) -> Plot | None:
     kind = group.variant if group.variant in KINDS else "conditions"
     number = "4" if group.variant == "monotonicity" else "5" if ladder else "3"
     over = f"mean over {', '.join(map(short, tasks))}" if len(tasks) > 1 else short(tasks[0])
-    caption = f"As MultiConIR's Figure {number}, without its smoothing; {over}. {INTERVALS}"
-    caption += HOLLOW if published else ""
+    caption = f"As MultiConIR's Figure {number}, without its smoothing; {over}. {INTERVALS}{HOLLOW * bool(published)}"
     caption += f" Not run in all of these domains: {'; '.join(left_out)}." if left_out else ""
     return draw(kind, f"{group.stem}-Win-by-conditions", title, caption, lambda: _draw_panels([panel]))
 
