@@ -215,11 +215,8 @@ def _judgements(part: Environment, split: str, name: str, known: Container[str])
 def _masks(environment: Environment) -> Finding:
     masked = [(query.query_id, doc_id) for query in environment.queries for doc_id in query.excluded]
     unknown = sum(doc_id not in environment.documents for _, doc_id in masked)
-    positive = sum(
-        judgements.qrels.get(query_id, {}).get(doc_id, 0) > 0
-        for judgements in environment.judgements.values()
-        for query_id, doc_id in masked
-    )
+    every = [judgements.qrels for judgements in environment.judgements.values()]
+    positive = sum(qrels.get(query_id, {}).get(doc_id, 0) > 0 for qrels in every for query_id, doc_id in masked)
     said = f"{len(masked)} of them; {unknown} name no document, {positive} are judged relevant"
     return Finding("masked documents", not unknown and not positive, said)
 

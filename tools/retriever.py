@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 
 from tools.records import Hit
 
+Ids = Collection[str]  # of documents
+
 
 class Search(NamedTuple):
     """One search of a batch."""
 
     text: str
     instruction: str = ""  # what is searched for, in words; reaches models that were trained with one, and no others
-    excluded: Collection[str] = frozenset()  # documents that must not come back
-    among: Collection[str] | None = None  # the only documents that may; None is the whole corpus
+    excluded: Ids = frozenset()  # documents that must not come back
+    among: Ids | None = None  # the only documents that may; None is the whole corpus
 
 
 class Retriever(ABC):
@@ -41,13 +43,7 @@ class Retriever(ABC):
         """Refuse what cannot be built, e.g. for want of a model. It has all `options` and so many `parts`."""
 
     def search(
-        self,
-        text: str,
-        k: int,
-        *,
-        instruction: str = "",
-        excluded: Collection[str] = (),
-        among: Collection[str] | None = None,
+        self, text: str, k: int, *, instruction: str = "", excluded: Ids = (), among: Ids | None = None
     ) -> list[Hit]:
         """Return the `k` best documents, best first; fewer when there are fewer. A blank text finds nothing.
 
@@ -122,13 +118,7 @@ class Ranker:
         return len(self._doc_ids)
 
     def top(
-        self,
-        scores: NDArray[Any],
-        k: int,
-        *,
-        excluded: Collection[str] = (),
-        among: Collection[str] | None = None,
-        above: float = -np.inf,
+        self, scores: NDArray[Any], k: int, *, excluded: Ids = (), among: Ids | None = None, above: float = -np.inf
     ) -> list[Hit]:
         """Return at most `k` hits with a score over `above`, best first; `scores` has shape (documents,)."""
         if k < 1:
@@ -153,7 +143,7 @@ class Ranker:
         found = zip(self._doc_ids[rows[order]].tolist(), scores[order].tolist(), strict=True)
         return list(map(tuple.__new__, repeat(Hit), found))  # in two thirds of the time of Hit._make
 
-    def allowed(self, excluded: Collection[str] = (), among: Collection[str] | None = None) -> NDArray[np.bool_] | None:
+    def allowed(self, excluded: Ids = (), among: Ids | None = None) -> NDArray[np.bool_] | None:
         """Return which documents may be found, shape (documents,); None when all may."""
         if among is None and not excluded:
             return None
@@ -162,6 +152,6 @@ class Ranker:
         allowed[self.rows(excluded)] = False
         return allowed
 
-    def rows(self, doc_ids: Collection[str]) -> list[int]:
+    def rows(self, doc_ids: Ids) -> list[int]:
         """Return the positions of the `doc_ids` that the corpus has."""
         return [self._row[doc_id] for doc_id in doc_ids if doc_id in self._row]

@@ -78,6 +78,9 @@ def count_unbooked(to: str) -> None:
             payer.note(said)
 
 
+_World = tuple[Mapping[str, Document], "Mapping[str, Retriever]", Limits, Callable[[], float]]  # of a toolbox
+
+
 class Shared:
     """What stays one where DSPy's optimizers deep-copy a program or its model: a connection, books, the corpus."""
 
@@ -100,7 +103,7 @@ class Toolbox(Shared):
     ) -> None:
         """`others` are retrievers that a search may name; `checkpoints` is a folder for what an agent keeps on disk."""
         self.checkpoints = checkpoints
-        self._world = documents, {"": retriever, **(others or {})}, limits or Limits(), clock
+        self._world: _World = documents, {"": retriever, **(others or {})}, limits or Limits(), clock
 
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
@@ -112,7 +115,7 @@ class Toolbox(Shared):
                 other = f"a session was opened for query {query.query_id!r}, and {answered.query_id!r} is asked"
                 raise ValueError(f"{other}; open it with the query that the program was given")
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
-        session = Session(query, *self._world, snapshot or {})
+        session = Session(query, self._world, snapshot or {})
         enter(session)
         return session
 
@@ -120,21 +123,11 @@ class Toolbox(Shared):
 class Session(Recorder):
     """One query's view of the corpus. Every call that shows or orders documents leaves a step in `trace`."""
 
-    def __init__(
-        self,
-        query: Query,
-        documents: Mapping[str, Document],
-        retrievers: "Mapping[str, Retriever]",
-        limits: Limits,
-        clock: Callable[[], float],
-        snapshot: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, query: Query, world: _World, snapshot: Mapping[str, Any]) -> None:
+        self._documents, self._retrievers, self.limits, clock = world
         super().__init__(query.query_id, clock, snapshot)
-        self.limits = limits
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
         self._query = query
-        self._documents = documents
-        self._retrievers = retrievers
         self._over = ""  # why no model may be called any more, once that is so
         self._calls = snapshot["usage"]["calls"] if snapshot else 0  # that were allowed
         self._used = Counter[str](snapshot.get("used", {}))  # searches and reads
@@ -237,11 +230,7 @@ class Session(Recorder):
         return self._documents[doc_id].text
 
     def judge(
-        self,
-        doc_ids: Sequence[str],
-        chars: int | None = None,
-        *,
-        fit: Callable[[list[str]], list[str]] = lambda texts: texts,
+        self, doc_ids: Sequence[str], chars: int | None = None, *, fit: Callable[[list[str]], list[str]] = list
     ) -> list[str]:
         """Return the texts of documents to be shown together to a model, cut as in `read`; `fit` may drop the last."""
         texts = [self.read_whole(doc_id) for doc_id in doc_ids]
