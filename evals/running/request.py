@@ -190,9 +190,8 @@ def parse_parameters(
 def query_limits(given: Mapping[str, Any]) -> dict[str, int]:
     """Return those of `LIMITS` that are `given`, in their order. UsageError for one that is no number from 1."""
     found = {name: read_value(name, str(given[name]), int) for name in LIMITS if name in given}
-    for name, most in found.items():
-        if most < 1:
-            raise UsageError(f"-P '{name}={most}': a limit is at least 1")
+    if low := [f"{name}={most}" for name, most in found.items() if most < 1]:
+        raise UsageError(f"-P {low[0]!r}: a limit is at least 1")
     return found
 
 

@@ -109,10 +109,8 @@ def columns(progress: Progress) -> list[Column]:
     """Return the columns of the table: up to three lines under each heading."""
     calls, usage = progress.status, progress.status.usage
     done = [f"{progress.done}/{progress.queries}", _some(progress.owed, "pending"), _some(progress.failed, "failed")]
-    made = [
-        Column("queries", done, 8, 0, ("green", "yellow", "yellow")),
-        Column("calls", [_count(usage.calls), *_apart(calls)], 11, 5),
-    ]
+    made = [Column("queries", done, 8, 0, ("green", "yellow", "yellow"))]
+    made += [Column("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
     if calls.limit:
         flight = [f"{calls.in_flight} of {calls.limit}", _some(calls.waiting, "waiting")]
         made.append(Column("in flight", flight, 9, 2))
@@ -131,8 +129,8 @@ def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableT
     made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for column in shown:
         made.add_column(Text(clean(column.heading)), no_wrap=True, min_width=column.width)
+    lines = [([*filter(None, column.cells), "", "", ""], column.colours) for column in shown]
     for row in range(3):
-        lines = [([*filter(None, column.cells), "", "", ""], column.colours) for column in shown]
         made.add_row(*(Text(cells[row], colours[row]) for cells, colours in lines))
     words = waiting_words(progress.status) if waits else ""
     return Group(made, Text(words, "yellow", no_wrap=True, overflow="ellipsis"))

@@ -203,12 +203,10 @@ def _hash(text: str) -> str:
 
 def _hidden(answers: Answers) -> list[tuple[bytes, bytes]]:
     """Return keys and places on this machine, as JSON has them, and what replaces them; the longest first."""
-    words, least = ("KEY", "TOKEN", "SECRET", "PASSWORD"), 12  # characters: a shorter one may be any word
-    named = {
-        value: f"[{name}]"
-        for name, value in sorted(os.environ.items())
-        if len(value) >= least and any(word in name.upper() for word in words)
-    } | answers.places
+    secret = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+    known = {value: f"[{name}]" for name, value in sorted(os.environ.items()) if secret.search(name)}
+    # A short one may be any word.
+    named = {value: name for value, name in known.items() if len(value) >= 12} | answers.places
     if len(Path(home := os.environ.get("HOME", "")).parts) > 2:  # /root names nobody
         named[f"{home}/"] = "~/"
     return [(plain_json(text)[1:-1], plain_json(named[text])[1:-1]) for text in sorted(named, key=len, reverse=True)]
