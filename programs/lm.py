@@ -109,12 +109,13 @@ def _calls(answers: Answers, where: str, values: Sequence[Any]) -> Iterator[dict
 
 def _show(answers: Answers, arguments: argparse.Namespace) -> None:
     key = _checked(arguments.key)
-    rows = list(answers.select(("key",), f"WHERE key GLOB ? AND {_KEPT} ORDER BY key LIMIT 2", (f"{key}*",)))
-    if not rows:
+    statement = f"SELECT DISTINCT key FROM calls WHERE key GLOB ? AND {_KEPT} ORDER BY key LIMIT 2"
+    keys = [str(found) for (found,) in answers.query(statement, (f"{key}*",))]
+    if not keys:
         raise DataError(f"no answer has the key {key}; cache export FILE writes them all")
-    if rows[-1]["key"] != rows[0]["key"]:
-        raise UsageError(f"more than one key begins with {key}: {rows[0]['key']}, {rows[1]['key']}")
-    call = answers.call(rows[0]["key"]) or {}
+    if len(keys) > 1:
+        raise UsageError(f"more than one key begins with {key}: {', '.join(keys)}")
+    call = answers.call(keys[0]) or {}
     call["at"] = _day(call["at"])
     put_out(json.dumps(call) + "\n" if arguments.json else "".join(f"{clean(line)}\n" for line in _told(call)))
 

@@ -11,7 +11,7 @@ import argparse
 import json
 import shlex
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -40,12 +40,11 @@ _TEXT = "The ferry to the island sails twice a day, but never in a storm."
 _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 
 
+@dataclass(eq=False)
 class _Noting(Caller):
     """A caller that remembers the answers which it returns."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.answers = list[Answer]()
+    answers: list[Answer] = field(default_factory=list)
 
     def ask(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
         self.answers.append(super().ask(owner, key, made, send))
@@ -94,7 +93,7 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     check_key(spec, settings.headers)
     model = connect(spec, terms, settings=replace(settings, max_tokens=settings.max_tokens or min(limit, TOKENS)))
     lm, listed = model.lm, model.lm.window
-    lm.caller = caller = _Noting(**{one.name: getattr(lm.caller, one.name) for one in fields(lm.caller)})
+    lm.caller = caller = _Noting(**{one.name: getattr(lm.caller, one.name) for one in fields(Caller)})
     lm.meet()
     structured, found = lm.structured, dict[str, Any](model=spec)
     asks = {"chat": partial(_fill, lm, "off"), "schema": partial(_fill, lm, "on"), "tools": partial(_call_tool, lm)}

@@ -314,8 +314,7 @@ class Ledger:
     """The ledger of one run: it takes answers that are kept and books what the run sends. Threads share it."""
 
     def __init__(self, answers: Answers, run: str) -> None:
-        self.answers = answers
-        self.run = _storable(run)
+        self.answers, self.run = answers, _storable(run)
         self._lock = threading.Lock()
         self._sent = dict[str, Future[_Failure | None]]()  # by key: requests on their way; equal ones wait for them
         self.books, self._marks = answers.books_and_marks(self.run)  # those of earlier sittings included

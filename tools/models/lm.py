@@ -188,14 +188,17 @@ class LanguageModel(dspy.LM):
         if self.caller.free:
             return ask(kwargs)
         kwargs = {**kwargs, self._limited: limit}
+        left = max(0.0, deadline - time.monotonic())
         if isinstance(self.engine, str):  # DSPy makes the connection
             # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the wait for a next
-            # byte; `_in_time` bounds the whole answer.
-            left = max(1.0, math.ceil(deadline - time.monotonic()))
-            kwargs = {**kwargs, "timeout": min(left, self.terms.patience.call)}
+            # byte; that for the thread bounds the whole answer.
+            kwargs["timeout"] = min(max(1.0, math.ceil(left)), self.terms.patience.call)
         try:
             with self.others.refuse_redirects() if self.others else nullcontext():
-                sent = _in_time(lambda: ask(kwargs), deadline)
+                asked = in_thread(partial(ask, kwargs))  # it is abandoned at the deadline
+            if not wait([asked], timeout=left).done:
+                raise dspy.LMTimeoutError("the answer did not come in time")
+            sent = asked.result()
         except Exception as error:  # noqa: BLE001  # a provider's library may raise anything; it is raised again
             raise faults.from_litellm(error) from None
         if not sent.outputs:
@@ -277,15 +280,6 @@ class LanguageModel(dspy.LM):
 def _message(reply: "Reply") -> Message:
     made: Message = {"content": reply.text, "tool_calls": reply.tool_calls}
     return made | ({"parts": dict(reply.parts)} if reply.parts else {})
-
-
-def _in_time(ask: Callable[[], Sent], deadline: float) -> Sent:
-    """Return what `ask` returns, in a thread that is abandoned at the deadline."""
-    done = in_thread(ask)
-    wait([done], timeout=max(0.0, deadline - time.monotonic()))
-    if not done.done():
-        raise dspy.LMTimeoutError("the answer did not come in time")
-    return done.result()
 
 
 def _finish(response: Any) -> str:

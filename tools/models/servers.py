@@ -20,7 +20,6 @@ from tools.models.spec import UNKNOWN, Kind, Server
 SECONDS = 2.0  # for each of the two questions
 _MOST = 1_000_000_000  # tokens of a window; more is a mistake
 
-
 _ROWS = (
     UNKNOWN.kind,
     Kind("openai", ("max_completion_tokens",), schema=True, stream=True),

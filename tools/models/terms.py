@@ -131,7 +131,6 @@ class Budget:
         self._unmetered |= usage.unmetered > 0
 
     def _may_be_exceeded(self, expected: Expected) -> bool:
-        """Whether this call and those in flight may go over a limit together."""
         calls = [*self._in_flight, expected]
         tokens = self._spent_tokens + sum(one.tokens for one in calls)
         usd = self._spent_usd + sum(one.usd for one in calls)

@@ -170,8 +170,7 @@ class _Exchange:
     def __init__(self, body: bytes, largest: int, enough: Enough) -> None:
         self.sent = False  # whether any of the body may have been
         self.wrong = ""  # why no more is read, where that is not its length
-        self._question = BytesIO(body)
-        self._largest = largest
+        self._question, self._largest = BytesIO(body), largest
         self._lines: list[bytes] = []  # of the last head
         self._heads = 0  # bytes
         self._body, self._arrivals = bytearray(), list[tuple[int, float]]()

@@ -50,8 +50,7 @@ def join(events: Sequence[Any]) -> dict[str, Any]:
             finish = finish or "stop"
             continue
         if event.get("type") in _ENDS:
-            response: dict[str, Any] = event["response"]
-            return response
+            return dict(event["response"])
         usage = event.get("usage") or usage
         if error := event.get("error") or (event if event.get("type") == "error" else None):
             return {"error": error, "usage": usage}

@@ -68,9 +68,7 @@ class Unreadable(dspy.LMTransportError):
 
     def __init__(self, what: str, model: str, usage: Any = None) -> None:
         super().__init__(f"no answer that can be read: {what}", model=model)
-        self.what = what
-        self.usage = usage
-        self.billed = read_report(usage) is not None
+        self.what, self.usage, self.billed = what, usage, read_report(usage) is not None
 
 
 class Wire(Shared):
