@@ -130,11 +130,12 @@ ALONE = ("score", "reason", "subtask")  # one document a prompt: a long descript
 @pytest.mark.parametrize(("name", "repeats"), [*((name, 1) for name in TOGETHER), *((name, 100) for name in ALONE)])
 def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name, repeats, toolbox):
     window = 3700 if name in TOGETHER else 2400
-    engine = Measuring(toolbox._retrievers[""].statistics)
+    documents, retrievers, *_ = toolbox._world
+    engine = Measuring(retrievers[""].statistics)
     constructor = pick("program", name, SYSTEMS)
     values = parse_parameters(name, constructor, {})
-    others = dict.fromkeys(find_retrievers(values), toolbox._retrievers[""])
-    system = constructor(Toolbox(toolbox._documents, toolbox._retrievers[""], others=others), **values)
+    others = dict.fromkeys(find_retrievers(values), retrievers[""])
+    system = constructor(Toolbox(documents, retrievers[""], others=others), **values)
     with dspy.context(lm=LanguageModel("x/1", Terms(), window=window, engine=engine), adapter=Adapter(), trace=[]):
         trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace
     assert engine.sizes and max(engine.sizes) <= room(window)

@@ -1,7 +1,7 @@
 """Signatures go to a server that takes JSON schemas as schemas, and whatever form an answer has, it is read."""
 
 import json
-from typing import Any, Literal
+from typing import Any
 
 import dspy
 import jsonschema
@@ -59,25 +59,9 @@ def test_every_programs_signature_has_openais_strict_schema_and_an_answer_by_it_
         assert list(read) == list(fields) and pydantic.TypeAdapter(Any).dump_python(read) == answer
 
 
-class Part(pydantic.BaseModel):
-    weight: float = pydantic.Field(default=1.0, ge=0)
-    kind: Literal["a", "b"] | None = None
-
-
 @pytest.mark.parametrize("kind", [dspy.ToolCalls, list[dspy.Code], dict[str, Any], list[Any], tuple[int, str], object])
 def test_what_a_strict_schema_cannot_say_is_asked_for_in_markers(kind):
     assert make_schema(dspy.Signature({"q": (str, dspy.InputField()), "a": (kind, dspy.OutputField())})) is None
-
-
-def test_defaults_and_what_not_every_server_knows_are_left_out_of_a_schema():
-    fields = {"q": (str, dspy.InputField()), "part": (Part, dspy.OutputField(desc="of it"))}
-    schema = make_schema(dspy.Signature(fields))
-    part = {
-        "weight": {"type": "number", "minimum": 0},
-        "kind": {"anyOf": [{"enum": ["a", "b"], "type": "string"}, {"type": "null"}]},
-    }
-    assert schema["$defs"]["Part"]["properties"] == part and schema["$defs"]["Part"]["required"] == ["weight", "kind"]
-    assert schema["properties"]["part"] == {"anyOf": [{"$ref": "#/$defs/Part"}], "description": "of it"}
 
 
 def by_schema(path, body):
