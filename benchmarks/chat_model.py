@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import environments
 
 ENTRIES = 4_000  # of the vocabulary
-SHAPE = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
 SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "<|end|>")  # their numbers are 0, 1, 2, 3
 PADDING, END = 0, 2
 TEMPLATE = (
@@ -45,7 +45,8 @@ def make(folder: Path, window: int, seed: int = 0) -> Path:
         num_key_value_heads=2,
         **SHAPE,
     )
-    model = LlamaForCausalLM(config).eval()
+    model: Any = LlamaForCausalLM(config)
+    model.eval()
     with torch.no_grad():
         for weights in model.parameters():  # the usual start is so even that every answer is one word again and again
             if weights.dim() > 1:
@@ -70,4 +71,5 @@ def _tokenizer() -> Any:
     )
     queries = (query.text for query in environment.queries)
     made.train_from_iterator(itertools.chain(environment.documents.texts(), queries), trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=SPECIAL[END], pad_token=SPECIAL[PADDING])
+    made_of: Any = PreTrainedTokenizerFast
+    return made_of(tokenizer_object=made, eos_token=SPECIAL[END], pad_token=SPECIAL[PADDING])

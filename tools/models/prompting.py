@@ -81,7 +81,7 @@ def narrow(schema: Mapping[str, Any]) -> dict[str, Any]:
     for one in _CHECKS.get():
         for name, asked in getattr(one, "asks", {}).items():
             part = fields[name]
-            part |= {word: asked[word] for word in _WORDS.get(part.get("type"), ()) if word in asked}
+            part |= {word: asked[word] for word in _WORDS.get(str(part.get("type")), ()) if word in asked}
             if part.get("items") == {"type": "string"} and asked.get("enum"):
                 part["items"] = {"type": "string", "enum": asked["enum"]}
     return {**schema, "properties": fields}

@@ -162,7 +162,7 @@ class Wire(Shared):
         if more and (place := stream.begins(answer.body)):
             reply = reply._replace(first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began)
         if max(map(len, self._secrets), default=0) >= SECRET:
-            reply = Reply(*hide_within(list(reply), partial(self._hide, least=SECRET)))
+            reply = Reply(*hide_within(list(reply), partial(self.clean, least=SECRET)))
         return reply, answer.headers
 
     def _adapt(self, body: bytes, *, tools: bool) -> bytes:
@@ -203,11 +203,8 @@ class Wire(Shared):
                 self._server = Server(self.url, headers, largest=LARGEST, certificate=ours)
             return self._server
 
-    def clean(self, text: str) -> str:
-        """Return a server's words without the key, and without what is sent in headers."""
-        return self._hide(text, 0)
-
-    def _hide(self, text: str, least: int) -> str:
+    def clean(self, text: str, least: int = 0) -> str:
+        """Return a server's words without secrets of `least` letters: the key, and what is sent in headers."""
         for value in self._secrets:
             text = text.replace(value, "***") if len(value) >= least else text
         return text
