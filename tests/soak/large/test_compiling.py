@@ -9,11 +9,11 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Result
+from conftest import ROOT
 from prompted_model import ANGLE, STRICT, TRANSCRIPT, Asked, Model, Server, read, write_task
 
 from evals import run as run_module
@@ -34,12 +34,13 @@ MAIN = tuple(SETTINGS)
 HELD_OUT = 30  # of the 80 test queries
 
 
-def called(module, *words: object) -> Result:
-    """`python -m MODULE WORDS`, in this process."""
+def called(module, *words: object) -> dict:
+    """What `python -m MODULE WORDS --json` prints, in this process."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = run_command(module.parser(), module.command, [str(word) for word in words])
-    return Result(code, out.getvalue(), err.getvalue())
+        code = run_command(module.parser(), module.command, [*map(str, words), "--json"])
+    assert code == 0, err.getvalue()
+    return json.loads(out.getvalue())
 
 
 class Place:
@@ -58,43 +59,42 @@ class Place:
         self.servers.append(Server(Model(self.known, **kind)))
         return self.servers[-1]
 
-    def run(self, *words: object, program: tuple = PROGRAM, lm: str = "") -> Result:
-        about = ("--data", self.folder / "data", "--lm", lm or self.server.spec, "--runs", self.folder / "runs")
-        return called(run_module, *program, *about, *words, "--json")
+    def about(self, lm: str = "") -> tuple:
+        return "--data", self.folder / "data", "--lm", lm or self.server.spec, "--runs", self.folder / "runs"
 
-    def compile(self, optimizer: str, *words: object, program: tuple = PROGRAM, lm: str = "") -> Result:
-        about = ("--data", self.folder / "data", "--lm", lm or self.server.spec, "--runs", self.folder / "runs")
-        about += ("--train-share", self.train_share, "--optimizer", optimizer)
+    def run(self, *words: object, program: tuple = PROGRAM, lm: str = "") -> dict:
+        return called(run_module, *program, *self.about(lm), *words)
+
+    def compile(self, optimizer: str, *words: object, lm: str = "") -> dict:
         for server in self.servers:
             server.model.forget()  # what a test finds does not depend on those before it
-        return called(compile_module, *program, *about, *words, "--json")
+        how = ("--train-share", self.train_share, "--optimizer", optimizer)
+        return called(compile_module, *PROGRAM, *self.about(lm), *how, *words)
 
     def compiled(self, optimizer: str) -> dict:
         if optimizer not in self._compiled:
             before = len(self.server.requests)
-            result = self.compile(optimizer, *SETTINGS.get(optimizer, ()))
-            assert result.code == 0, result.err
-            self._compiled[optimizer] = result.json
+            self._compiled[optimizer] = self.compile(optimizer, *SETTINGS[optimizer])
             self.sent[optimizer] = {json.dumps(body) for body in self.server.requests[before:]}
         return self._compiled[optimizer]
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """100 queries: 8 to train on (the plain model finds 3 of them), 12 to validate (1), 80 to test."""
-    place = Place(tmp_path_factory.mktemp("large"), 100, 0.4, seed=12)
-    yield place
-    for server in place.servers:
-        server.close()
+    with closing(Place(tmp_path_factory.mktemp("large"), 100, 0.4, seed=12)) as place:
+        yield place
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """45 queries: 4 to train on (the plain model finds 2 of them), 5 to validate (none), 36 to test."""
-    place = Place(tmp_path_factory.mktemp("small"), 45, 0.5, seed=14)
-    yield place
-    for server in place.servers:
-        server.close()
+    with closing(Place(tmp_path_factory.mktemp("small"), 45, 0.5, seed=14)) as place:
+        yield place
 
 
 ANOTHER = """
@@ -118,11 +118,12 @@ class Elsewhere:
             [sys.executable, "-c", ANOTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
 
-    def run(self, *words: object) -> Result:
+    def run(self, *words: object) -> dict:
         self._process.stdin.write(json.dumps([str(word) for word in words]) + "\n")
         self._process.stdin.flush()
         code, out = json.loads(self._process.stdout.readline())
-        return Result(code, out, "")
+        assert code == 0, out
+        return json.loads(out)
 
     def close(self) -> None:
         self._process.communicate(timeout=20)  # which closes its input, and so ends it
@@ -130,9 +131,8 @@ class Elsewhere:
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    made = Elsewhere()
-    yield made
-    made.close()
+    with closing(Elsewhere()) as made:
+        yield made
 
 
 def prompts(file: str) -> dict:
@@ -158,7 +158,7 @@ def skills(place: Place, file: str) -> set[str]:
 
 
 def test_the_plain_program_has_none_of_the_skills(large):
-    result = large.run("--split", "dev", "--limit", 10).json
+    result = large.run("--split", "dev", "--limit", 10)
     assert result["metrics"]["nDCG@10"]["mean"] < 0.3
     texts = "\n".join(large.server.prompts)
     assert not any(tip in texts for tip in (TRANSCRIPT, ANGLE, STRICT))
@@ -172,12 +172,10 @@ def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps
     assert found["after"]["mean"] - found["before"]["mean"] == pytest.approx(found["gain"]["difference"])
     assert TRANSCRIPT in skills(large, found["compiled"])
     # On test, where the compiled program is run by a process that has never compiled anything.
-    compiled = (*PROGRAM[:4], "--compiled", found["compiled"], "--lm", large.server.spec)
-    compiled += ("--data", large.folder / "data", "--runs", large.folder / "runs", "--json")
+    compiled = (*PROGRAM[:4], "--compiled", found["compiled"], *large.about(), "--json")
     before = large.run("--limit", HELD_OUT)
     after = elsewhere.run(*compiled, "--limit", HELD_OUT)
-    assert (before.code, after.code) == (0, 0), after
-    compared = compare([Path(before.json["run"]), Path(after.json["run"])])
+    compared = compare([Path(before["run"]), Path(after["run"])])
     row = next(one for one in compared["comparisons"] if one["metric"] == "nDCG@10")
     assert row["difference"] > 0.2 and row["p_holm"] < 0.05 and row["queries"] == HELD_OUT
     # On dev, where the optimizer evaluated it: the same bytes are sent, and the same documents found.
@@ -185,8 +183,7 @@ def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps
     sent = len(large.server.requests)
     asked = [word for query_id in evaluated for word in ("--query-id", query_id)]
     again = elsewhere.run(*compiled, "--split", "dev", *asked, "--runs", large.folder / "again" / optimizer)
-    assert again.code == 0, again
-    assert {query_id: ranking[:10] for query_id, ranking in rankings(again.json).items()} == evaluated
+    assert {query_id: ranking[:10] for query_id, ranking in rankings(again).items()} == evaluated
     requests = {json.dumps(body) for body in large.server.requests[sent:]}
     # What an optimizer before it has asked is not sent once more: answers are shared.
     assert len(requests) >= 3 * len(evaluated) and requests <= set().union(*large.sent.values())
@@ -203,18 +200,15 @@ def evaluations(found: dict) -> dict[str, list[str]]:
 def test_with_a_model_that_ignores_its_prompt_no_optimizer_reports_a_gain(small, optimizer):
     server = small.serve(ignores=True, lucky=0.6)
     found = small.compile(optimizer, *SETTINGS[optimizer], lm=server.spec)
-    assert found.code == 0, found.err
-    assert not found.json["gain"]["significant"] and found.json["gain"]["difference"] == 0
-    assert found.json["kept"] == "before"  # of equal ones, the one that was there
-    candidates = [row for row in found.json["candidates"] if row["whole"]]
-    assert (
-        found.json["before"]["mean"] > 0 and len(found.json["candidates"]) > 1
-    )  # it had some skill, others were tried
-    assert {row["validation"]["mean"] for row in candidates} == {found.json["before"]["mean"]}
+    assert not found["gain"]["significant"] and found["gain"]["difference"] == 0
+    assert found["kept"] == "before"  # of equal ones, the one that was there
+    candidates = [row for row in found["candidates"] if row["whole"]]
+    assert found["before"]["mean"] > 0 and len(found["candidates"]) > 1  # it had some skill, others were tried
+    assert {row["validation"]["mean"] for row in candidates} == {found["before"]["mean"]}
     if optimizer == "gepa":
-        words = ("--limit", 6, "--compiled", found.json["compiled"])
+        words = ("--limit", 6, "--compiled", found["compiled"])
         runs = [small.run("--limit", 6, lm=server.spec), small.run(*words, program=PROGRAM[:4], lm=server.spec)]
-        compared = compare([Path(result.json["run"]) for result in runs])
+        compared = compare([Path(result["run"]) for result in runs])
         assert {row["difference"] for row in compared["comparisons"]} == {0.0}
 
 
@@ -224,12 +218,11 @@ def test_with_a_model_whose_answers_are_chance_no_corrected_gain_is_significant(
     differences, spreads = [], []
     for seed in range(3):
         found = large.compile("bootstrap_rs", *SETTINGS["bootstrap_rs"], "--split-seed", seed, lm=server.spec)
-        assert found.code == 0, found.err
-        gain = found.json["gain"]
+        gain = found["gain"]
         assert not gain["significant"], gain
         assert gain["p_corrected"] == min(1.0, gain["p"] * max(1, gain["candidates"]))
         differences.append(gain["difference"])
-        spreads.append(len({row["validation"]["mean"] for row in found.json["candidates"]}))
+        spreads.append(len({row["validation"]["mean"] for row in found["candidates"]}))
     assert max(differences) > 0 and max(spreads) > 2  # there was something to be taken in by
     assert min(differences) >= 0  # the program before is kept where nothing is better
 
@@ -237,16 +230,15 @@ def test_with_a_model_whose_answers_are_chance_no_corrected_gain_is_significant(
 def test_a_teachers_demonstrations_teach_a_student_that_has_no_skill_of_its_own(small):
     student, teacher = small.serve(lucky=0.0), small.serve(able=True)
     alone = small.compile("bootstrap", lm=student.spec)
-    assert alone.json["kept"] == "before" and alone.json["after"]["mean"] == 0
+    assert alone["kept"] == "before" and alone["after"]["mean"] == 0
     taught = small.compile("bootstrap", "-O", "demos=3", "--teacher", teacher.spec, "--held-out", lm=student.spec)
-    assert taught.code == 0, taught.err
     assert teacher.requests and not any(read(body).demos for body in teacher.requests)
-    assert taught.json["kept"] == "compiled" and taught.json["gain"]["losses"] == 0
-    demos = [demo for prompt in prompts(taught.json["compiled"]).values() for demo in prompt["demos"]]
-    assert demos and skills(small, taught.json["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
+    assert taught["kept"] == "compiled" and taught["gain"]["losses"] == 0
+    demos = [demo for prompt in prompts(taught["compiled"]).values() for demo in prompt["demos"]]
+    assert demos and skills(small, taught["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
     said = json.dumps([body["messages"] for body in teacher.requests])
     assert all(demo["description"] in said for demo in demos)
-    row = next(one for one in taught.json["held_out"]["comparisons"] if one["metric"] == "nDCG@10")
+    row = next(one for one in taught["held_out"]["comparisons"] if one["metric"] == "nDCG@10")
     assert row["difference"] > 0.5 and row["p_holm"] < 0.05
 
 
@@ -254,31 +246,28 @@ def test_prompts_of_a_users_own_are_where_compiling_starts_and_a_rival_to_the_en
     file, server = tmp_path / "own.toml", small.serve(lucky=0.0)
     file.write_text(f'["reader.next_search"]\ninstructions = "Write the next search. {TRANSCRIPT} {ANGLE}"\n')
     found = small.compile("gepa", *SETTINGS["gepa"], "--start", file, "--held-out", lm=server.spec)
-    assert found.code == 0, found.err
-    [start] = (row["validation"]["mean"] for row in found.json["candidates"] if row["start"])
-    assert found.json["kept"] == "compiled" and found.json["after"]["mean"] > start > found.json["before"]["mean"]
-    assert skills(small, found.json["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
-    assert len(found.json["held_out"]["runs"]) == 2  # the start and what was compiled, against the program as it is
+    [start] = (row["validation"]["mean"] for row in found["candidates"] if row["start"])
+    assert found["kept"] == "compiled" and found["after"]["mean"] > start > found["before"]["mean"]
+    assert skills(small, found["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
+    assert len(found["held_out"]["runs"]) == 2  # the start and what was compiled, against the program as it is
     # From the best there is nothing better is found, and that is what is kept and taken up.
-    again = small.compile("labeled", "--start", found.json["compiled"], "--held-out", lm=server.spec)
-    assert again.json["kept"] == "start"
-    assert prompts(again.json["compiled"]) == prompts(found.json["compiled"])
-    assert [row["difference"] > 0.5 for row in again.json["held_out"]["comparisons"]] == [True]
+    again = small.compile("labeled", "--start", found["compiled"], "--held-out", lm=server.spec)
+    assert again["kept"] == "start"
+    assert prompts(again["compiled"]) == prompts(found["compiled"])
+    assert [row["difference"] > 0.5 for row in again["held_out"]["comparisons"]] == [True]
 
 
 def test_a_teacher_is_asked_in_the_steps_of_better_together_too(small):
     student, teacher = small.serve(lucky=0.0), small.serve(able=True)
     words = ("-O", "strategy=labeled -> bootstrap", "--teacher", teacher.spec)
     found = small.compile("better_together", *words, lm=student.spec)
-    assert found.code == 0, found.err
-    assert teacher.requests and skills(small, found.json["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
+    assert teacher.requests and skills(small, found["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
 
 
 @pytest.mark.parametrize("optimizer", ["copro", "gepa"])
 def test_the_prompt_model_writes_instructions_and_nothing_else(small, optimizer):
     student, writer = small.serve(), small.serve()
-    found = small.compile(optimizer, *SETTINGS[optimizer], "--prompt-lm", writer.spec, lm=student.spec)
-    assert found.code == 0, found.err
+    small.compile(optimizer, *SETTINGS[optimizer], "--prompt-lm", writer.spec, lm=student.spec)
     assert writer.model.proposals == len(writer.requests) > 0
     assert student.model.proposals == 0 and student.requests
     assert {body["temperature"] for body in student.requests} == {0.0}
@@ -295,28 +284,24 @@ def test_the_prompt_model_writes_instructions_and_nothing_else(small, optimizer)
 )
 def test_an_optimizer_runs_to_its_end_and_a_run_takes_up_what_it_made(small, optimizer, words):
     found = small.compile(optimizer, *words)
-    assert found.code == 0, found.err
-    assert found.json["stopped"] == "" and found.json["kept"] == "compiled", found.json["candidates"]
+    assert found["stopped"] == "" and found["kept"] == "compiled", found["candidates"]
     before = len(small.server.requests)
-    run = small.run("--limit", 3, "--compiled", found.json["compiled"], program=PROGRAM[:4])
-    assert run.code == 0, run.err
-    config = json.loads((Path(run.json["run"]) / "config.json").read_text(encoding="utf-8"))
+    run = small.run("--limit", 3, "--compiled", found["compiled"], program=PROGRAM[:4])
+    config = json.loads((Path(run["run"]) / "config.json").read_text(encoding="utf-8"))
     assert config["compiled"]["optimizer"] == optimizer and config["parameters"]["hops"] == 2
     shown = {demo["description"] for body in small.server.requests[before:] for demo in read(body).demos}
-    made = prompts(found.json["compiled"]).values()
+    made = prompts(found["compiled"]).values()
     assert shown == {demo["description"] for prompt in made for demo in prompt["demos"]}
 
 
 def test_neighbours_give_each_query_demonstrations_of_its_own(small):
     server, teacher = small.serve(lucky=0.0), small.serve(able=True)
     found = small.compile("knn", "-O", "k=1", "--teacher", teacher.spec, lm=server.spec)
-    assert found.code == 0, found.err
-    assert found.json["kept"] == "compiled"
-    body = json.loads(Path(found.json["compiled"]).read_text(encoding="utf-8"))
+    assert found["kept"] == "compiled"
+    body = json.loads(Path(found["compiled"]).read_text(encoding="utf-8"))
     assert len(body["neighbours"]) == 4  # all of the training queries, because the teacher does well on all
     before = len(server.requests)
-    run = small.run("--limit", 12, "--compiled", found.json["compiled"], program=PROGRAM[:4], lm=server.spec)
-    assert run.code == 0, run.err
+    small.run("--limit", 12, "--compiled", found["compiled"], program=PROGRAM[:4], lm=server.spec)
     shown = defaultdict(set)
     for request in server.requests[before:]:
         asked = read(request)
@@ -328,14 +313,11 @@ def test_neighbours_give_each_query_demonstrations_of_its_own(small):
 
 def test_an_ensemble_ranks_by_the_reciprocal_ranks_of_its_members(small):
     members = [small.compile("labeled", "-O", "k=2"), small.compile("bootstrap", "-O", "demos=1")]
-    files = [member.json["compiled"] for member in members]
+    files = [member["compiled"] for member in members]
     found = small.compile("ensemble", *(word for file in files for word in ("--of", file)))
-    assert found.code == 0, found.err
-    assert found.json["kept"] == "compiled"
-    runs = [
-        small.run("--limit", 4, "--compiled", file, program=PROGRAM[:4]).json
-        for file in (*files, found.json["compiled"])
-    ]
+    assert found["kept"] == "compiled"
+    files.append(found["compiled"])
+    runs = [small.run("--limit", 4, "--compiled", file, program=PROGRAM[:4]) for file in files]
     first, second, fused = map(rankings, runs)
     assert first != second and len(fused) == 4
     for query_id, ranking in fused.items():
@@ -357,13 +339,11 @@ def test_an_ensemble_ranks_by_the_reciprocal_ranks_of_its_members(small):
     ],
 )
 def test_an_agent_is_compiled_without_a_model_and_its_file_is_taken_up(tmp_path, agent, optimizer, words):
-    about = ("--program", agent, "--task", "congress", "--data", "mini", "--runs", tmp_path / "runs", "--json")
+    about = ("--program", agent, "--task", "congress", "--data", "mini", "--runs", tmp_path / "runs")
     found = called(compile_module, *about, "--optimizer", optimizer, "--limit", 4, "--metric", "R@100", *words)
-    assert found.code == 0, found.err
-    assert not found.json["gain"]["significant"] and found.json["gain"]["difference"] >= 0
-    run = called(run_module, *about, "--limit", 2, "--compiled", found.json["compiled"])
-    assert run.code == 0, run.err
-    config = json.loads((Path(run.json["run"]) / "config.json").read_text(encoding="utf-8"))
+    assert not found["gain"]["significant"] and found["gain"]["difference"] >= 0
+    run = called(run_module, *about, "--limit", 2, "--compiled", found["compiled"])
+    config = json.loads((Path(run["run"]) / "config.json").read_text(encoding="utf-8"))
     assert config["compiled"]["optimizer"] == optimizer
     if agent == "react":  # whose demonstrations the other interface would not show
         assert config["parameters"]["interface"] == "dspy"
