@@ -12,7 +12,7 @@ passage_corpus, full_document_corpus, evaluation_queries and validation_queries.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,6 @@ MAX_P_DEPTH = 2000  # passages a query, section 4 of the paper
 class Task:
     """A row of the benchmark: everything in which its tasks differ."""
 
-    names: tuple[str, ...]  # its folder in the release, then its name as a split on the hub
     instruction: str  # Table 3 in our words, for a release row without one
     document: str  # what a document is, in words
     whole: bool = False  # never cut into passages: both variants search the same text
@@ -70,63 +69,55 @@ COUNTS = {  # passages, evaluation queries (Table 1 of the paper) and whole docu
     "theorem_retrieval": (23_839, 69, 23_839),
     "code_retrieval": (232_444, 3_665, 232_444),
 }
+FOLDERS = {  # in the release, then as a split on the hub, where that is not the task's own name
+    "paper_retrieval": ("scientific_paper", "paper_retrieval"),
+    "set_ops": ("set_operation_entity_retrieval",),
+}
 TASKS = {
     "tip_of_the_tongue": Task(
-        names=("tip_of_the_tongue",),
-        instruction="Somebody describes a thing whose name escapes them; find the page about that thing.",
-        document="a page of an encyclopedia about one thing, in Markdown",
+        "Somebody describes a thing whose name escapes them; find the page about that thing.",
+        "a page of an encyclopedia about one thing, in Markdown",
         max_p=True,
     ),
     "stack_exchange": Task(
-        names=("stack_exchange",),
-        instruction="Find pages that help to answer the question.",
-        document="a web page that helps to answer a question",
+        "Find pages that help to answer the question.", "a web page that helps to answer a question"
     ),
     "paper_retrieval": Task(
-        names=("scientific_paper", "paper_retrieval"),
-        instruction="Find scientific papers that meet the requirements.",
-        document="a scientific paper: title, fields and abstract, in Markdown",
+        "Find scientific papers that meet the requirements.",
+        "a scientific paper: title, fields and abstract, in Markdown",
         binary=True,
         whole=True,
     ),
     "set_ops": Task(
-        names=("set_operation_entity_retrieval",),
-        instruction="Find the pages of all things that satisfy every part of the request.",
-        document="a page of an encyclopedia about one thing, in Markdown",
+        "Find the pages of all things that satisfy every part of the request.",
+        "a page of an encyclopedia about one thing, in Markdown",
         max_p=True,
     ),
     "clinical_trial": Task(
-        names=("clinical_trial",),
-        instruction="Find clinical trials that suit the patient whose history is given.",
-        document="the record of a clinical trial: title, conditions, interventions, criteria",
+        "Find clinical trials that suit the patient whose history is given.",
+        "the record of a clinical trial: title, conditions, interventions, criteria",
         max_p=True,
     ),
     "legal_qa": Task(
-        names=("legal_qa",),
-        instruction="Find the legal texts that decide the question, of the place that it names.",
-        document="a section of a law or a decision of a court, in Markdown",
+        "Find the legal texts that decide the question, of the place that it names.",
+        "a section of a law or a decision of a court, in Markdown",
     ),
-    "theorem_retrieval": Task(
-        names=("theorem_retrieval",),
-        instruction="Find theorems that help to solve the problem.",
-        document="a theorem with its proof",
-        whole=True,
-    ),
-    "code_retrieval": Task(
-        names=("code_retrieval",),
-        instruction="Find programs that solve the problem.",
-        document="a program that solves a problem",
-        whole=True,
-    ),
+    "theorem_retrieval": Task("Find theorems that help to solve the problem.", "a theorem with its proof", whole=True),
+    "code_retrieval": Task("Find programs that solve the problem.", "a program that solves a problem", whole=True),
 }
+
+
+def folders_of(task: str) -> tuple[str, ...]:
+    """Return the folder of a task in the release, and its name as a split on the hub."""
+    return FOLDERS.get(task, (task,))
 
 
 def load(request: Request) -> Environment:
     """Load one task in one variant, from the release in either of its forms, or the task's own folder."""
     task = TASKS[request.name]
-    request.place(task.names, [name for other in TASKS.values() for name in other.names])
+    request.place(folders_of(request.name), [folder for name in TASKS for folder in folders_of(name)])
     documents = _read_corpus(request, task)
-    rows = read_queries(request.folder, task.names, request.split)
+    rows = read_queries(request.folder, request.name, request.split)
     judgements = _judgements(request, task, rows, documents)
     headline = request.qrels or next(iter(judgements))
     if headline not in judgements:
@@ -179,7 +170,7 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
 def _read_corpus(request: Request, task: Task) -> Corpus:
     # In the release, the document corpus of a task that was never cut is its passage file.
     config = "full_document_corpus" if request.variant == DOCUMENT and not task.whole else "passage_corpus"
-    files = _find(request.folder, task.names, config, config)
+    files = _find(request.folder, request.name, config, config)
 
     def read() -> Iterator[Placed]:
         for where, row in tables.read_rows(files, ("document_id", "document_content", "parent_id")):
@@ -191,13 +182,13 @@ def _read_corpus(request: Request, task: Task) -> Corpus:
     return open_corpus(request.home, files, read)
 
 
-def read_queries(folder: Path, names: Sequence[str], split: str) -> list[LabelledQuery]:
-    """Read the queries of "dev", "test" or "all" of the task called one of `names`, in the release's order."""
+def read_queries(folder: Path, task: str, split: str) -> list[LabelledQuery]:
+    """Read the queries of "dev", "test" or "all" of a task, in the release's order."""
     queries: dict[str, LabelledQuery] = {}
     for part, config, raw in (("test", "evaluation_queries", "eval"), ("dev", "validation_queries", "val")):
         if split not in (part, "all"):
             continue
-        files, many = _find(folder, names, config, f"{raw}/query_labels"), len(queries)
+        files, many = _find(folder, task, config, f"{raw}/query_labels"), len(queries)
         for where, row in tables.read_rows(files, ("query_id", "query_content", "instruction", *_QRELS)):
             query_id = tables.check_id(tables.pick_column(where, row, "query_id"), where)
             if query_id in queries:
@@ -212,7 +203,8 @@ def read_queries(folder: Path, names: Sequence[str], split: str) -> list[Labelle
     return list(queries.values())
 
 
-def _find(folder: Path, names: Sequence[str], config: str, raw: str) -> list[Path]:
+def _find(folder: Path, task: str, config: str, raw: str) -> list[Path]:
+    names = folders_of(task)
     stems = [*(f"{name}/{raw}" for name in names), *(f"{config}/{name}" for name in names), raw]
     for pattern in (pattern for stem in stems for pattern in (f"{stem}{{}}", f"{stem}/*{{}}")):
         for ending in (".jsonl", ".gz", ".parquet"):
@@ -255,7 +247,7 @@ def _facts(name: str, task: Task) -> Facts:
         dev_split="the release's: validation queries, 10 % of all or 100, whichever is fewer",
         documents={PASSAGE: passages, DOCUMENT: documents},
         queries=queries,
-        files=tuple(f"{task.names[0]}/{file}" for file in files),
+        files=tuple(f"{folders_of(name)[0]}/{file}" for file in files),
     )
 
 

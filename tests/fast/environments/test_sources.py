@@ -205,13 +205,12 @@ def beir_in_folders():
 def mteb():
     corpus = [{"id": i, "title": h, "text": t} for i, (h, t) in BEIR_TEXTS.items()]
     qrels = [("q1", "d 1", 1.0), ("q2", "d/2", 2.0), ("q2", "d3", 0.0)]
+    judged = [dict(zip(("query-id", "corpus-id", "score"), row, strict=True)) for row in qrels]
     return {
         "data/corpus/test-00000-of-00002.parquet": parquet(corpus[:2]),
         "data/corpus/test-00001-of-00002.parquet": parquet(corpus[2:]),
         "data/queries/test-00000-of-00001.parquet": parquet([{"id": q, "text": f"Query {q}"} for q in ("q1", "q2")]),
-        "data/default/test-00000-of-00001.parquet": parquet(
-            [{"query-id": q, "corpus-id": d, "score": s} for q, d, s in qrels]
-        ),
+        "data/default/test-00000-of-00001.parquet": parquet(judged),
         "data/default/train-00000-of-00001.parquet": parquet([{"query-id": "t", "corpus-id": "d3", "score": 1.0}]),
     }
 
@@ -304,9 +303,8 @@ def test_crumb_is_the_same_raw_and_as_parquet_with_cells_as_lists_or_as_text(for
     world = load("set_ops", put(tmp_path, CRUMB_FORMS[form]()), "test")
     assert list(world.documents) == list(PASSAGES)
     assert world.documents["A:1"].text.startswith("What is said about A:1 – in Markdown.\n")
-    assert {i: d.parent for i, d in world.documents.items()} == {
-        name: "" if name == "C:0" else name[0] for name in PASSAGES
-    }
+    parents = {name: "" if name == "C:0" else name[0] for name in PASSAGES}
+    assert {doc_id: document.parent for doc_id, document in world.documents.items()} == parents
     assert [(q.query_id, q.text) for q in world.queries] == [("2021-1", "Query 1?"), ("2021-2", "Query 2?")]
     # The second row has no instruction: the task's own stands in.
     assert [q.objective for q in world.queries] == ["Find them.", crumb.TASKS["set_ops"].instruction]
@@ -585,13 +583,7 @@ SAID = {
     "a label in words": ("BIRCO JSON", "test_set.json", b'"d1": 1.0', b'"d1": "x"', r"of 'q2', document 'd1': the sco"),
     "a column twice": ("MultiConIR", "Task1.csv", b",HN2,", b",HN1,", r"the column 'HN1' is there twice"),
     "a column too many": ("MultiConIR", "_3.csv", b"Unnamed: 0", b"HN3", r"the column 'HN3' is there twice"),
-    "a quote too many": (
-        "MultiConIR",
-        "Task1.csv",
-        b'""quoted""',
-        b'"quoted""',
-        r"line 3: .* a quotation mark missing",
-    ),
+    "a quote too many": ("MultiConIR", "Task1.csv", b'""quoted""', b'"quoted""', r"line 3: .* quotation mark missing"),
     "a title that is a number": ("BEIR", "corpus.jsonl", b'"title": ""', b'"title": 0', r"line 2: field 'title'"),
     "a document twice": ("TREC XML", "corpus.jsonl", b"X-2", b"X-1", r"line 2: the id 'X-1' was there before"),
     "a topic without an end": ("TREC SGML", "topics.txt", b"Anything helps.\n</top>", b"", r"topic 1 has no end"),

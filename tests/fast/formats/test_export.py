@@ -93,9 +93,8 @@ def test_fractions_stay_fractions_in_qrels_and_it_is_said(make, exported, capsys
     assert "fractions" in capsys.readouterr().err
     written = {tuple(line.split()[::2]): line.split()[3] for line in (folder / "qrels.trec").open()}
     judged = rows_of_run(make("retrieve", "birco/doris_mae"), "attribution.jsonl")
-    assert written == {
-        (query_id, unit): f"{grade:g}" for query_id, row in judged.items() for unit, grade in row["grades"].items()
-    }
+    grades = {query_id: row["grades"] for query_id, row in judged.items()}
+    assert written == {(query_id, one): f"{grades[query_id][one]:g}" for query_id in grades for one in grades[query_id]}
 
 
 @pytest.mark.parametrize("program", ["react", "tournament"])

@@ -127,9 +127,8 @@ def test_the_order_is_trec_eval_s_also_among_equal_scores(data, tmp_path):
     doc_ids = ["a", "B", "b", "é", "10", "9", "a b".replace(" ", "_")]
     scores = {doc_id: data.draw(SCORES) for doc_id in data.draw(st.permutations(doc_ids))}
     grades = {doc_id: data.draw(st.integers(0, 3)) for doc_id in doc_ids} | {"a": 1}
-    environment = world(
-        documents=Corpus(Document(doc_id, "text") for doc_id in doc_ids), queries=(Query("q", "what?"),)
-    )
+    corpus = Corpus(Document(doc_id, "text") for doc_id in doc_ids)
+    environment = world(documents=corpus, queries=(Query("q", "what?"),))
     lines(tmp_path / "run", [f"q Q0 {doc_id} 1 {score!r} x" for doc_id, score in scores.items()])
     ranking = RunFile(tmp_path / "run", environment, encoded=False).ranking("q")[0]
     theirs = pytrec_eval.RelevanceEvaluator({"q": grades}, {"ndcg"}).evaluate({"q": scores})
@@ -201,9 +200,8 @@ def test_queries_that_are_missing_count_nothing_and_it_is_said(imported):
 
 
 def test_ties_and_long_rankings_are_said(imported):
-    run = imported(
-        ["q1 Q0 d1 1 1 x", "q1 Q0 d2 1 1 x", "q1 Q0 d3 1 0 x", "q2 Q0 d3 1 1 x"], world=lambda: world(depth=2)
-    )
+    rows = ["q1 Q0 d1 1 1 x", "q1 Q0 d2 1 1 x", "q1 Q0 d3 1 0 x", "q2 Q0 d3 1 1 x"]
+    run = imported(rows, world=lambda: world(depth=2))
     assert run.outcomes["q1"]["ranking"] == ["d2", "d1"]
     assert run.scores["notes"][-2].startswith("1 of 2 queries have equal scores")
     assert run.scores["notes"][-1] == "1 of 2 rankings are longer than the task's 2, and are cut there"

@@ -278,11 +278,10 @@ def test_runs_that_differ_in_their_seed_are_one_system_and_its_queries_count_onc
     before, after = values[:2].mean(axis=0), values[2:].mean(axis=0)
     [row] = result["comparisons"]
     assert row["queries"] == 30 and (row["baseline_mean"], row["mean"]) == pytest.approx((before.mean(), after.mean()))
-    theirs = scipy_stats.permutation_test(
-        (after - before,), np.mean, permutation_type="samples", n_resamples=9999, rng=1
-    )
+    apart = (after - before,)
+    theirs = scipy_stats.permutation_test(apart, np.mean, permutation_type="samples", n_resamples=9999, rng=1)
     assert row["p"] == pytest.approx(theirs.pvalue, abs=4 * math.sqrt(theirs.pvalue / 9999))
-    interval = scipy_stats.bootstrap((after - before,), np.mean, n_resamples=10_000, method="percentile", rng=1)
+    interval = scipy_stats.bootstrap(apart, np.mean, n_resamples=10_000, method="percentile", rng=1)
     assert (row["low"], row["high"]) == pytest.approx(tuple(interval.confidence_interval), abs=0.01)
     spreads = [values[:2].mean(axis=1).std(ddof=1), values[2:].mean(axis=1).std(ddof=1)]
     assert [one["spread"]["nDCG@10"] for one in result["systems"]] == pytest.approx(spreads)

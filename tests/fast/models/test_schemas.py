@@ -103,15 +103,13 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
 ):
     def run_away(path, body):
         again = len(body["messages"]) > 2
-        return _reply(
-            "tiny", {"raw": '{"rewritten": "a"}'} if again else {"raw": "word " * 5000, "finish": finish}, "?"
-        )
+        said = {"raw": '{"rewritten": "a"}'} if again else {"raw": "word " * 5000, "finish": finish}
+        return _reply("tiny", said, "?")
 
     server.reply = run_away
     monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
-    assert (
-        run("--program", "rewrite", *TASK, "--lm", server.spec, "--max-tokens", 1000, "--max-concurrent", 1).code == 0
-    )
+    job = ("--program", "rewrite", *TASK, "--lm", server.spec, "--max-tokens", 1000, "--max-concurrent", 1)
+    assert run(*job).code == 0
     for body in server.requests[1::2]:
         assert len(body["messages"][-2]["content"]) < (100 if finish == "length" else 2100)
         text = body["response_format"]["json_schema"]["schema"]["properties"]["rewritten"]

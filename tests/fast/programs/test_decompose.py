@@ -59,9 +59,8 @@ def decomposed(corpus, server, *subqueries, limits=UNLIMITED, **parameters):
 
 
 def test_one_call_then_a_hop_with_a_search_and_a_note_for_each_sub_query(corpus, server):
-    submission = decomposed(
-        corpus, server, subquery("blue blood", reading="a colour"), subquery("octopus", "not"), exclude_depth=3
-    )
+    asked = subquery("blue blood", reading="a colour"), subquery("octopus", "not")
+    submission = decomposed(corpus, server, *asked, exclude_depth=3)
     steps = [(step.tool, step.hop) for step in submission.trace.steps]
     assert steps == [("search", 1), ("note", 1), ("search", 2), ("note", 2), ("stop", 2)]
     assert [step.argument for step in submission.trace.steps][:3:2] == ["blue blood", "octopus"]

@@ -45,9 +45,7 @@ def reference(pool, better, batch, promote):
     if len(pool) <= batch:
         return sorted(pool, key=better)
     cut = [sorted(pool[batch * n : batch * n + batch], key=better) for n in range(math.ceil(len(pool) / batch))]
-    out = [
-        (place, n, doc_id) for n, ranked in enumerate(cut) for place, doc_id in enumerate(ranked) if place >= promote
-    ]
+    out = [(promote + place, n, one) for n, ranked in enumerate(cut) for place, one in enumerate(ranked[promote:])]
     survivors = [doc_id for ranked in cut for doc_id in ranked[:promote]]
     return reference(survivors, better, batch, promote) + [doc_id for *_, doc_id in sorted(out)]
 

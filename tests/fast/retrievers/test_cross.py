@@ -131,9 +131,8 @@ def by_hand(folder, family, text):
         if family == "llama":
             from peft import PeftModel
 
-            base = transformers.AutoModelForSequenceClassification.from_pretrained(
-                folder.parent / "Llama-2", num_labels=1
-            )
+            kind, llama = transformers.AutoModelForSequenceClassification, folder.parent / "Llama-2"
+            base = kind.from_pretrained(llama, num_labels=1)
             base.config.pad_token_id = None
             model = PeftModel.from_pretrained(base, folder).eval()
             return model(input_ids=ids(f"query: {QUERY}", f"document: {text}")).logits.item()
@@ -175,9 +174,8 @@ class TestEveryFamily:
 
     def test_a_long_document_is_cut_and_the_prompt_around_it_is_not(self, folders, family):
         start = "Copper makes blood blue."
-        corpus = Corpus(
-            [Document("short", start * 3), Document("long", start * 99), Document("longer", start * 99 + "Red iron.")]
-        )
+        texts = {"short": start * 3, "long": start * 99, "longer": start * 99 + "Red iron."}
+        corpus = Corpus(map(Document, texts, texts.values()))
         whole = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1])
         cut = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1], max_tokens=300)
         scores = {hit.doc_id: hit.score for hit in cut.search(QUERY, k=3)}

@@ -83,9 +83,8 @@ def test_a_plain_encoder_is_used_with_its_own_token_vectors(corpus, bert):
             states = model(**tokenizer(text, truncation=True, max_length=64, return_tensors="pt")).last_hidden_state[0]
         return torch.nn.functional.normalize(states, dim=-1).numpy()
 
-    expected = {
-        id_: maxsim(vectors(QUERIES[0]), vectors(text)) for id_, text in zip(corpus, corpus.texts(), strict=True)
-    }
+    texts = zip(corpus, corpus.texts(), strict=True)
+    expected = {doc_id: maxsim(vectors(QUERIES[0]), vectors(text)) for doc_id, text in texts}
     assert by_id(build(f"late:{bert}", corpus).search(QUERIES[0], k=6)) == pytest.approx(expected, rel=0.01)
 
 

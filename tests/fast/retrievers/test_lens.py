@@ -128,9 +128,8 @@ class TestAnnotating:
         assert sum(row["usage"]["calls"] for row in rows) == len(server.requests)
 
     def test_an_id_that_was_not_shown_is_of_no_document(self, server):
-        server.answer = lambda prompt: {
-            "annotations": json.dumps([{"id": "99", "text": "strange"}, {"id": "1", "text": "known"}])
-        }
+        notes = [{"id": "99", "text": "strange"}, {"id": "1", "text": "known"}]
+        server.answer = lambda prompt: {"annotations": json.dumps(notes)}
         index = opened(server, corpus_of(TEXTS[:1]))
         assert index.search("strange", 5) == []
         assert [hit.doc_id for hit in index.search("known", 5)] == ["d00"]
@@ -249,9 +248,8 @@ class TestMoney:
         texts = [f"{'a sentence of several words. ' * 10} {number}" for number in range(20)]
         annotator = annotate.ModelAnnotator("openai/gpt-5-nano", "stance", Terms())
         line = annotator.begin(20, sum(map(len, texts)), texts, Usage())
-        tokens_in, tokens_out = (
-            int(n.replace(",", "")) for n in re.findall(r"([\d,]+) tokens in and ([\d,]+)", line)[0]
-        )
+        [told] = re.findall(r"([\d,]+) tokens in and ([\d,]+)", line)
+        tokens_in, tokens_out = (int(number.replace(",", "")) for number in told)
         server.answer = written()
         opened(server, corpus_of(texts))
         prompts = ["\n".join(m["content"] for m in request["messages"]) for request in server.requests]

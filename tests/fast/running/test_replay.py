@@ -97,9 +97,7 @@ def test_another_retriever_brings_what_it_brings_when_it_is_asked_by_hand(hops, 
             shares[when].append(len(found[when]) / len(gold))
         rows |= {(query.query_id, unit): [found[when].get(unit) for when in ("then", "now")] for unit in gold}
     told = {
-        (row["query_id"], row["unit"]): [
-            row[when] and (row[when]["hop"], row[when]["rank"]) for when in ("then", "now")
-        ]
+        (row["query_id"], row["unit"]): [one and (one["hop"], one["rank"]) for one in (row["then"], row["now"])]
         for row in result["relevant"]
     }
     assert told == rows

@@ -205,9 +205,8 @@ def test_they_never_stand_beside_anything_else_and_it_says_why(folders, tmp_path
     folders("a", {"nDCG@10": [0.1, 0.2]}, config)
     [group] = grouped(tmp_path)
     made = tables.make_tables(group)
-    assert (
-        made and not any(table.of_kind("published") for table in made) and why in tables.why_no_published(group, made)
-    )
+    assert made and not any(table.of_kind("published") for table in made)
+    assert why in tables.why_no_published(group, made)
 
 
 def test_a_table_s_repetition_is_one_row_and_its_contradiction_another(folders, tmp_path):

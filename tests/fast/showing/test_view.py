@@ -98,9 +98,8 @@ def packed(page: str) -> dict:
 def test_the_runs_are_listed_with_what_their_scores_say(runs, multihop):
     answers = Answers([runs])
     listed = answer(answers, "runs.json")
-    assert [run["id"] for run in listed["runs"]] == sorted(
-        str(p.parent.relative_to(runs)) for p in runs.rglob("config.json")
-    )
+    there = sorted(str(path.parent.relative_to(runs)) for path in runs.rglob("config.json"))
+    assert [run["id"] for run in listed["runs"]] == there
     entry = next(run for run in listed["runs"] if run["program"] == "multihop")
     scores = json.loads((multihop / "scores.json").read_text())
     assert {key: entry[key] for key in ("task", "metric", "usage", "losses", "queries")} == {
@@ -258,9 +257,8 @@ def test_run_ids_are_safe_in_links_and_each_its_own(runs, multihop):
     ids = [run["id"] for run in answer(answers, "runs.json")["runs"]]
     assert len(ids) == len(set(ids)) == 9
     for run_id in ids:
-        assert re.fullmatch(r"[\w.~-]+(/[\w.~-]+)*", run_id, re.ASCII) and not {"q", "s", ".", ".."} & set(
-            run_id.split("/")
-        )
+        assert re.fullmatch(r"[\w.~-]+(/[\w.~-]+)*", run_id, re.ASCII)
+        assert not {"q", "s", ".", ".."} & set(run_id.split("/"))
         assert answer(answers, f"run/{run_id}.json")["id"] == run_id
 
 

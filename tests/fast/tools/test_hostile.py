@@ -65,10 +65,8 @@ class Watched(offline.OfflineEngine):
         call = offline.CALL.get()
         hostile = [p.id for p in call.inputs.get("passages", ()) if p.id.startswith("h")]
         with self.obeying:  # agents ask from several threads
-            rules = offline._RULES.get()
-            with offline.follow(
-                {name: lambda *given, rule=rule: obeyed(rule(*given), hostile) for name, rule in rules.items()}
-            ):
+            rules = offline._RULES.get().items()
+            with offline.follow({name: lambda *given, of=of: obeyed(of(*given), hostile) for name, of in rules}):
                 return super().complete(request)
 
 

@@ -114,10 +114,9 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
     monkeypatch.syspath_prepend(tmp_path)
     name = "mine_for_a_test.searcher"
     found = sources.reach([name])
-    assert {name, "mine_for_a_test.prompts", "helper_for_a_test", "programs.retrieve", "tools.session"} <= set(
-        found.modules
-    )
-    assert "other" not in found.modules and "dspy" in found.libraries and name not in sys.modules
+    used = {name, "mine_for_a_test.prompts", "helper_for_a_test", "programs.retrieve", "tools.session"}
+    assert used <= {*found.modules} and "other" not in found.modules
+    assert "dspy" in found.libraries and name not in sys.modules
     first = found.digest()
     with edited(package / "prompts.py", "Ask.", "Say."):
         assert sources.reach([name]).digest() != first

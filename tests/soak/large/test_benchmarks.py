@@ -31,9 +31,8 @@ def test_the_rule_of_equal_budgets_stands_beside_what_was_handed_in(run, tmp_pat
     for program in ("retrieve", "decompose"):
         made = run("--program", program, "--task", "congress", "--split", "all", "--json").json
         means[program] = made["metrics"]["nDCG@10"]["mean"]
-    assert (
-        run("--program", "retrieve", "--task", "congress", "--split", "all", "--limit", 2).code == 0
-    )  # a part: left out
+    # A part is left out.
+    assert run("--program", "retrieve", "--task", "congress", "--split", "all", "--limit", 2).code == 0
     compared = anytime.by_program([tmp_path / "runs"])
     assert compared.keys() == means.keys()
     for program, rows in compared.items():
@@ -45,10 +44,8 @@ def test_the_rule_of_equal_budgets_stands_beside_what_was_handed_in(run, tmp_pat
 def test_calls_of_a_run_are_counted_beside_as_many_of_a_bare_client(capsys):
     asked = ["--in-flight", "4", "--queries", "6", "--latency", "0.01"]
     assert calls.command(calls.parser().parse_args(asked)) == 0
-    rows = [
-        line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith(("| multihop", "| aio"))
-    ]
-    ours, theirs = rows
+    table = capsys.readouterr().out.splitlines()
+    ours, theirs = (line.split("|") for line in table if line.startswith(("| multihop", "| aio")))
     assert int(ours[2]) == int(theirs[2]) >= 6 * 5  # four searches, and one reading at least
     assert calls.command(calls.parser().parse_args(["--profile", "--queries", "12"])) == 0
     table = capsys.readouterr().out

@@ -238,9 +238,8 @@ def test_a_collection_that_is_not_whole_is_filled_up_and_not_overwritten(served,
     client.delete_collection(name)
     client.create_collection(name, **settings).add(ids=["3", "1700"], embeddings=vectors[[3, 1700]] * 2)
     filled = Chroma(CORPUS, tmp_path, Words(), url=served.url)
-    np.testing.assert_array_equal(
-        filled._index._vectors(np.array([1700, 4, 3])), vectors[[1700, 4, 3]] * [[2], [1], [2]]
-    )
+    some = np.array([1700, 4, 3])
+    np.testing.assert_array_equal(filled._index._vectors(some), vectors[some] * [[2], [1], [2]])
     assert filled._index._collection.count() == DOCUMENTS
 
 

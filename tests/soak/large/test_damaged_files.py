@@ -70,9 +70,8 @@ def test_a_run_whose_files_hold_anything_is_read_or_refused(name, made, tmp_path
 
 
 def _cassette(path: Path) -> bytes:
-    write_cassette(
-        path, [(f"{n:016x}", Answer(["text", {"text": "t"}], Usage(1, 0, 5, 2, 0.1, 0.1))) for n in range(3)]
-    )
+    answer = Answer(["text", {"text": "t"}], Usage(1, 0, 5, 2, 0.1, 0.1))
+    write_cassette(path, [(f"{number:016x}", answer) for number in range(3)])
     return path.read_bytes()
 
 

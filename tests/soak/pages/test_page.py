@@ -218,9 +218,8 @@ def test_a_run_lists_its_worst_queries_first_and_where_recall_is_lost(open_page,
     rows = {row.split("\n")[0].split("\t")[0]: row for row in texts(page, ".waterfall tbody tr")}
     assert f"{shares['found']:.3f}" in rows["R@10: found in the first 10"]
     assert f"−{shares['never_surfaced']:.3f}" in rows["never surfaced"]
-    assert sum(float(n) for n in re.findall(r"−(0\.\d+)", "".join(rows.values()))) + shares["found"] == pytest.approx(
-        1, abs=0.003
-    )
+    lost = sum(map(float, re.findall(r"−(0\.\d+)", "".join(rows.values()))))
+    assert lost + shares["found"] == pytest.approx(1, abs=0.003)
 
 
 def test_the_best_bare_retriever_stands_beside_programs_and_the_bounds_beside_a_run(open_page, runs):

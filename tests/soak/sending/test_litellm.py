@@ -160,9 +160,8 @@ def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, e
     bad.script = always(moved(f"http://localhost:{elsewhere.port}/v1/{KEY}", status))
     result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", model, "--limit", "1", "--json")
     assert result.code == 4 and result.err.count("\n") == 1
-    assert (
-        f"redirects to http://localhost:{elsewhere.port}/v1/*** (status {status}), where nothing is sent" in result.err
-    )
+    said = f"redirects to http://localhost:{elsewhere.port}/v1/*** (status {status}), where nothing is sent"
+    assert said in result.err
     assert len(bad.tries) == 1 and not elsewhere.tries
 
 

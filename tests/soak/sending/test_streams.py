@@ -16,11 +16,8 @@ SILENCE = 1.0  # seconds; gateways have 60
 
 def pass_on(client, address):
     with client, socket.create_connection(address) as upstream, contextlib.suppress(OSError):
-        asks = threading.Thread(
-            target=lambda: [upstream.sendall(data) for data in iter(lambda: client.recv(65536), b"")]
-        )
-        asks.daemon = True
-        asks.start()
+        asked = iter(lambda: client.recv(65536), b"")
+        threading.Thread(target=lambda: [upstream.sendall(data) for data in asked], daemon=True).start()
         upstream.settimeout(SILENCE)
         try:
             while data := upstream.recv(65536):
@@ -31,16 +28,14 @@ def pass_on(client, address):
 
 @pytest.fixture
 def gateway(server):
-    address = urlsplit(server.spec.partition("@")[2])
+    url = urlsplit(server.spec.partition("@")[2])
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve():
             with contextlib.suppress(OSError):
                 while True:
                     client, _ = listener.accept()
-                    threading.Thread(
-                        target=pass_on, args=(client, (address.hostname, address.port)), daemon=True
-                    ).start()
+                    threading.Thread(target=pass_on, args=(client, (url.hostname, url.port)), daemon=True).start()
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"tiny@http://127.0.0.1:{listener.getsockname()[1]}/v1"
