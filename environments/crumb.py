@@ -127,12 +127,11 @@ def load(request: Request) -> Environment:
     if request.variant == PASSAGE and (bare := [row.query_id for row in rows if not row.grades["passage_qrels"]]):
         notes.append(f"{len(bare)} queries have no passage judgements and count 0 by these, e.g. {bare[0]!r}")
     max_p = judgements[headline].unit_of is not None
+    queries = (Query(row.query_id, row.text, request.objective(row.instruction or task.instruction)) for row in rows)
     return request.make(
         RELEASE,
         documents=documents,
-        queries=tuple(
-            Query(row.query_id, row.text, request.objective(row.instruction or task.instruction)) for row in rows
-        ),
+        queries=tuple(queries),
         judgements=judgements,
         headline=headline,
         metrics=METRICS,

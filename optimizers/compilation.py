@@ -47,10 +47,8 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
     """
     models.read_keys()
     unfitted = plan(request)
-    how: dict[str, Any] = {"qrels": request.qrels, "instruction": request.instruction, "columns": request.columns}
-    training = divide(
-        request.task, request.data, limit=request.limit, seed=request.split_seed, share=request.train_share, **how
-    )
+    how: dict[str, Any] = {name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")}
+    training = divide(request.task, request.data, seed=request.split_seed, share=request.train_share, **how)
     aim = objective(training.environment, request.metric, request.price)
     inputs = Inputs(unfitted.fit_to(training), training, tell)
     config = _configuration(inputs, aim)

@@ -181,7 +181,6 @@ class Own(Program):
             self.inputs = _inputs_of(self.inner, self.label)
 
     def _make(self, parameters: Mapping[str, Any]) -> Any:
-        """Return the module, the graph, or the function of a query."""
         made = self.source[0]
         if self.answers:
             return partial(made, **parameters)
@@ -220,7 +219,6 @@ class Own(Program):
             return self._hand_in(query, desk, found, why)
 
     def _ask(self, query: Query, desk: Desk) -> tuple[Any, str]:
-        """Return what the program returns, and why it ended."""
         if is_graph(self.inner):
             state, why = _graphs().run(self.inner, query)
             return next((state[name] for name in ANSWERS if state.get(name)), None), why

@@ -42,9 +42,7 @@ _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "requir
 
 @dataclass(eq=False)
 class _Noting(Caller):
-    """A caller that remembers the answers which it returns."""
-
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)  # that it has returned
 
     def ask(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
         self.answers.append(super().ask(owner, key, made, send))

@@ -147,9 +147,7 @@ class _Tries:
         """Return the setting that asks for an answer by the signature's schema; none for an answer in markers."""
         both = _form(self._signature) is _JSON and getattr(self._lm, "structured", False)
         self._schema = make_schema(self._signature) if both else None
-        if (
-            self._schema and self._lm.server.kind.name == "vllm"
-        ):  # others may refuse bounds, or take long for each schema
+        if self._schema and self._lm.server.kind.name == "vllm":  # others may refuse bounds, or take long for each
             self._schema = prompting.narrow(self._schema)
             self._schema = _bound(self._schema, prompting.limit()) if self._cut else self._schema
         made = {"name": "answer", "strict": True, "schema": self._schema}

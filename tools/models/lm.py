@@ -27,23 +27,13 @@ from tools import session
 from tools.console import in_thread, say
 from tools.errors import Halt, ProviderRefused, SextantError, UsageError
 from tools.models import faults, offline, prompting
+from tools.models import spec as models
 from tools.models.adapter import ANSWERED, COMPLETED, Adapter, Answered
 from tools.models.answers import Answer
 from tools.models.call import DEADLINE, Caller, Sent
 from tools.models.offline import Rules
 from tools.models.prompting import Message
-from tools.models.spec import (
-    DEFAULTS,
-    SECRET,
-    UNKNOWN,
-    Server,
-    check_provider,
-    header_values,
-    hide_keys,
-    hide_within,
-    is_openai,
-    parse,
-)
+from tools.models.spec import DEFAULTS, SECRET, UNKNOWN, Server, header_values, hide_keys, hide_within
 from tools.models.spec import Settings as Settings  # who connects a model finds them here
 from tools.models.terms import Terms
 from tools.records import Usage
@@ -283,7 +273,6 @@ def _message(reply: "Reply") -> Message:
 
 
 def _finish(response: Any) -> str:
-    """Return why an answer ended, from DSPy's native response or LiteLLM's."""
     if isinstance(response, tuple):
         response = response[-1] if response else None
     reason = getattr(response, "finish_reason", None)
@@ -368,8 +357,8 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     from tools.models import prices  # not for the engine without a model
     from tools.models.sending import others, wire  # as above
 
-    name, url = parse(spec)
-    check_provider(name, url)
+    name, url = models.parse(spec)
+    models.check_provider(name, url)
     if settings.api == "responses" and settings.seed is not None:
         raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
     temperature = settings.temperature
@@ -381,7 +370,7 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     names = ("seed", "reasoning_effort", "top_p", "stop")
     options: dict[str, Any] = {one: getattr(settings, one) for one in names if getattr(settings, one) not in (None, ())}
     ours = None
-    if is_openai(name, url):
+    if models.is_openai(name, url):
         ours = wire.Wire(name.partition("/")[2], url, provider="" if url else "openai", settings=settings)
     elif settings.client_certificate:
         raise UsageError(f"--client-certificate is not for {spec}; name the file in $SSL_CERTIFICATE instead")
@@ -403,13 +392,9 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
         made.tools = made.tools or True
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
-    return Model(spec, kept | _shaping(settings) | {"max_tokens": limit}, made)
-
-
-def _shaping(settings: Settings) -> dict[str, Any]:
-    """Return the settings that shape answers and are not the default, for a run's config."""
-    names = [one.name for one in fields(Settings) if one.name not in _NOT_SHAPING]
-    return {name: value for name in names if (value := getattr(settings, name)) != getattr(DEFAULTS, name)}
+    shaping = [one.name for one in fields(Settings) if one.name not in _NOT_SHAPING]
+    kept |= {one: value for one in shaping if (value := getattr(settings, one)) != getattr(DEFAULTS, one)}
+    return Model(spec, kept | {"max_tokens": limit}, made)
 
 
 def _server(name: str) -> str:

@@ -1,14 +1,14 @@
 """What a server that speaks OpenAI's protocol is, and how many tokens it takes: asked of the server itself, or known.
 
 Servers call the same things by different words, and ignore what they do not know. `KINDS` has what each of them takes;
-`find` tells them apart by what they say of their models. To add a kind: a row in `KINDS`, and what gives it away in
-`_ADDRESSES`, `_OWNERS` or `_SECOND`. Left out: what a server takes that is no matter of its kind, as the price of its
-models.
+`find` tells them apart by what they say of their models. To add a kind: a row in `KINDS`, for a provider one in
+`_ADDRESSES`, too. Left out: what a server takes that is no matter of its kind, as the price of its models.
 """
 
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,19 +20,20 @@ from tools.models.spec import UNKNOWN, Kind, Server
 SECONDS = 2.0  # for each of the two questions
 _MOST = 1_000_000_000  # tokens of a window; more is a mistake
 
+_LLAMA = ("thinking_budget_tokens",)
 _ROWS = (
     UNKNOWN.kind,
     Kind("openai", ("max_completion_tokens",), schema=True, stream=True),
     Kind("openrouter", schema=True, stream=True, reasoning=("reasoning", "max_tokens")),
     Kind("gemini", schema=True, stream=True, reasoning=("extra_body", "google", "thinking_config", "thinking_budget")),
-    Kind("vllm", schema=True, stream=True, stops="stream", reasoning=("thinking_token_budget",)),
-    Kind("sglang", schema=True, stream=True),
-    Kind("llama.cpp", schema=True, stream=True, stops="stop", reasoning=("thinking_budget_tokens",)),
-    Kind("llama-cpp-python", schema=True, stops="stop"),  # its streams have no usage
-    Kind("ollama", schema=True, stream=True, stops="stop"),
-    Kind("lmstudio", schema=True, stream=True, stops="stop"),
+    Kind("vllm", schema=True, stream=True, stops="stream", reasoning=("thinking_token_budget",), owner="vllm"),
+    Kind("sglang", schema=True, stream=True, owner="sglang"),
+    Kind("llama.cpp", schema=True, stream=True, stops="stop", reasoning=_LLAMA, owner="llamacpp", more="/../props"),
+    Kind("llama-cpp-python", schema=True, stops="stop", owner="me"),  # its streams have no usage
+    Kind("ollama", schema=True, stream=True, stops="stop", owner="library", more="/../api/ps"),
+    Kind("lmstudio", schema=True, stream=True, stops="stop", owner="organization_owner", more="/../api/v0/models"),
     Kind("transformers", ("max_completion_tokens",)),  # it refuses stream_options and response_format
-    Kind("litellm", stream=True),  # whether it takes a schema depends on the model behind it
+    Kind("litellm", stream=True, more="/model/info"),  # whether it takes a schema depends on the model behind it
 )
 KINDS = {kind.name: kind for kind in _ROWS}
 
@@ -43,23 +44,7 @@ _ADDRESSES = {
     "openrouter.ai": "openrouter",
     "generativelanguage.googleapis.com": "gemini",
 }
-# "owned_by" in GET /models -> kind
-_OWNERS = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "llamacpp": "llama.cpp",
-    "me": "llama-cpp-python",
-    "library": "ollama",
-    "organization_owner": "lmstudio",
-}
-# What is asked next where GET /models does not tell the window. Under /v1 are the paths of the protocol alone.
-_SECOND = {
-    "llama.cpp": "/../props",
-    "ollama": "/../api/ps",
-    "lmstudio": "/../api/v0/models",
-    "litellm": "/model/info",
-    "": "/../openapi.json",  # transformers serve is told by its path for loading a model
-}
+_OWNERS = {kind.owner: kind.name for kind in _ROWS if kind.owner}
 # What a window is called, in a row about a model or in one of its parts. The first is what is loaded, the last may be
 # more than is: llama.cpp's n_ctx_train, say, is not here.
 _WINDOWS = ["loaded_context_length", "max_model_len", "n_ctx", "context_length", "context_window", "max_input_tokens"]
@@ -67,7 +52,7 @@ _PARTS = ("meta", "model_info", "default_generation_settings")
 _LITELLM = 1677610602  # when each model was made, as its proxy says of all of them
 _OLLAMA = 4096  # its own default, for a model that is not loaded yet; it cuts what is longer without a word
 # Models of OpenAI's take its own word only, wherever they are.
-_NEWER, _GATEWAY = re.compile(r"(?:^|/)(?:gpt-5|o\d)"), Kind("", ("max_completion_tokens",))
+_NEWER, _GATEWAY = re.compile(r"(?:^|/)(?:gpt-5|o\d)"), replace(UNKNOWN.kind, limit=("max_completion_tokens",))
 
 
 def known(url: str, model: str = "") -> Server:
@@ -85,8 +70,8 @@ def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
     row = _row(ask(wire, "/models", seconds), model)
     owner = "litellm" if row.get("created") == _LITELLM else _OWNERS.get(str(row.get("owned_by")), "")
     name, window = server.kind.name or owner, _window(row)
-    if window is None and name in _SECOND:
-        more = ask(wire, _SECOND[name], seconds)
+    if window is None and KINDS[name].more:
+        more = ask(wire, KINDS[name].more, seconds)
         if not name and "/load_model" in _mapping(_mapping(more).get("paths")):
             name = "transformers"
         window = _window(_row(more, model))

@@ -29,6 +29,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 WHEN = ("auto", "on", "off")  # auto: where the server is known to take it
 
 _Option = partial(Option, group="settings of the model")
+_Count, _When = partial(_Option, metavar="N", read=positive), partial(_Option, metavar="WHEN", choices=WHEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,24 +41,19 @@ class Settings:
     top_p: Annotated[float | None, _Option("sample among the likeliest tokens of this share", "X", share)] = None
     stop: Annotated[tuple[str, ...], _Option("end an answer before this text; repeatable", "TEXT")] = ()
     max_tokens: Annotated[
-        int | None, _Option("tokens of an answer and its reasoning; what the price table says, or 4096", "N", positive)
+        int | None, _Count("tokens of an answer and its reasoning; what the price table says, or 4096")
     ] = None
     reasoning_effort: Annotated[
         str | None, _Option(f"one of {', '.join(EFFORTS)}; the model's own", "HOW", choices=EFFORTS)
     ] = None
     reasoning_tokens: Annotated[
-        int | None, _Option("tokens of reasoning before an answer, where the model takes such a limit", "N", positive)
+        int | None, _Count("tokens of reasoning before an answer, where the model takes such a limit")
     ] = None
-    structured: Annotated[
-        str, _Option("send signatures as JSON schemas; auto where the server can", "WHEN", choices=WHEN)
-    ] = "auto"
-    stream: Annotated[str, _Option("have answers sent as they are written: auto, on or off", "WHEN", choices=WHEN)] = (
-        "auto"
-    )
+    structured: Annotated[str, _When("send signatures as JSON schemas; auto where the server can")] = "auto"
+    stream: Annotated[str, _When("have answers sent as they are written: auto, on or off")] = "auto"
     api: Annotated[str, _Option(f"which of OpenAI's protocols: {' or '.join(APIS)}", "API", choices=APIS)] = "chat"
     context: Annotated[
-        int | None,
-        _Option("tokens that the model takes, where neither the price table nor the server says", "N", positive),
+        int | None, _Count("tokens that the model takes, where neither the price table nor the server says")
     ] = None
     extra_body: Annotated[Mapping[str, Any], _Option("more of the request's body", "JSON", json_object, whole=True)] = (
         field(default_factory=dict)
@@ -88,6 +84,8 @@ class Kind:
     # chunk has its usage; where a model may think, a stop text would end its thoughts. "": in no way.
     stops: str = ""
     reasoning: tuple[str, ...] = ()  # the path in the body of a limit of reasoning tokens; () where there is none
+    owner: str = ""  # "owned_by" in its GET /models, where that tells it apart
+    more: str = ""  # a path asked next where GET /models does not tell the window; /v1 has the protocol's paths alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Server:
     window: int | None = None  # tokens of prompt and answer together
 
 
-UNKNOWN = Server(Kind(""))
+UNKNOWN = Server(Kind("", more="/../openapi.json"))  # transformers serve is told by its path for loading a model
 
 
 # Base URL, the environment variables that lead elsewhere, and that of the key. To add one: a line here; for embeddings,

@@ -72,7 +72,7 @@ def test_a_model_that_takes_nothing_is_a_fault_of_the_system_after_a_few_tries(r
 
 # What servers answered to a prompt that was too long, and the tokens of window and prompt that it tells.
 WORDS = {
-    "context length is 4096 tokens. However, you requested 5000 tokens (4500 in the messages, 500 in": (4096, 4500),
+    "maximum context length is 4096 tokens. However, you requested 5000 tokens (4500 in the messages,": (4096, 4500),
     "This model's maximum context length is 8,192 tokens. However, your messages resulted in 9001 tokens": (8192, 9001),
     "maximum context length is 4096 tokens. However, your prompt contains at least 4097 input tokens": (4096, 4097),
     "context length is 4096 tokens and your request has 900 input tokens (4096 > 4096 - 900)": (None, 900),

@@ -12,15 +12,8 @@ from agents import AGENTS
 from environments.base import Judgements
 from evals import folder as run_folder
 from evals.measuring.traces import Fate, attribute, fate_at
-from evals.running.request import (
-    LIMITS,
-    apply_hints,
-    find_retrievers,
-    list_parameters,
-    parse_parameters,
-    query_limits,
-    session_limits,
-)
+from evals.running import request
+from evals.running.request import LIMITS, apply_hints, find_retrievers, list_parameters, parse_parameters
 from evals.running.runner import answer
 from programs import PROGRAMS
 from tools.corpus import Corpus
@@ -49,7 +42,7 @@ def outcome_of(congress, name, limits=(), query=0):
     small = {"pool": 20} if "pool" in list_parameters(constructor) else {}
     values = apply_hints(parse_parameters(name, constructor, limits | small), (), environment.hints)
     others = dict.fromkeys(find_retrievers(values), index)
-    bounds = session_limits(query_limits(limits), environment.depth)
+    bounds = request.session_limits(request.query_limits(limits), environment.depth)
     system = constructor(Toolbox(environment.documents, index, others=others, limits=bounds), **values)
     model = lm.connect("offline", statistics=index.statistics)
     with model.active():

@@ -21,24 +21,13 @@ import dspy
 import orjson
 
 from tools.models import faults, servers
+from tools.models import spec as models
 from tools.models.call import read_report
 from tools.models.prompting import Message, mark
 from tools.models.sending import stream
 from tools.models.sending.gate import retry_after
 from tools.models.sending.post import Answer, Enough, Server, Unanswered
-from tools.models.spec import (
-    DEFAULTS,
-    PROVIDERS,
-    SECRET,
-    SERVER_KEY,
-    Kind,
-    Settings,
-    header_values,
-    hide_within,
-    no_such_limit,
-    openai_account,
-    secret,
-)
+from tools.models.spec import DEFAULTS, PROVIDERS, SECRET, SERVER_KEY, Kind, Settings, header_values, hide_within
 from tools.session import Shared
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
@@ -78,7 +67,7 @@ class Wire(Shared):
         """Name a server at `url`, or a `provider`; `model` is as the server calls it."""
         place, elsewhere, self.variable = PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
         self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
-        self.model, self.api, self.key, self._settings = model, settings.api, secret(self.variable), settings
+        self.model, self.api, self.key, self._settings = model, settings.api, models.secret(self.variable), settings
         self._headers = header_values(settings.headers)
         long = [value for value in self._headers.values() if len(value) >= SECRET]  # others are words: a region, a team
         self._secrets = [value for value in (self.key, *long) if value]
@@ -100,7 +89,7 @@ class Wire(Shared):
         """Return --reasoning-tokens as this server has it; UsageError where it is asked for and there is no place."""
         words: Any = self._settings.reasoning_tokens
         if words and not (self.server.kind.reasoning and self.api == "chat"):
-            raise no_such_limit(f"{self.model} at {self.url}")
+            raise models.no_such_limit(f"{self.model} at {self.url}")
         for name in reversed(self.server.kind.reasoning):
             words = {name: words}
         return words
@@ -183,9 +172,8 @@ class Wire(Shared):
             words = self.clean(str(error))
             if error.kind == "TLS":
                 raise faults.tls_error(words, self.model) from None
-            unreached = (dspy.LMTimeoutError if error.kind == "timeout" else dspy.LMTransportError)(
-                words, model=self.model
-            )
+            kind = dspy.LMTimeoutError if error.kind == "timeout" else dspy.LMTransportError
+            unreached = kind(words, model=self.model)
             unreached.kind = error.kind  # for tools/models/faults.py
             raise unreached from None
         if answer.status != 200:
@@ -198,7 +186,7 @@ class Wire(Shared):
                 if not self.key and self._needs_key:
                     raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
                 headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
-                headers |= openai_account(self.url) | self._headers
+                headers |= models.openai_account(self.url) | self._headers
                 ours = self._settings.client_certificate
                 self._server = Server(self.url, headers, largest=LARGEST, certificate=ours)
             return self._server
