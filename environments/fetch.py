@@ -96,7 +96,10 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             progress = Progress(task, total, "bytes", done)
             for file in missing:
                 _download(client, release, folder, file, progress)
-            _mark(marker, task, release, listed)
+            about = {name: getattr(release, name) for name in ("repository", "revision", "licence")}
+            files = {file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)} for file in listed}
+            content = {"task": task, **about, "files": files, "fetched": datetime.now(UTC).date().isoformat()}
+            disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
     except OSError as error:
         if error.errno in disk.FULL:
             here = sum(max(_size_of(folder / file.path), _size_of(file.part(folder))) for file in listed)
@@ -166,13 +169,6 @@ def _address(path: Path, file: Listed) -> str:
     digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as content:
         return f"git:{hashlib.file_digest(content, lambda: digest).hexdigest()}"
-
-
-def _mark(marker: Path, task: str, release: Release, listed: list[Listed]) -> None:
-    about = {name: getattr(release, name) for name in ("repository", "revision", "licence")}
-    files = {file.path: {"bytes": file.size, "sha256": disk.sha256(marker.parent / file.path)} for file in listed}
-    content = {"task": task, **about, "files": files, "fetched": datetime.now(UTC).date().isoformat()}
-    disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
 
 
 # --- Listings --------------------------------------------------------------------------------------------------------

@@ -17,10 +17,8 @@ from tools.console import Parser, run_and_leave, say
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(
-        prog="python -m optimizers.compile",
-        description="Compile a program on the dev split: its prompts, or its parameters.",
-    )
+    what = "Compile a program on the dev split: its prompts, or its parameters."
+    made = Parser(prog="python -m optimizers.compile", description=what)
     options.add_options(made, CompileRequest)
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return made

@@ -253,11 +253,8 @@ def _work(inputs: Inputs, study: Study) -> None:
 
 
 def _work_interruptibly(inputs: Inputs, study: Study) -> None:
-    """Work in another thread: Ctrl-C breaks off no model call half-way.
-
-    After the first one nothing begins, and what is in flight is waited for, GRACE seconds at most, so that it is not
-    paid for in vain. At the second one nothing is waited for.
-    """
+    # In another thread, so that Ctrl-C breaks off no model call half-way. After the first one nothing begins, and what
+    # is in flight is waited for, GRACE seconds at most: it is paid for. At the second one nothing is waited for.
     done = in_thread(lambda: _work(inputs, study))
 
     def wait_for(seconds: float = math.inf) -> None:

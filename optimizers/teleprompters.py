@@ -272,10 +272,8 @@ def better_together(job: Job) -> Found:
 
 
 def _freed(teleprompter: Any) -> Any:
-    """Have a teleprompter compile a student whose predictors have no model of their own.
-
-    With one they would not listen to the teacher, nor to the model of a second round. BetterTogether gives it back.
-    """
+    # With models of their own, a student's predictors would not listen to the teacher, nor to the model of a second
+    # round. BetterTogether gives them back.
     theirs = teleprompter.compile
 
     @wraps(theirs)

@@ -104,9 +104,7 @@ def choose_parts(outputs: Collection[str]) -> frozenset[Part]:
     return frozenset(part for part, names in FIELDS.items() if not names.isdisjoint(outputs)) or PARTS
 
 
-class _Relevant(NamedTuple):
-    """What became of one relevant document, or unit of several."""
-
+class _Relevant(NamedTuple):  # what became of one document, or unit of several
     unit: str
     history: History  # of the document of the unit that came furthest
     place: int  # in the ranking of units, from 1; 0 when it is not there

@@ -87,9 +87,7 @@ class Books(NamedTuple):
         return {"sent": self.sent, "answered": self.answered, **failed, "cached": self.cached, **usage_json(self.usage)}
 
 
-class _Row(NamedTuple):
-    """The row of one request, in the order of the columns."""
-
+class _Row(NamedTuple):  # of one request, in the order of the columns
     key: str
     run: str
     query_id: str

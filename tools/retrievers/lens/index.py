@@ -158,10 +158,7 @@ def _read_notes(path: Path) -> tuple[dict[str, str], Usage]:
 
 
 def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path) -> None:
-    """Fill `folder` with the annotations of all distinct texts, a line for each batch as it ends.
-
-    Batches depend on the corpus alone, so an index that was resumed is the uninterrupted one.
-    """
+    # A line for each batch as it ends. Batches depend on the corpus alone, so a resumed index is the uninterrupted one.
     path = folder / _FILE
     path.touch()
     done, spent = _read_notes(path)

@@ -58,9 +58,8 @@ class _Quantized(torch.nn.Module):
                 options.log_severity_level = 3  # errors only
                 # A thread that spins while it waits takes the core from whoever else has work.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-                self._running[count] = onnxruntime.InferenceSession(
-                    self._weights, options, providers=["CPUExecutionProvider"]
-                )
+                made = onnxruntime.InferenceSession(self._weights, options, providers=["CPUExecutionProvider"])
+                self._running[count] = made
             return self._running[count]
 
 

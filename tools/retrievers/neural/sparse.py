@@ -124,10 +124,7 @@ class Sparse(Retriever):
 
 
 def _save_by_term(weights: Weights, folder: Path) -> None:
-    """Write the inverted index of weights of shape (documents, terms) into `folder`, as Postings reads it.
-
-    It has the terms of any document; `terms.npy` are their numbers in the model, ascending.
-    """
+    # As Postings reads it. It has the terms of any document; `terms.npy` are their numbers in the model, ascending.
     by_term = weights.tocsc()
     used: NDArray[np.int64] = np.flatnonzero(np.diff(by_term.indptr))
     if not len(used):
