@@ -58,7 +58,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
     path = path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
     if not (path / "evaluations.jsonl").exists():
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
-            models.check_key(spec)
+            models.check_key(spec, request.headers)
     with run_folder.claim(path, config):
         seconds = inputs.terms.query_seconds
         study = Study(path, training, aim, workers=request.workers, query_seconds=seconds, say=tell)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 DEADLINE: ContextVar[float] = ContextVar("deadline", default=float("inf"))  # of the query, by time.monotonic
 _COARSEST = 0.25  # our tokens for each of a model's: some tokenizers have one for each letter or two
+_SMALLEST = 1024  # tokens: a refusal for length that tells no number is not taken for a smaller window than that
 _BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
 
 
@@ -119,7 +120,7 @@ class Caller(Shared):
         refusal.learnt = True  # for who answers the query again
         if self.window == before:  # else a call beside this one has learnt it meanwhile
             most, told, ours = *faults.read_window(refusal), prompting.size(messages)
-            window = round(most * min(1.0, max(_COARSEST, ours / told))) if most and told else most or ours // 2
+            window = round(most * min(1.0, max(_COARSEST, ours / told))) if most and told else most or max(ours // 2, _SMALLEST)
             self.window = said["learnt"] = max(1, min(window, before * 4 // 5) if before else window)
             words = f"takes {self.window:,} tokens, as its refusal says; --context {self.window} says so from the start"
             say(f"{self.model.removeprefix('openai/')} {words}")

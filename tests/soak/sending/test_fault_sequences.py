@@ -187,8 +187,8 @@ def answered(drawn: Drawn, folder: run_folder.RunFolder, server: BadServer, undi
             continue
         outcome = folder.outcomes[query.query_id]
         own = [one.kind for one in server.tries if query.text in prompt_of(one.body) and one.kind in OWN]
-        if own:  # the model's or the program's doing: it may have changed what came after it
-            continue
+        if own or any(one.kind == "too_long" for one in server.tries):
+            continue  # the model's or the program's doing: it may have changed what came after it, or every prompt
         assert outcome["error"] is None, f"{query.query_id} scores 0 for the provider's fault: {outcome['error']}"
         assert outcome["ranking"] == undisturbed(drawn.program, query), f"{query.query_id} is ranked otherwise"
 

@@ -146,7 +146,6 @@ def test_an_answer_that_says_nothing_is_asked_for_once_more_and_counted(fault, k
 @pytest.mark.parametrize(
     "fault",
     [
-        bad_server.too_long(),
         bad_server.filtered_400(),
         bad_server.broke_off(403, whole=True, message="Your input was flagged for 'x'."),
     ],
