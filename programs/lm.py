@@ -68,8 +68,8 @@ def _list(answers: Answers, arguments: argparse.Namespace) -> None:
         at = _day(found["at"])
         row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at})
         row |= {"answers": row["answers"] + 1, "usage": row["usage"] + usage_from_json(found["usage"]), "last": at}
-    names = answers.query("SELECT DISTINCT run FROM calls ORDER BY run")
-    runs = {run: answers.ledger(run).books.json() for (run,) in names}
+    names = [found["run"] for found in answers.select(("run",), "GROUP BY run")]
+    runs = {run: answers.ledger(run).books.json() for run in names}
     calls = list(_calls(answers, where, values)) if arguments.calls else []
     if arguments.json:
         written = {name: {**row, "usage": usage_json(row["usage"])} for name, row in models.items()}

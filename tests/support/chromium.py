@@ -36,7 +36,7 @@ class Watched:
 
     def __init__(self, browser, **context) -> None:
         self._context = browser.new_context(**context)
-        self._context.set_default_timeout(10_000)
+        self._context.set_default_timeout(60_000)  # milliseconds; a busy machine is allowed for
         self.page = self._context.new_page()
         self.said: list[str] = []
         self.requests: list[str] = []
