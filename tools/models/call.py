@@ -120,7 +120,9 @@ class Caller(Shared):
         refusal.learnt = True  # for who answers the query again
         if self.window == before:  # else a call beside this one has learnt it meanwhile
             most, told, ours = *faults.read_window(refusal), prompting.size(messages)
-            window = round(most * min(1.0, max(_COARSEST, ours / told))) if most and told else most or max(ours // 2, _SMALLEST)
+            window = most or max(ours // 2, _SMALLEST)
+            if most and told:
+                window = round(most * min(1.0, max(_COARSEST, ours / told)))
             self.window = said["learnt"] = max(1, min(window, before * 4 // 5) if before else window)
             words = f"takes {self.window:,} tokens, as its refusal says; --context {self.window} says so from the start"
             say(f"{self.model.removeprefix('openai/')} {words}")
