@@ -194,3 +194,6 @@ def ranking(state: dict[str, Any]) -> list[str]:
 def _check_searchable(outputs: Outputs) -> None:
     if not any(one.search.strip() for one in outputs["plan"]):
         raise Fault("empty", "plan has no sub-question with a search text; it needs one at least")
+
+
+vars(_check_searchable)["asks"] = {"plan": {"minItems": 1}, "search": {"minLength": 1}}

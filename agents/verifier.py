@@ -22,7 +22,7 @@ from programs import reading
 from programs.base import About, Program
 from tools.errors import at_least
 from tools.models import offline as rules
-from tools.models.prompting import Check, Passage, ask, filled, known_ids, lens, through
+from tools.models.prompting import Check, Outputs, Passage, ask, filled, known_ids, lens, through
 from tools.records import Query, Submission
 from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
@@ -212,7 +212,12 @@ class _Work(Work):
 
 def _check_ids(shown: Sequence[str]) -> Check:
     known = known_ids("judgements", shown)
-    return lambda outputs: known({"judgements": [one.id for one in outputs["judgements"]]})
+
+    def check(outputs: Outputs) -> None:
+        known({"judgements": [one.id for one in outputs["judgements"]]})
+
+    vars(check)["asks"] = {"id": {"enum": sorted(shown)}}
+    return check
 
 
 def ranking(state: Mapping[str, Any]) -> list[str]:

@@ -123,4 +123,6 @@ def check_usable(most: int) -> Check:
         if len(subqueries) > most:
             raise Fault("wrong type", f"there are {len(subqueries)} conditions; {most} at most", tolerable=True)
 
+    weight = {"minimum": 0, "maximum": 1}
+    vars(check)["asks"] = {"subqueries": {"minItems": 1}, "search": {"minLength": 1}, "weight": weight}
     return check

@@ -51,7 +51,8 @@ _REFUSAL = re.compile(
 )
 _CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end; be brief")
 _MOST_ECHOED = 2000  # characters of a bad answer that are shown to the model again
-_ELEMENTS = 8  # of a list, where an answer is asked for again because it was cut off
+_CHARS = 4  # of texts in a schema, for each token of the limit: English has some four and a half
+_ITEMS = 8  # of a list, where an answer is asked for again because it was cut off
 _FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
 
 
@@ -148,8 +149,7 @@ class _Tries:
         both = _form(self._signature) is _JSON and getattr(self._lm, "structured", False)
         self._schema = make_schema(self._signature) if both else None
         if self._schema and self._lm.server.kind.name == "vllm":  # others may refuse bounds, or take long for each
-            self._schema = prompting.narrow(self._schema)
-            self._schema = _bound(self._schema, prompting.limit()) if self._cut else self._schema
+            self._schema = _bound(prompting.narrow(self._schema), prompting.limit(), brief=self._cut)
         made = {"name": "answer", "strict": True, "schema": self._schema}
         return {"response_format": {"type": "json_schema", "json_schema": made}} if both else {}
 
@@ -279,10 +279,17 @@ def make_schema(signature: Any) -> _Values | None:
         return None
 
 
-def _bound(schema: _Values, limit: int) -> _Values:
-    """Return a schema whose answers are complete within a limit of tokens, whatever the model writes."""
-    texts = str(schema).count("'type': 'string'") * (_ELEMENTS if "'type': 'array'" in str(schema) else 1)
-    most = {"string": {"maxLength": max(16, limit // 2 // max(1, texts))}, "array": {"maxItems": _ELEMENTS}}
+def _bound(schema: _Values, limit: int, *, brief: bool) -> _Values:
+    """Return a schema whose answers are complete within a limit of tokens.
+
+    At first this bounds what would hardly be complete without it; `brief` ones are, whatever the model writes.
+    """
+    texts = max(1, str(schema).count("'type': 'string'"))
+    chars, most = limit * _CHARS // texts, dict[str, _Values]()
+    if brief:
+        chars = limit // 2 // (texts * (_ITEMS if "'type': 'array'" in str(schema) else 1))
+        most = {"array": {"maxItems": _ITEMS}}
+    most |= {"string": {"maxLength": max(16, chars)}}
 
     def bound(part: Any) -> Any:
         if not isinstance(part, dict):

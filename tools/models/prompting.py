@@ -70,21 +70,27 @@ def check(outputs: Outputs) -> None:
 # The words of JSON Schema by which a check is said before the answer is written, for each type.
 _WORDS = {
     "array": ("minItems",),
-    "string": ("minLength",),
+    "string": ("minLength", "enum"),
     **dict.fromkeys(("integer", "number"), ("minimum", "maximum")),
 }
 
 
 def narrow(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of an answer with what the checks of this context ask of it."""
-    fields = {name: dict(part) for name, part in schema["properties"].items()}
-    for one in _CHECKS.get():
-        for name, asked in getattr(one, "asks", {}).items():
-            part = fields[name]
-            part |= {word: asked[word] for word in _WORDS.get(str(part.get("type")), ()) if word in asked}
-            if part.get("items") == {"type": "string"} and asked.get("enum"):
-                part["items"] = {"type": "string", "enum": asked["enum"]}
-    return {**schema, "properties": fields}
+    asks = {name: asked for one in _CHECKS.get() for name, asked in getattr(one, "asks", {}).items()}
+
+    def narrowed(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
+        asked, made = asks.get(name, {}), dict(part)
+        made |= {word: asked[word] for word in _WORDS.get(str(part.get("type")), ()) if word in asked}
+        if made.get("items") == {"type": "string"} and asked.get("enum"):
+            made["items"] = {"type": "string", "enum": asked["enum"]}
+        return made
+
+    def visit(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {**part, "properties": {name: narrowed(name, one) for name, one in part.get("properties", {}).items()}}
+
+    parts = {name: visit(part) for name, part in schema.get("$defs", {}).items()}
+    return visit(schema) | ({"$defs": parts} if parts else {})
 
 
 def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Check:
