@@ -20,6 +20,11 @@ PROGRAMS = {
     "tournament": "programs.listwise:Tournament",
 }
 
+# What may stand before a colon, as in served:NAME -> the program that is made with the rest of the name.
+SCHEMES = {
+    "served": "programs.served:Served",
+}
+
 FLOOR = "retrieve"  # one search, no model: what every other program has to be above
 RANKER = "tournament"  # what OBLIQ-Bench ranks pools with
 READER = "multihop"  # one that reads the task's instruction

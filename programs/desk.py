@@ -7,7 +7,7 @@ import them, or ask for them (programs/own.py).
 
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -18,7 +18,7 @@ import dspy
 from tools.errors import DocumentNotFound, SessionRefusal, UsageError
 from tools.models import prompting
 from tools.models.prompting import Fault, defuse
-from tools.records import Snippet
+from tools.records import Query, Snippet, Submission
 from tools.session import Session
 
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
@@ -84,6 +84,28 @@ class Desk:
         if unknown and not kept:
             raise Fault("unknown ids", f"no document shown so far is called {unknown[0]!r}")
         return as_json({"selected": kept, **({"unknown": unknown} if unknown else {})})
+
+    def known(self, doc_ids: Iterable[str], query: Query) -> list[str]:
+        """Return those of the ids that are handed in that a search brought; Fault where there are only others."""
+        named = list(dict.fromkeys(doc_ids))
+        there = self.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
+        known = [doc_id for doc_id in named if doc_id in there]
+        if unseen := [doc_id for doc_id in named if doc_id not in there]:
+            self.session.count_invented(unseen)
+            said = f"no search brought {len(unseen)} of the {len(named)} ids that it returned, e.g. {unseen[0][:60]!r}"
+            if not known:
+                raise Fault("unknown ids", said)
+            self.session.note(f"{said}: left out")
+        return known
+
+    def hand_in(self, doc_ids: Sequence[str], depth: int, *, why: str = "done", answer: str = "") -> Submission:
+        """End the session with a ranking of `depth` documents at most."""
+        ranking, session = doc_ids[:depth], self.session
+        shown = [one for one in ranking if one in self.best_rank]
+        if not self.selected and len(shown) < len(self.best_rank):  # else it selects nothing, and ranks what it has
+            session.select(shown, among=self.best_rank.keys())
+        session.rank(ranking)
+        return session.submit(ranking, why=why, answer=answer)
 
     def rank_all(self) -> list[str]:
         """Return what was selected, then the rest by its best rank."""

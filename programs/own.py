@@ -32,6 +32,7 @@ from tools import names, session
 from tools.errors import SextantError, UsageError
 from tools.models import offline
 from tools.models.lm import LanguageModel
+from tools.models.prompting import Fault
 from tools.records import Query, Snippet, Submission
 from tools.session import Toolbox
 from tools.text import TermStatistics
@@ -251,20 +252,11 @@ class Own(Program):
             named = list(dict.fromkeys(list_ids(found)))
         except TypeError as error:
             raise TypeError(f"{self.label} {error}{place}") from None
-        there = desk.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
-        unseen = [doc_id for doc_id in named if doc_id not in there and "toolbox" not in self.asks]
-        known = [doc_id for doc_id in named if doc_id not in unseen]
-        if unseen:
-            desk.session.count_invented(unseen)
-            said = f"no search brought {len(unseen)} of the {len(named)} ids that it returned, e.g. {unseen[0][:60]!r}"
-            if not known:
-                raise ValueError(f"{said}{place}")
-            desk.session.note(f"{said}: left out")
-        shown = [one for one in known[: self.depth] if one in desk.best_rank]
-        if not desk.selected and len(shown) < len(desk.best_rank):  # else it selects nothing, and ranks what it has
-            desk.session.select(shown, among=desk.best_rank.keys())
-        desk.session.rank(known[: self.depth])
-        return desk.session.submit(known[: self.depth], why=why)
+        try:
+            known = named if "toolbox" in self.asks else desk.known(named, query)
+        except Fault as fault:
+            raise ValueError(f"{fault}{place}") from None
+        return desk.hand_in(known, self.depth, why=why)
 
 
 def list_ids(found: Any) -> list[str]:

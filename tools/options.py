@@ -8,7 +8,7 @@ import argparse
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
@@ -71,10 +71,10 @@ def _fields(kind: Any) -> dict[str, Option]:
     return known
 
 
-def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
-    """Add an option for every field of a request to a command line."""
+def add_options(parser: argparse.ArgumentParser, kind: type, *, without: Collection[str] = ()) -> None:
+    """Add an option for every field of a request to a command line, but for those `without`."""
     groups = dict[str, Any]()
-    for option in _fields(kind).values():
+    for option in [one for name, one in _fields(kind).items() if name not in without]:
         if option.group and option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
         more: dict[str, Any] = {"dest": option.name, "help": option.about}
@@ -117,7 +117,7 @@ def make(kind: type[T], given: Mapping[str, Any]) -> T:
 def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
     """Return the request that a parsed command line makes; other options of the command are ignored."""
     given = {}
-    for option in _fields(kind).values():
+    for option in [one for name, one in _fields(kind).items() if name in arguments]:
         given[option.name] = value = arguments[option.name]
         if option.collects is Mapping:
             names = [name for name, _ in value]

@@ -53,6 +53,8 @@ def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 # Gives sessions opened in the block the exclusions and the pool of a query, whatever a program makes of it.
 answering = partial(setting, _ANSWERED)
+# Makes a session the current one in the block.
+using = partial(setting, _CURRENT)
 # Has `count_unbooked` count nothing of the block: who sends something there keeps its books.
 booking = partial(setting, BOOKED, True)
 

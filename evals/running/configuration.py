@@ -29,6 +29,7 @@ from evals.running.request import (
     find_retrievers,
     parse_parameters,
     query_limits,
+    refer,
 )
 from programs.base import check_offline
 from tools import names, retrievers, sources
@@ -134,7 +135,7 @@ def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     data = environments.locate(request.task, request.data)[1]
     place = Path(data or "mini")
     folder = [] if data in (None, "mini", "full") else [place.parent if ".py:" in place.name else place]
-    reference = names.check("program", request.program, SYSTEMS, names.PROGRAMS)
+    reference = refer(request.program)
     parent = import_module("programs.isolation.parent")  # few runs need it
     return parent.Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
 
@@ -239,7 +240,7 @@ def configuration(
 ) -> run_folder.Config:
     """Return all that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
     request, compiled, spec = resolved.request, resolved.compiled, str(resolved.retriever)
-    source = names.module_of(request.program, SYSTEMS, names.PROGRAMS)
+    source = refer(request.program).rpartition(":")[0]
     return {
         "task": environment.task,
         "data": "folder" if environment.folder else environment.data,
@@ -294,7 +295,7 @@ def identity(resolved: Resolved, environment: "Environment") -> dict[str, Any]:
     references += [environment.data] * names.is_reference(environment.data)  # what makes a user's own task
     references += [one for spec in resolved.all_retrievers for one in sorted(retrievers.references(spec))]
     modules = [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
-    modules += [names.module_of(resolved.request.program, SYSTEMS, names.PROGRAMS)]
+    modules += [refer(resolved.request.program).rpartition(":")[0]]
     modules += ["programs.own", "programs.own_graph"] * (resolved.request.program not in SYSTEMS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline

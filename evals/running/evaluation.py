@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 # What follows a run while its queries are answered: a context with `add` and `leave`, as evals.running.events.Watch.
 Report = Callable[["Ready", run_folder.RunFolder], AbstractContextManager[Any]]
+# What answers the pending queries of a run, given the hooks of runner.run; it returns the last fault of a provider.
+Answer = Callable[["Ready", run_folder.RunFolder, dict[str, Any]], str | None]
 _LOG = logging.getLogger("sextant")
 
 
@@ -126,12 +128,18 @@ def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
     return result
 
 
-def run(request: Request, report: Report | None = None) -> Result:
-    """Answer the pending queries of a request's run, and score it; `problem` says why some are still pending."""
+def ask_all(ready: "Ready", folder: run_folder.RunFolder, hooks: dict[str, Any]) -> str | None:
+    """Have the run's own program answer."""
+    asked, workers = (ready.environment.queries, ready.environment.documents), ready.resolved.request.workers
+    return runner.run(ready.system, *asked, folder, ready.model, workers=workers, **hooks)
+
+
+def run(request: Request, report: Report | None = None, *, answer: Answer = ask_all) -> Result:
+    """Have the pending queries of a request's run answered, and score it; `problem` says why some are still pending."""
     if not request.isolated:
-        return _run(request, report)
+        return _run(request, report, answer)
     with import_module("programs.isolation.parent").reaping():  # few runs need it
-        return _run(request, report)
+        return _run(request, report, answer)
 
 
 def open_task(request: Request) -> "tuple[Resolved, Environment]":
@@ -144,7 +152,7 @@ def open_task(request: Request) -> "tuple[Resolved, Environment]":
     return fit(resolved, environment), add_metrics(environment, request.metrics)
 
 
-def _run(request: Request, report: Report | None) -> Result:
+def _run(request: Request, report: Report | None, answer: Answer) -> Result:
     started, terms = time.monotonic(), make_terms(request)
     resolved, environment = open_task(request)
     cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
@@ -159,7 +167,7 @@ def _run(request: Request, report: Report | None) -> Result:
         ready.model.begin(folder.path, folder.usage)
         if resolved.pool:  # only now: what its searches cost is in the books of the run
             ready.environment = resolved.pool.add_to(environment, list(map(engines.build, resolved.pool.parts)))
-        problem = _answer(ready, folder, report)
+        problem = _answer(ready, folder, report, answer)
         if cassette:
             cassette.record(complete=len(folder.outcomes) == len(ready.environment.queries))
         return _conclude(ready, folder, problem, started)
@@ -205,6 +213,13 @@ def connect(
     return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
 
 
+def prepare(request: Request) -> Ready:
+    """Return what a request needs, with nothing written: its retrievers, its program and its model."""
+    terms = make_terms(request)
+    resolved, environment = open_task(request)
+    return _prepare(resolved, environment, Engines(environment, terms), terms)
+
+
 def _prepare(resolved: Resolved, environment: "Environment", engines: Engines, terms: Terms) -> Ready:
     request = resolved.request
     retriever = engines.build(resolved.retriever)
@@ -235,14 +250,13 @@ def make_system(
     return resolved.compiled.assemble(system) if resolved.compiled and not resolved.isolated else system
 
 
-def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None) -> SextantError | None:
-    environment, workers, hooks = ready.environment, ready.resolved.request.workers, dict[str, Any]()
+def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None, answer: Answer) -> SextantError | None:
+    environment, hooks = ready.environment, dict[str, Any]()
     try:
         with report(ready, folder) if report else nullcontext() as watch:
             if watch:
                 hooks = {"on_outcome": lambda one: watch.add(one, ready.value(one)), "on_pending": watch.leave}
-            asked = environment.queries, environment.documents
-            fault = runner.run(ready.system, *asked, folder, ready.model, workers=workers, **hooks)
+            fault = answer(ready, folder, hooks)
     except FAULTS as problem:
         return problem
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ import environments
 from agents import AGENTS
 from environments.base import COLUMNS, INSTRUCTIONS, SPLITS
 from evals.measuring.metrics import LANGUAGE
-from programs import PROGRAMS
+from programs import PROGRAMS, SCHEMES
 from tools import disk, names, options, retrievers
 from tools.console import clock, dollars, positive
 from tools.disk import InputFile
@@ -108,7 +108,7 @@ class Common(Settings):
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", os.fspath(self.task) if isinstance(self.task, Path) else self.task)
         options.check(self)
-        names.check("program", self.program, SYSTEMS, names.PROGRAMS)
+        refer(self.program)
         if self.instruction not in INSTRUCTIONS:
             told = environments.read_instruction(self.instruction, environments.locate(self.task, self.data)[0])
             object.__setattr__(self, "instruction", told)
@@ -149,9 +149,15 @@ class Request(Common):
     isolated: Annotated[bool, Option("run the program in a process of its own; docs/decisions/isolation.md")] = False
 
 
+def refer(name: str) -> str:
+    """Return what the name of a program refers to, as names.check, without importing it. UnknownName for none."""
+    scheme, _, rest = name.partition(":")
+    return SCHEMES[scheme] if scheme in SCHEMES and rest else names.check("program", name, SYSTEMS, names.PROGRAMS)
+
+
 def find_program(name: str) -> Any:
     """Return the constructor of a program: a class of ours, or made of what a user's name stands for."""
-    made = names.pick("program", name, SYSTEMS, names.PROGRAMS)
+    made = names.pick("program", name if name in SYSTEMS else refer(name), SYSTEMS, names.PROGRAMS)
     return made if name in SYSTEMS else import_module("programs.own").adapt(made, name)  # which takes time to import
 
 

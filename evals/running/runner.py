@@ -234,7 +234,7 @@ def answer(system: System, query: Query, documents: Mapping[str, Document], trie
                 if (opened := session.current()) is None:
                     raise
                 submission = submit_so_far(opened)
-        fields = _fields(submission, query, documents)
+        fields = describe_submission(submission, query, documents)
     except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
         # A DataError is nothing that a system does; every query would meet it.
         if isinstance(exception, Exception) and (isinstance(exception, DataError) or fault(exception) != "system"):
@@ -252,7 +252,7 @@ def answer(system: System, query: Query, documents: Mapping[str, Document], trie
     return {"query_id": query.query_id, **fields, "seconds": round(time.perf_counter() - started, 4)}
 
 
-def _fields(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:
+def describe_submission(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:
     """Return the record of a submission. Raise when it does not fit the query, or cannot be scored or written."""
     if not isinstance(submission, Submission):
         raise TypeError(f"the system handed in {type(submission).__name__!r}, not a Submission")

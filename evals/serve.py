@@ -1,0 +1,98 @@
+"""`python -m evals.serve --task congress --split dev --mcp stdio`: hand the queries of a run out to agents outside.
+
+The run folder, its limits, scores and all that is made of it are those of evals.run; the program is `served:NAME`, with
+the agent's name from --agent. Doors are in evals/serving. docs/guide/serving.md shows how each agent comes in.
+"""
+
+import argparse
+import ipaddress
+import os
+import secrets
+
+from evals.running.request import Request
+from evals.serving.clients import Place, print_config
+from tools import options
+from tools.console import Parser, positive, run_and_leave
+from tools.errors import UsageError
+
+# A door -> what serves a host there, as serve(host, place).
+DOORS = {
+    "mcp": "evals.serving.mcp:serve",
+    "http": "evals.serving.rest:serve",
+    "openenv": "evals.serving.openenv:serve",
+}
+TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show
+# Options of a run that an agent outside has no use for.
+_WITHOUT = {"program", "compiled", "prompts", "cassette", "isolated", "again", "no_prompts"}
+
+
+def parser() -> Parser:
+    """Return the command line."""
+    made = Parser(prog="python -m evals.serve", description="Hand the queries of a run out to agents outside.")
+    options.add_options(made, Request, without=_WITHOUT)
+    add = made.add_argument
+    add("--agent", default="agent", metavar="NAME", help="what outputs call the agent: served:NAME (default: agent)")
+    door = made.add_mutually_exclusive_group(required=True).add_argument
+    door("--mcp", choices=("stdio", "http"), help="tools of the Model Context Protocol")
+    door("--http", action="store_true", help="a REST interface, with its description at /docs")
+    door("--openenv", action="store_true", help="an OpenEnv environment: reset, step, state")
+    add("--address", default="127.0.0.1", help="where to listen; another than this machine's own wants a token")
+    add("--port", type=positive, default=8400, metavar="N", help="where to listen (default: 8400)")
+    add("--print-config", action="store_true", help="print what to paste into an agent, and end")
+    add("--rewards", action="store_true", help="tell the reward of each step; on test of the last one alone")
+    add("--reward", default="", metavar="METRIC", help="what an episode is worth; the task's own metric")
+    add("--shaping", default="", metavar="WHAT", help="reward steps by recall of what is surfaced, read or selected")
+    add("--search-cost", type=float, default=0.0, metavar="X", help="what a search takes off the reward")
+    add("--token-cost", type=float, default=0.0, metavar="X", help="what a token that the agent reports takes off")
+    add("--allow-test", action="store_true", help="let --rewards tell how good answers to test queries are")
+    add("--repeat", action="store_true", help="go on when all is answered, for training; first answers are kept")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Serve until every query is answered, then score; exit code 7 where queries failed or are pending."""
+    place = _place(arguments)
+    arguments.program = f"served:{arguments.agent}"
+    request = options.from_options(Request, vars(arguments))
+    if arguments.print_config:
+        print_config(place)
+        return 0
+    return _serve(arguments, request, place)
+
+
+def _serve(arguments: argparse.Namespace, request: Request, place: Place) -> int:
+    from evals.serving import front  # what a run takes: not for --help
+
+    reward = None
+    if arguments.rewards:
+        if request.split not in ("dev", "train") and not arguments.allow_test:
+            raise UsageError(f"--rewards would tell how good answers to {request.split} queries are; use --split dev")
+        shaping = "" if request.split == "test" else arguments.shaping
+        reward = front.Reward(arguments.reward, shaping, arguments.search_cost, arguments.token_cost)
+    name = next(door for door in DOORS if getattr(arguments, door))
+    result = front.open_door(DOORS[name], request, place, reward, repeat=arguments.repeat)
+    if result.problem:
+        raise result.problem
+    return 7 if result.failed else 0
+
+
+def _place(arguments: argparse.Namespace) -> Place:
+    token = os.environ.get(TOKEN, "")
+    if not _is_here(arguments.address) and not token:
+        proposal = secrets.token_urlsafe(24)
+        raise UsageError(f"{arguments.address} can be reached by others; export {TOKEN}={proposal}, or another secret")
+    transport = arguments.mcp or ""
+    if arguments.port > 65_535:
+        raise UsageError(f"--port {arguments.port} is above 65535")
+    return Place(arguments.address, arguments.port, token, transport, arguments.rewards)
+
+
+def _is_here(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+if __name__ == "__main__":
+    run_and_leave(parser(), command)

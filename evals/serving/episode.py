@@ -1,0 +1,254 @@
+"""One query as an episode: what an agent outside may do, what it is shown, and what it gets for it.
+
+    episode = world.open()
+    seen, reward, done = episode.act("search", {"query": "ferry timetable"})
+    seen, reward, done = episode.act("submit", {"doc_ids": ["d1", "d7"]})
+
+Every door (evals/serving/__init__.py) goes through `act`, so the same actions leave the same trace, ranking and score
+whichever way they came. What is seen is JSON, with texts of documents as strings in it; judgements are never in it.
+Left out: who may open which query, and where outcomes go (evals/serving/host.py).
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any, NamedTuple
+
+from environments.base import Environment
+from evals.measuring.metrics import compute, is_pairwise, ranking_of
+from evals.measuring.traces import submit_so_far
+from programs.desk import Desk, as_json
+from tools import session
+from tools.errors import SessionRefusal, UsageError
+from tools.models.prompting import Fault
+from tools.records import Query, Submission, Usage
+from tools.session import Toolbox
+
+TOOLS = ("search", "read", "select", "note", "submit")
+POTENTIALS = ("surfaced", "read", "selected")  # of which documents the recall shapes a reward
+LONGEST_QUERY = 10_000  # characters
+LONGEST_NOTE = 100_000
+
+
+class Observation(NamedTuple):
+    """What came of an action."""
+
+    text: str  # JSON
+    reward: float
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """What an episode is worth: a metric of what it hands in, less what it used.
+
+    With a `potential`, each step is rewarded by the change of the recall among the documents that surfaced, were read
+    or were selected, and the last step takes the potential back (Ng, Harada and Russell, ICML 1999): the sum over an
+    episode is the same with it and without.
+    """
+
+    metric: str = ""  # "" is the headline metric of the task
+    potential: str = ""  # "" or one of POTENTIALS
+    search_cost: float = 0.0  # for each search
+    token_cost: float = 0.0  # for each token of a model that the agent reports
+
+    def __post_init__(self) -> None:
+        if self.potential and self.potential not in POTENTIALS:
+            raise UsageError(f"there is no potential {self.potential!r}; there are {', '.join(POTENTIALS)}")
+        if is_pairwise(self.metric):
+            raise UsageError(f"{self.metric} compares two queries, so it is no reward of one; name another --reward")
+
+
+@dataclass(eq=False, slots=True)
+class World:
+    """What the episodes of a task share. `open` starts one; a subclass may say which, and keep what comes of it."""
+
+    toolbox: Toolbox
+    environment: Environment
+    depth: int  # documents of a ranking
+    reward: Reward | None = None  # None: every reward is 0, and nothing tells how good an answer was
+    queries: dict[str, Query] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queries = {query.query_id: query for query in self.environment.queries}
+        if self.reward and is_pairwise(self.reward.metric or self.environment.metric):
+            raise UsageError(f"{self.environment.metric} compares two queries, so it is no reward; name a --reward")
+
+    def open(self, query_id: str = "") -> "Episode":
+        """Start an episode of a query, by default the first. UsageError for a query that there is not."""
+        if query_id and query_id not in self.queries:
+            raise UsageError(f"there is no query {query_id[:60]!r} here")
+        return Episode(self, self.queries[query_id or next(iter(self.queries))])
+
+    def keep(self, episode: "Episode") -> None:
+        """Take what an episode has handed in."""
+
+    def leave(self, episode: "Episode") -> None:
+        """Take back an episode that nobody goes on with."""
+
+    def value(self, query_id: str, submission: Submission) -> float:
+        """Return the metric of a submission; 0 where it is undefined."""
+        outcome = {"ranking": submission.ranking, "scores": submission.scores}
+        metric = (self.reward and self.reward.metric) or self.environment.metric
+        return compute(metric, query_id, {query_id: ranking_of(outcome)}, self.environment) or 0.0
+
+
+class Episode:
+    """One query, searched from outside. Threads may share it; what they do goes one after another."""
+
+    def __init__(self, world: World, query: Query) -> None:
+        self.world, self.query = world, query
+        self.submission: Submission | None = None
+        self.over = False
+        self._opened = time.monotonic()
+        before = session.current()
+        with session.answering(query):
+            self.desk = Desk(world.toolbox.open(query), hops=0)
+        session.enter(before)
+        self._lock = RLock()
+        self._given = 0.0  # of rewards so far
+        self._potential = 0.0
+        judgements = world.environment.judgements[world.environment.headline]
+        self._unit_of: Callable[[str], str] = judgements.unit_of or str
+        self._relevant = judgements.recalled(query.query_id).keys() if world.reward else frozenset[str]()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been open."""
+        return time.monotonic() - self._opened
+
+    def task(self) -> dict[str, Any]:
+        """Return what an agent is told before it begins."""
+        return {"query_id": self.query.query_id, "query": self.query.text, "objective": self.query.objective}
+
+    def act(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
+        """Do one thing. A refusal is seen, and no error; provider faults are raised, as FAULTS or DSPy's LM errors."""
+        with self._lock, session.using(self.desk.session):
+            if self.over:
+                return Observation(as_json({"error": "this episode is over"}), 0.0, done=True)
+            try:
+                if tool not in TOOLS:
+                    raise Fault("unknown tool", f"there is no tool {tool[:60]!r}; there are {', '.join(TOOLS)}")
+                text = getattr(self, tool)(**_checked(tool, arguments))
+            except (SessionRefusal, Fault) as refusal:
+                text = as_json({"error": str(refusal)})
+            return Observation(text, self._reward(), self.over)
+
+    def search(self, query: str, k: int = 10) -> str:
+        """Search the collection; gives the best matches, each with its doc_id, title and the beginning of its text.
+
+        Args:
+            query: What to search for.
+            k: How many documents to give.
+        """
+        found = self.desk.find(query[:LONGEST_QUERY], max(1, min(k, self.world.depth)))
+        return as_json([{"doc_id": one.doc_id, "title": one.title, "text": one.text} for one in found])
+
+    def read(self, doc_id: str, chars: int = 0) -> str:
+        """Read a document that a search gave.
+
+        Args:
+            doc_id: Its doc_id.
+            chars: How much of it to give, from its beginning; 0 is all.
+        """
+        return as_json({"doc_id": doc_id, "text": self.desk.session.read(doc_id, max(0, chars) or None)})
+
+    def select(self, doc_ids: list[str]) -> str:
+        """Keep documents that fit, likeliest first.
+
+        Args:
+            doc_ids: Their doc_ids, of documents that you have seen.
+        """
+        return self.desk.select(doc_ids)
+
+    def note(self, text: str) -> str:
+        """Write a note for whoever looks at this search later.
+
+        Args:
+            text: What to note.
+        """
+        self.desk.session.note(text[:LONGEST_NOTE])
+        return as_json({"noted": True})
+
+    def submit(self, doc_ids: list[str] | None = None, answer: str = "") -> str:
+        """Hand in the ranking, which ends this search.
+
+        Args:
+            doc_ids: The documents found, best first; without them, those selected, and then the others that were seen.
+            answer: A text that answers the query, where one is wanted.
+        """
+        desk, session = self.desk, self.desk.session
+        named = desk.known(doc_ids, self.query) if doc_ids else desk.rank_all()
+        self._end(desk.hand_in(named, self.world.depth, answer=answer) if named else session.submit((), answer=answer))
+        return as_json({"submitted": len(named[: self.world.depth])})
+
+    def charge(self, *, calls: int, tokens_in: int, tokens_out: int, usd: float | None) -> None:
+        """Book what the agent says that its own model has used."""
+        with self._lock:
+            self.desk.session.charge(Usage(calls, 0, tokens_in, tokens_out, usd, usd))
+
+    def cut(self) -> float:
+        """End the episode with the ranking that its trace would have handed in by now; return the last reward."""
+        with self._lock:
+            if self.over:
+                return 0.0
+            self._end(submit_so_far(self.desk.session))
+            return self._reward()
+
+    def leave(self) -> None:
+        """End the episode without an outcome: its query is asked again."""
+        with self._lock:
+            if not self.over:
+                self.over = True
+                self.world.leave(self)
+
+    def _end(self, submission: Submission) -> None:
+        self.over, self.submission = True, submission
+        self.world.keep(self)
+
+    def _reward(self) -> float:
+        """Return the reward of what was done since the last one."""
+        reward = self.world.reward
+        if not reward:
+            return 0.0
+        steps, used = self.desk.session.trace.steps, self.desk.session.usage
+        worth = -reward.search_cost * sum(step.tool == "search" for step in steps)
+        worth -= reward.token_cost * (used.input_tokens + used.output_tokens)
+        if self.submission:
+            worth += self.world.value(self.query.query_id, self.submission)
+        elif reward.potential:
+            worth += self._recall(reward.potential)
+        given, self._given = self._given, worth
+        return worth - given
+
+    def _recall(self, potential: str) -> float:
+        if potential == "selected":
+            reached = {*self.desk.selected}
+        else:
+            tool = "search" if potential == "surfaced" else "read"
+            reached = {doc_id for step in self.desk.session.trace.steps if step.tool == tool for doc_id in step.doc_ids}
+        units = set(map(self._unit_of, reached))
+        return len(units.intersection(self._relevant)) / len(self._relevant) if self._relevant else 0.0
+
+
+def parameters(tool: str) -> dict[str, inspect.Parameter]:
+    """Return what a tool takes, by name."""
+    return {name: one for name, one in inspect.signature(getattr(Episode, tool)).parameters.items() if name != "self"}
+
+
+def _checked(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an action. Fault for one that is missing, strange or of another type."""
+    known, made = parameters(tool), dict[str, Any]()
+    for name, value in arguments.items():
+        if name not in known:
+            raise Fault("wrong type", f"{tool} takes no {name[:60]!r}; it takes {', '.join(known)}")
+        kind = str if known[name].annotation is str else int if known[name].annotation is int else list
+        texts = kind is not list or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+        if not isinstance(value, kind) or isinstance(value, bool) or not texts:
+            raise Fault("wrong type", f"{name} of {tool} is not {'a list of ids' if kind is list else kind.__name__}")
+        made[name] = value
+    if missing := [name for name, one in known.items() if one.default is one.empty and name not in made]:
+        raise Fault("wrong type", f"{tool} needs {', '.join(missing)}")
+    return made

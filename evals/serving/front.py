@@ -1,0 +1,21 @@
+"""A door of a run, opened for agents outside, and what is printed when all of its queries are answered."""
+
+from evals.running.evaluation import Result
+from evals.running.request import Request
+from evals.running.watch import report
+from evals.serving.clients import Place
+from evals.serving.episode import Reward
+from evals.serving.host import serve
+from evals.showing.tables import show_scores
+from tools.names import pick
+
+__all__ = ["Reward", "open_door"]
+
+
+def open_door(door: str, request: Request, place: Place, reward: Reward | None, *, repeat: bool) -> Result:
+    """Serve the queries of a request by the door ("module:function"); print its scores where stdout is free."""
+    through = pick("door", door, {door: door})
+    result = serve(request, lambda host: through(host, place), reward=reward, repeat=repeat, report=report)
+    if place.transport != "stdio":  # whose protocol has stdout
+        show_scores(result.json())
+    return result

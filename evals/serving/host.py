@@ -1,0 +1,161 @@
+"""A run whose queries are answered from outside: which query an episode gets, and where its outcome goes.
+
+`serve` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what came of them. A
+query's first submission is its outcome, on disk before anybody hears of it; a query whose agent went away is handed
+out again. With `repeat`, queries go on being handed out for training, and what comes of that is scored, not kept.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+from typing import Any
+
+from evals.folder import Outcome, RunFolder
+from evals.running import evaluation, runner
+from evals.running.request import Request
+from evals.serving.episode import Episode, Reward, World
+from programs.served import Served
+from tools.console import check_interrupts
+from tools.errors import SessionRefusal, UsageError
+
+MOST = 64  # episodes open at a time
+IDLE = 600.0  # seconds without an action, after which an episode makes room for another
+
+
+class NothingOpen(SessionRefusal):
+    """No query can be handed out now: all are answered, or in others' hands."""
+
+
+@dataclass(eq=False, slots=True)
+class Host(World):
+    """The episodes of one run. Threads share it."""
+
+    folder: RunFolder = field(kw_only=True)
+    tell: Callable[[Outcome], None] = field(kw_only=True)
+    repeat: bool = False
+    most: int = MOST
+    idle: float = IDLE
+    _todo: deque[str] = field(init=False)
+    _open: dict[Episode, float] = field(init=False, default_factory=dict)  # and when it last did something
+    _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
+    _news: SimpleQueue[Outcome] = field(init=False, default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        World.__post_init__(self)
+        self._todo = deque(query_id for query_id in self.queries if query_id not in self.folder.outcomes)
+
+    def open(self, query_id: str = "") -> Episode:
+        """Start an episode of a query that is not answered yet, by default the next.
+
+        NothingOpen where there is none, or too many are open; UsageError for a query that there is not.
+        """
+        with self._lock:
+            self._forget_idle()
+            if len(self._open) >= self.most:
+                raise NothingOpen(f"{self.most} episodes are open, which is the most; end one, or come again later")
+            if not self._todo and self.repeat:
+                self._todo.extend(self.queries)
+            free = query_id in self._todo or (self.repeat and query_id in self.queries)
+            if query_id and query_id in self.queries and not free:
+                raise NothingOpen(f"query {query_id!r} is answered, or in another's hands")
+            if not query_id and not self._todo:
+                raise NothingOpen("every query is answered, or in others' hands")
+            episode = World.open(self, query_id or self._todo[0])
+            if episode.query.query_id in self._todo:
+                self._todo.remove(episode.query.query_id)
+            self._open[episode] = time.monotonic()
+            return episode
+
+    def touch(self, episode: Episode) -> None:
+        """Note that somebody goes on with an episode."""
+        with self._lock:
+            if episode in self._open:
+                self._open[episode] = time.monotonic()
+
+    def keep(self, episode: Episode) -> None:
+        """Write the outcome of an episode, where its query has none yet."""
+        query, submission = episode.query, episode.submission
+        assert submission is not None
+        with self._lock:
+            self._open.pop(episode, None)
+            if query.query_id in self.folder.outcomes:
+                return
+            fields = runner.describe_submission(submission, query, self.environment.documents)
+            outcome = {"query_id": query.query_id, **fields, "seconds": round(episode.seconds, 4)}
+            self.folder.append(outcome)
+            self._news.put(outcome)
+
+    def leave(self, episode: Episode) -> None:
+        """Hand the query of an episode out again."""
+        with self._lock:
+            query_id = episode.query.query_id
+            if self._open.pop(episode, None) and query_id not in self.folder.outcomes and query_id not in self._todo:
+                self._todo.append(query_id)
+
+    def state(self) -> dict[str, int]:
+        """Return how many queries there are, and how many of them are answered, open and waiting."""
+        with self._lock:
+            answered = len(self.folder.outcomes)
+            return {"queries": len(self.queries), "answered": answered, "open": len(self._open)}
+
+    @property
+    def done(self) -> bool:
+        """Whether every query is answered, and none is handed out again."""
+        return not self.repeat and len(self.folder.outcomes) == len(self.queries)
+
+    def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """Wait in the main thread until all is done or `ended`, and tell of outcomes as they come."""
+        while not (self.done or ended()) or not self._news.empty():
+            check_interrupts()
+            while not self._news.empty():
+                self.tell(self._news.get())
+            time.sleep(0.05)
+
+    def _forget_idle(self) -> None:
+        now = time.monotonic()
+        for episode, last in list(self._open.items()):
+            if now - last > self.idle:
+                episode.leave()
+
+
+def open_world(request: Request, reward: Reward | None = None) -> World:
+    """Return the world of a request for training in this process: nothing of it is kept."""
+    world: World = _world(World, evaluation.prepare(_checked(request)), reward)
+    return world
+
+
+def serve(
+    request: Request,
+    play: Callable[[Host], None],
+    *,
+    reward: Reward | None = None,
+    repeat: bool = False,
+    report: evaluation.Report | None = None,
+) -> evaluation.Result:
+    """Have `play` hand out the pending queries of a request's run, then score it; `problem` as for evaluation.run.
+
+    The program is served:NAME, with the name of the agent.
+    """
+
+    def answer(ready: evaluation.Ready, folder: RunFolder, hooks: dict[str, Any]) -> None:
+        tell = hooks.get("on_outcome", lambda outcome: None)
+        most = request.max_concurrent or MOST
+        play(_world(Host, ready, reward, folder=folder, tell=tell, repeat=repeat, most=most))
+
+    return evaluation.run(_checked(request), report, answer=answer)
+
+
+def _checked(request: Request) -> Request:
+    if not request.program.startswith("served:"):
+        raise UsageError(f"an agent outside is called served:NAME, not {request.program}")
+    if request.isolated or request.compiled or request.prompts:
+        raise UsageError("an agent outside has prompts and a process of its own; leave the option out")
+    return replace(request, lm="offline")
+
+
+def _world(kind: Any, ready: evaluation.Ready, reward: Reward | None, **more: Any) -> Any:
+    assert isinstance(ready.system, Served)
+    return kind(ready.system.toolbox, ready.environment, ready.system.depth, reward, **more)
