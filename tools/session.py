@@ -6,7 +6,9 @@ query. A session keeps to its limits, hides excluded documents and those outside
 (docs/decisions/isolation.md).
 """
 
+import os
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -80,6 +83,9 @@ def count_unbooked(to: str) -> None:
             payer.note(said)
 
 
+# Where one of these variables is set, or one of these modules loaded, searches make spans: tools/spans.py
+_SENDING = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_TRACING = ("mlflow", "opentelemetry.sdk.trace")
 _World = tuple[Mapping[str, Document], "Mapping[str, Retriever]", Limits, Callable[[], float]]  # of a toolbox
 
 
@@ -106,6 +112,8 @@ class Toolbox(Shared):
         """`others` are retrievers that a search may name; `checkpoints` is a folder for what an agent keeps on disk."""
         self.checkpoints = checkpoints
         self._world: _World = documents, {"": retriever, **(others or {})}, limits or Limits(), clock
+        if any(os.environ.get(name) for name in _SENDING):
+            import_module("tools.spans").start()
 
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
@@ -117,7 +125,9 @@ class Toolbox(Shared):
                 other = f"a session was opened for query {query.query_id!r}, and {answered.query_id!r} is asked"
                 raise ValueError(f"{other}; open it with the query that the program was given")
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
-        session = Session(query, self._world, snapshot or {})
+        watched = any(name in sys.modules for name in _TRACING)
+        kind: type[Session] = import_module("tools.spans").WatchedSession if watched else Session
+        session = kind(query, self._world, snapshot or {})
         enter(session)
         return session
 

@@ -1,0 +1,43 @@
+"""Searches and readings are spans where somebody traces, and cost nothing elsewhere."""
+
+import sys
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tools import spans
+from tools.errors import DocumentNotFound
+from tools.records import Query
+from tools.retrievers import build
+from tools.session import Session, Toolbox
+
+
+def test_a_search_is_a_retriever_span_with_its_documents_inside_the_trace(corpus, monkeypatch):
+    provider, kept = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    monkeypatch.setattr(spans, "_TRACER", tracer := provider.get_tracer("test"))  # a process has one provider
+    session = Toolbox(corpus, build("bm25", corpus)).open(Query("q1", "Why is octopus blood blue?"))
+    with tracer.start_as_current_span("program") as program:
+        found = session.search("blue\ud800 blood", k=2, shown=True)
+        text = session.read(found[0].doc_id, 20)
+        with pytest.raises(DocumentNotFound):
+            session.read("invented")
+    search, read, refused, _ = kept.get_finished_spans()
+    assert {one.parent.span_id for one in (search, read, refused)} == {program.get_span_context().span_id}
+    told = {"openinference.span.kind": "RETRIEVER", "input.value": "blue? blood"}
+    for place, one in enumerate(found):
+        prefix = f"retrieval.documents.{place}.document"
+        told |= {f"{prefix}.id": one.doc_id, f"{prefix}.content": one.text, f"{prefix}.score": one.score}
+    assert dict(search.attributes) == told
+    about = {"openinference.span.kind": "TOOL", "input.value": found[0].doc_id}
+    assert dict(read.attributes) == about | {"tool.name": "read", "output.value": text}
+    assert not refused.status.is_ok and "invented" in refused.status.description
+    assert [step.tool for step in session.trace.steps] == ["search", "read", "read"], "the trace of a run is the same"
+
+
+def test_where_nobody_traces_a_session_is_the_plain_one(corpus, monkeypatch):
+    for name in ("mlflow", "opentelemetry.sdk.trace"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert type(Toolbox(corpus, build("bm25", corpus)).open(Query("q1", "x"))) is Session
