@@ -51,6 +51,7 @@ SMALL = {
     "verifier": ("rounds=1", "texts=2", "verify=20", "retrievers=bm25"),
     "react": ("steps=4",),
 }
+_OPEN = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}  # the proxy is on this machine alone
 UP = 900.0  # seconds for a server to start; vLLM takes a minute on a quiet machine
 
 
@@ -65,6 +66,8 @@ class Kind(NamedTuple):
 def _vllm(place: Path, port: int) -> list[str]:
     options = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "16", "--enable-auto-tool-choice"]
     named = ["--served-model-name", MODEL, "--tool-call-parser", "hermes", "--port", str(port)]
+    # Random weights fill whatever space a grammar leaves between the parts of a JSON object.
+    options += ["--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}']
     # Not by its command `vllm`, which the wheel for CPUs does not start.
     server = [str(place / "vllm/bin/python"), "-m", "vllm.entrypoints.openai.api_server"]
     return [*server, "--model", str(place / "model"), *named, *options]
@@ -265,7 +268,7 @@ def _running(name: str, place: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_CACHE": str(place / "hub")}
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", **_OPEN, "HF_HUB_CACHE": str(place / "hub")}
     (place / "hub").mkdir(exist_ok=True)  # transformers serve looks for models there, and is in need of it
     log, url = place / f"{name}.log", f"http://127.0.0.1:{port}"
     with log.open("w") as words:

@@ -51,7 +51,7 @@ _REFUSAL = re.compile(
 )
 _CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end; be brief")
 _MOST_ECHOED = 2000  # characters of a bad answer that are shown to the model again
-_CHARS = 4  # of texts in a schema, for each token of the limit: English has some four and a half
+_CHARS = 3  # of texts in a schema, for each token of the limit: English has some four and a half
 _ITEMS = 8  # of a list, where an answer is asked for again because it was cut off
 _FEWEST_WORDS = 12  # of a prompt, one after another, in an answer: fewer happen by chance
 

@@ -113,7 +113,7 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
     for body in server.requests[1::2]:
         assert len(body["messages"][-2]["content"]) < (100 if finish == "length" else 2100)
         text = body["response_format"]["json_schema"]["schema"]["properties"]["rewritten"]
-        assert text.get("maxLength") == (500 if finish == "length" else 4000)
+        assert text.get("maxLength") == (500 if finish == "length" else 3000)
 
 
 @pytest.mark.parametrize("program", ["rank", "decompose", "subtask"])
