@@ -33,12 +33,14 @@ def export(
     """
     from evals.formats import writing  # here, for the sake of --help
 
+    to = "otlp" if to == "openinference" and "://" in out else to
     write = pick("format", to, FOLDERS | SERVICES)
     source, notes = writing.select(run, query_ids, limit, prompts=prompts)
     made = {"format": to, "run": run.resolve().name, "queries": len(source.query_ids)}
     if to in SERVICES:
-        if query_ids or limit:
-            raise UsageError(f"--to {to} takes whole runs; leave out --query-id and --limit")
+        if "://" not in out:
+            mend = "http://host:port" + f" or sqlite:///{out}.db" * (to == "mlflow")
+            raise UsageError(f"--out {out!r} is no address; give {mend}")
         return {"out": out, **made, "notes": notes + write(source, out, force=force)}
     with writing.fill_folder(Path(out), force=force) as folder:
         made |= {"notes": notes + write(source, folder), "files": writing.files_in(folder)}
@@ -52,7 +54,7 @@ def parser() -> Parser:
     add = made.add_argument
     add("run", type=Path, nargs="?", metavar="RUN", help="a run folder")
     add("--to", required=True, metavar="FORMAT", help=f"list, or one of {', '.join(FOLDERS | SERVICES)}")
-    add("--out", metavar="PLACE", help="the folder to make; for mlflow an address, also $MLFLOW_TRACKING_URI")
+    add("--out", metavar="PLACE", help="the folder to make; for mlflow and otlp an address")
     add("--query-id", action="append", default=[], metavar="ID", help="only this query; repeatable")
     add("--limit", type=positive, metavar="N", help="only the first N queries")
     add("--no-prompts", action="store_true", help="leave out what was sent to models, and what they answered")
@@ -72,7 +74,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise UnknownName("format", to, table)
     if arguments.run is None:
         raise UsageError("RUN is missing; name a run folder")
-    out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if to in SERVICES else None)
+    out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if to == "mlflow" else None)
     if not out:
         raise UsageError("--out is missing; say where the export goes")
     chosen = {"query_ids": arguments.query_id, "limit": arguments.limit, "prompts": not arguments.no_prompts}

@@ -9,4 +9,4 @@ FOLDERS = {
     "hub": "evals.formats.hub:write",
 }
 # The same for what is not a folder of ours: a function write(source, address, *, force).
-SERVICES = {"mlflow": "evals.formats.mlflow:write"}
+SERVICES = {"mlflow": "evals.formats.mlflow:write", "otlp": "evals.formats.openinference:post"}

@@ -22,9 +22,8 @@ _ARTIFACTS = ("config.json", "scores.json", "scores.csv", "run.trec", "attributi
 
 def write(source: Source, address: str, *, force: bool) -> list[str]:
     """A run of MLflow's: parameters, metrics, artifacts. --out is sqlite:///FILE or http://host:port"""
-    if "://" not in address:
-        mend = f"give sqlite:///{address}.db or http://host:port"
-        raise UsageError(f"--out {address!r} is no address of MLflow's; {mend}")
+    if source.query_ids != source.run.query_ids:
+        raise UsageError("--to mlflow takes whole runs; leave out --query-id and --limit")
     scheme, _, database = address.partition(":///")
     # Artifacts go beside a database, not into the working folder; else it is MLflow's choice.
     artifacts = (Path(database).resolve().parent / "mlartifacts").as_uri() if scheme == "sqlite" else None

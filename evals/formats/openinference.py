@@ -1,7 +1,7 @@
-"""Spans in OpenInference's vocabulary, as OTLP/JSON: a line of spans.jsonl is the TracesData of one query.
+"""Spans in OpenInference's vocabulary: in a file, as OTLP/JSON, or posted by OTLP to Phoenix, MLflow or a collector.
 
-A collector's otlpjsonfile receiver takes it as it is; Phoenix and MLflow take the same as protobuf
-(docs/decisions/export-import.md has the ten lines). A query is a trace:
+A line of spans.jsonl is the TracesData of one query, as a collector's otlpjsonfile receiver takes it. A query is a
+trace:
 
     AGENT       the query; its answer or ranking
       CHAIN       a hop
@@ -15,38 +15,78 @@ Ids are digests of run, query and place. A run records no time of day: a trace e
 written. Left out: texts of documents but in prompts, and retrievers' scores.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, Status, StatusCode
+
 from evals.formats.writing import Answered, Source, compact
+from tools.errors import DataError, UsageError
 from tools.records import Step, Usage
-from tools.text import message_text
+from tools.text import encodable, message_text
 
 _KINDS = {"search": "RETRIEVER", "read": "TOOL", "rank": "RERANKER"}  # all others are CHAIN
+_SCOPE = InstrumentationScope("sextant")
 
 
 def write(source: Source, folder: Path) -> list[str]:
-    """OpenInference spans as OTLP/JSON lines: spans.jsonl, for OpenTelemetry collectors, Phoenix, MLflow."""
-    ended = (source.run.path / "outcomes.jsonl").stat().st_mtime_ns
-    about = {"service.name": "sextant", "openinference.project.name": source.run.config["task"]}
-    resource = {"attributes": _attributes(about)}
+    """OpenInference spans: spans.jsonl, as OTLP/JSON; or posted by OTLP, where --out is http://host:port"""
     with (folder / "spans.jsonl").open("w", encoding="utf-8") as file:
         for one in source:
-            scope = {"scope": {"name": "sextant"}, "spans": make_spans(one, source, ended)}
-            file.write(compact({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + "\n")
+            made = MessageToDict(encode_spans(make_spans(one, source)), use_integers_for_enums=True)
+            for span in made["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+                for key in {"traceId", "spanId", "parentSpanId"} & span.keys():  # in hex, unlike protobuf's JSON
+                    span[key] = b64decode(span[key]).hex()
+            file.write(compact(made) + "\n")
     return source.notes
 
 
-def make_spans(one: Answered, source: Source, ended: int) -> list[dict[str, Any]]:
-    """Make the spans of one query, whose trace ends at `ended`, in nanoseconds since 1970."""
+def post(source: Source, address: str, *, force: bool) -> list[str]:
+    """The same spans, posted by OTLP to Phoenix, MLflow, a collector. --out is http://host:port"""
+    try:
+        sender = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")  # an extra
+    except ImportError as error:
+        raise UsageError(f"--to otlp needs {error.name}, which is missing: pip install -e '.[otlp]'") from None
+    said, count = list[str](), 0  # what was answered, or why nothing was
+
+    def hear(record: logging.LogRecord) -> bool:
+        said.append(record.getMessage())
+        return False
+
+    session, logger = import_module("requests").Session(), logging.getLogger(sender.__name__)
+    session.hooks["response"].append(lambda answer, **_: said.append(f"{answer.status_code} {answer.reason}"))
+    place = address if address.endswith("/traces") else f"{address.rstrip('/')}/v1/traces"
+    exporter = sender.OTLPSpanExporter(place, session=session)
+    logger.addFilter(hear)
+    try:
+        for one in source:
+            said.clear()
+            exporter.export(spans := make_spans(one, source))
+            if not said[-1].startswith("2"):  # the exporter takes a redirect, which it does not follow, for a success
+                raise DataError(f"{place} does not take spans ({'; '.join(said[-2:])}); mend that, and post again")
+            count += len(spans)
+    finally:
+        logger.removeFilter(hear)
+        exporter.shutdown()
+    return [f"{count} spans of {len(source.query_ids)} queries", *source.notes]
+
+
+def make_spans(one: Answered, source: Source) -> list[ReadableSpan]:
+    """Make the spans of one query."""
     steps = one.steps
     seconds = one.outcome.get("seconds") or max((step.started + step.seconds for step in steps), default=0.0)
-    trace = _Trace(f"{source.run.path.name}\0{one.query_id}", ended - round(seconds * 1e9))
-    root = trace.add(source.run.config["program"], "AGENT", "", (0.0, seconds), _of_query(one, source))
-    if one.outcome["error"] is not None:
-        trace.spans[0]["status"] = {"code": 2, "message": one.outcome["error"]}  # STATUS_CODE_ERROR
+    trace = _Trace(one, source, seconds)
+    root = trace.add(source.run.config["program"], "AGENT", None, (0.0, seconds), _of_query(one, source))
     parents = {0: root}
     for hop in dict.fromkeys(step.hop for step in steps if step.hop):
         within = [step for step in steps if step.hop == hop]
@@ -68,30 +108,29 @@ def make_spans(one: Answered, source: Source, ended: int) -> list[dict[str, Any]
 
 
 class _Trace:
-    def __init__(self, name: str, began: int) -> None:
+    def __init__(self, one: Answered, source: Source, seconds: float) -> None:
+        name = f"{source.run.path.name}\0{one.query_id}"
         self._digest = sha256(name.encode("utf-8", "surrogatepass"))
-        self._began = began
-        self.spans: list[dict[str, Any]] = []
+        self._began = (source.run.path / "outcomes.jsonl").stat().st_mtime_ns - round(seconds * 1e9)
+        about = {"service.name": "sextant", "openinference.project.name": source.run.config["task"]}
+        self._common: dict[str, Any] = {"resource": Resource(about), "instrumentation_scope": _SCOPE}
+        error = one.outcome["error"]
+        self._status = Status() if error is None else Status(StatusCode.ERROR, *encodable([error]))  # of the first
+        self.spans: list[ReadableSpan] = []
 
-    def add(self, name: str, kind: str, parent: str, during: tuple[float, float], attributes: Mapping[str, Any]) -> str:
-        """Add a span between two points of time in seconds, and return its id."""
+    def add(
+        self, name: str, kind: str, parent: SpanContext | None, during: tuple[float, float], told: Mapping[str, Any]
+    ) -> SpanContext:
+        """Add a span between two points of time in seconds."""
         place = self._digest.copy()
         place.update(b"\0%d" % len(self.spans))
-        start, end = (self._began + round(point * 1e9) for point in during)
-        self.spans.append(
-            {
-                "traceId": self._digest.hexdigest()[:32],
-                "spanId": place.hexdigest()[:16],
-                **({"parentSpanId": parent} if parent else {}),
-                "name": name,
-                "kind": 1,  # SPAN_KIND_INTERNAL
-                "startTimeUnixNano": str(start),
-                "endTimeUnixNano": str(end),
-                "attributes": _attributes({"openinference.span.kind": kind, **attributes}),
-                "status": {},
-            }
-        )
-        return str(self.spans[-1]["spanId"])
+        context = SpanContext(int(self._digest.hexdigest()[:32], 16), int(place.hexdigest()[:16], 16), is_remote=False)
+        texts = {key: encodable([value])[0] for key, value in told.items() if isinstance(value, str)}
+        made = self._common | {"attributes": {"openinference.span.kind": kind, **told, **texts}}
+        made |= {"status": Status() if parent else self._status}
+        made |= {f"{end}_time": self._began + round(at * 1e9) for end, at in zip(("start", "end"), during, strict=True)}
+        self.spans.append(ReadableSpan(name, context, parent, **made))
+        return context
 
 
 def _of_query(one: Answered, source: Source) -> dict[str, Any]:
@@ -182,20 +221,3 @@ def _of_scores(one: Answered) -> dict[str, Any]:
         prefix = f"trace.evaluations.{place}.evaluation"
         attributes |= {f"{prefix}.name": name, f"{prefix}.score": value, f"{prefix}.annotator_kind": "CODE"}
     return attributes
-
-
-def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in values.items()]
-
-
-def _value(value: Any) -> dict[str, Any]:
-    """Return a value as OTLP/JSON has it: whole numbers of 64 bits are strings there."""
-    if isinstance(value, bool):
-        return {"boolValue": value}
-    if isinstance(value, int):
-        return {"intValue": str(value)}
-    if isinstance(value, float):
-        return {"doubleValue": value}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return {"arrayValue": {"values": [_value(one) for one in value]}}
-    return {"stringValue": str(value)}

@@ -12,6 +12,7 @@ import pytest
 import pytrec_eval
 from conftest import lines
 from foreign_runs import world
+from otlp_receiver import receiving
 from run_folders import run_in, unsealed
 
 from environments.base import Judgements
@@ -183,6 +184,20 @@ def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
     assert len(ids) == sum(len(row["resourceSpans"][0]["scopeSpans"][0]["spans"]) for row in written)
 
 
+def test_spans_are_posted_to_any_otlp_receiver_as_the_file_has_them(make, exported, command_of, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=k1")
+    run = make("multihop")
+    inside = [span for row in rows(exported(run, "openinference") / "spans.jsonl") for span in spans_of(row)]
+    with receiving() as receiver, receiving(307) as moved:
+        for words in (("otlp", receiver.url), ("openinference", f"{receiver.url}/own/traces", "--limit", 1)):
+            assert command_of(export)(run, "--to", *words[:1], "--out", *words[1:]).code == 0
+        refused = command_of(export)(run, "--to", "otlp", "--out", moved.url)
+    assert receiver.spans[: len(inside)] == inside and len({one.trace_id for one in receiver.spans[len(inside) :]}) == 1
+    assert receiver.paths == ["/v1/traces"] * 3 + ["/own/traces"]
+    assert {one["x-key"] for one in receiver.headers} == {"k1"}
+    assert refused.code == 3 and "does not take spans (307" in refused.err
+
+
 def test_what_was_sent_goes_along_where_it_is_kept_and_wanted(run, server, exported, capsys):
     from atif import Trajectory
 
@@ -314,7 +329,7 @@ def test_some_queries_can_be_asked_for(make, exported, tmp_path, capsys):
 def test_the_list_names_every_format_and_a_wrong_one_is_answered_with_the_nearest(capsys):
     assert called(export, "--to", "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
-    assert list(listed) == ["trec", "atif", "openinference", "hub", "mlflow"] and all(listed.values())
+    assert list(listed) == ["trec", "atif", "openinference", "hub", "mlflow", "otlp"] and all(listed.values())
     assert called(export, "run", "--to", "treck", "--out", "x") == 2 and "'trec'" in capsys.readouterr().err
 
 
