@@ -1,0 +1,86 @@
+"""A door on the web: who may come in, and its server in a thread of its own.
+
+A request is checked before the door's application sees it. Its Host and Origin keep out pages in a browser on this
+machine, which reach the loopback address under another name (DNS rebinding) or from another site; then come its token
+and its length.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from hmac import compare_digest
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+
+from evals.serving.clients import Place
+from tools.errors import UsageError
+
+MOST_BYTES = 4 * 2**20  # of a request
+ENDING = 3.0  # seconds that requests have to end
+HERE = ("127.0.0.1", "localhost", "::1", "[::1]")  # as an address, and in a Host header
+
+Application = Callable[..., Any]  # ASGI
+
+
+class Guard:
+    """An application that only those reach who may come in."""
+
+    def __init__(self, application: Application, place: Place, admits: Callable[[str], bool] | None = None) -> None:
+        """`admits` tells whether a token is right, by default the token of the place."""
+        self._application, self._here = application, place.address in HERE
+        self._admits = admits or (lambda token: not place.token or compare_digest(token.encode(), place.token.encode()))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request, or refuse it."""
+        refusal = self._refusal(Headers(scope=scope)) if scope["type"] in ("http", "websocket") else None
+        if refusal and scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal[1]})
+        elif refusal:
+            await JSONResponse({"error": refusal[1]}, refusal[0])(scope, receive, send)
+        else:
+            await self._application(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> tuple[int, str] | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self._here and host.rpartition(":")[0] not in HERE and host not in HERE:
+            return HTTPStatus.MISDIRECTED_REQUEST, "this Host is not ours"
+        if origin and urlsplit(origin).netloc != host:
+            return HTTPStatus.FORBIDDEN, "requests from other sites are refused"
+        if not self._admits(headers.get("authorization", "").removeprefix("Bearer ")):
+            return HTTPStatus.UNAUTHORIZED, "the token is missing or wrong; send Authorization: Bearer TOKEN"
+        if "transfer-encoding" in headers:
+            return HTTPStatus.LENGTH_REQUIRED, "send a Content-Length"
+        if int(headers.get("content-length", 0)) > MOST_BYTES:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {MOST_BYTES:,} bytes"
+        return None
+
+
+class WebServer:
+    """An application that is being served, until `stop`."""
+
+    def __init__(self, application: Application, address: str, port: int) -> None:
+        """Listen there; port 0 is one that is free. UsageError where that cannot be."""
+        try:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listening = socket.create_server((address, port), family=family, backlog=256)
+        except OSError as error:
+            raise UsageError(f"port {port} of {address} cannot be used: {error.strerror}; choose --port") from None
+        self.port: int = listening.getsockname()[1]
+        ending = int(ENDING)
+        config = uvicorn.Config(application, log_config=None, access_log=False, timeout_graceful_shutdown=ending)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
+        self._thread.start()
+        while not self._server.started and self._thread.is_alive():
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Let what is under way end, and take nothing more."""
+        self._server.should_exit = True
+        self._thread.join(2 * ENDING)
