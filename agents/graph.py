@@ -1,14 +1,23 @@
-"""What the graphs of the agents share: work side by side in a fixed order, and how nodes are connected."""
+"""What the graphs of the agents share: a context for each query, work side by side in a fixed order, how nodes connect.
+
+An agent's graph is `graph` in its module, made once. What belongs to one query is LangGraph's runtime context:
+`work = agent.begin(query)`, `state = graph.invoke(work.start, context=work)`, `work.submit(state)`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import dspy
 from langgraph.graph import START, StateGraph
+from langgraph.runtime import Runtime
 
-from tools.records import Query
+from programs.base import Program
+from tools.errors import UsageError
+from tools.models import offline
+from tools.records import Query, Submission
 from tools.session import Session
 
 T = TypeVar("T")
@@ -24,7 +33,7 @@ def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], th
             return jobs[number]()
 
     numbers = range(len(jobs))
-    if threads == 1:
+    if threads == 1 or dspy.settings.send_stream:  # DSPy streams from the thread that it has begun itself
         results = [work(number) for number in numbers]  # nothing is begun after a job that fails
     else:
         contexts = [copy_context() for _ in jobs]
@@ -36,23 +45,68 @@ def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], th
     return results
 
 
+@dataclass(eq=False)
 class Work:
-    """The nodes of one query's graph. What they share is the state; steps go into the session's trace."""
+    """What the nodes of a graph, which are its methods, have of one query. What they hand on is the state."""
 
-    def __init__(self, program: Any, query: Query) -> None:
-        self.program = program
-        self.session: Session = program.toolbox.open(query)
-        self.about = {"objective": query.objective, "description": query.text}
+    program: Any
+    query: Query
+    snapshot: dict[str, Any] | None = None  # of a session to go on from
+    start: ClassVar[Any]  # the state that the graph begins with
+
+    def __post_init__(self) -> None:
+        self.session: Session = self.program.toolbox.open(self.query, self.snapshot)
+        self.about = {"objective": self.query.objective, "description": self.query.text}
+
+    def ranking(self, state: Any) -> list[str]:
+        """Return what a state of the graph has found, best first."""
+        raise NotImplementedError
+
+    def submit(self, state: Any) -> Submission:
+        """End the session with what the last state of the graph has found."""
+        return self.session.submit(self.ranking(state)[: self.program.depth], why=state["why"])
 
 
-def connect(state: Any, nodes: Mapping[Callable[..., Any], str | Callable[..., str]], saver: Any = None) -> Any:
-    """Return a graph that begins with the first node; each maps to the next one's name, or a function that names it."""
-    graph = StateGraph(state)
+class Agent(Program):
+    """A program whose `graph` has a context of its own for each query."""
+
+    graph: ClassVar[Any]
+
+    def begin(self, query: Query, snapshot: dict[str, Any] | None = None) -> Any:
+        """Open a session, or go on from a `snapshot` of one; return the context of the graph."""
+        return self.graph.context_schema(self, query, snapshot)
+
+    def forward(self, query: Query) -> Submission:
+        """Return every document that surfaced, selected ones first."""
+        work = self.begin(query)
+        return work.submit(self.graph.invoke(work.start, context=work))  # type: ignore[no-any-return]
+
+
+Following = str | Callable[..., str] | tuple[Callable[..., str], list[str]]  # the next node
+
+
+def connect(state: Any, nodes: Mapping[Callable[..., Any], Following], context: type[Work] | None = None) -> Any:
+    """Return a graph that begins with the first node.
+
+    A node maps to the name of the next one, or to a function of the state that names it, with the names there may be.
+    With a `context`, nodes are methods of it.
+    """
+    graph = StateGraph(state, context_schema=context)
     for node, following in nodes.items():
-        graph.add_node(node.__name__, node)
+        graph.add_node(node.__name__, _of_context(node) if context else node)
         if isinstance(following, str):
             graph.add_edge(node.__name__, following)
         else:
-            graph.add_conditional_edges(node.__name__, following)
+            graph.add_conditional_edges(node.__name__, *(following if isinstance(following, tuple) else (following,)))
     graph.add_edge(START, next(iter(nodes)).__name__)
-    return graph.compile(checkpointer=saver)
+    return graph.compile()
+
+
+def _of_context(method: Callable[..., Any]) -> Callable[..., Any]:
+    def node(state: Any, runtime: Runtime[Any]) -> Any:
+        if runtime.context is None:
+            raise UsageError("the graph has no session: give context=agent.begin(query)")
+        with offline.follow(runtime.context.program.offline):
+            return method(runtime.context, state)
+
+    return node

@@ -15,22 +15,57 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, ClassVar
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END
+from typing_extensions import TypedDict
 
-from agents.graph import connect
+from agents.graph import Agent, Work, connect
 from programs.multihop import Found, MultiHop
 from tools import disk
 from tools.console import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Submission
-from tools.session import Session, Shared
+from tools.session import Shared
 
 
-class Notes(MultiHop):
+class _State(TypedDict, total=False):
+    found: dict[str, Any]  # programs.multihop.Found, as plain data
+    hop: int  # hops that are done
+    why: str  # why no further hop is made, once that is so
+    ranking: list[str]  # there when the query is answered
+    session: dict[str, Any]  # a snapshot
+
+
+class _Work(Work):
+    start = _State(found=asdict(Found()), hop=0, why="", session={})
+
+    def ranking(self, state: _State) -> list[str]:
+        return state["ranking"]
+
+    def hop(self, state: _State) -> dict[str, Any]:
+        program = self.program
+        self.session.hop = number = state["hop"] + 1
+        found = Found(**deepcopy(state["found"]))  # a node must not change the state that it was given
+        left = program.hops - number
+        why = program.reader.hop(self.session, self.query, found, program.per_hop, hops_left=left)
+        why = why or ("" if left else "steps")
+        return {"found": asdict(found), "hop": number, "why": why, "session": self.session.snapshot()}
+
+    def rank(self, state: _State) -> dict[str, Any]:
+        ranking = self.program.rerank_first(self.session, self.query, Found(**state["found"]).ranking())
+        return {"ranking": ranking, "session": self.session.snapshot()}
+
+
+_NEXT: dict[Any, Any] = {_Work.hop: (lambda state: "rank" if state["why"] else "hop", ["rank", "hop"]), _Work.rank: END}
+graph = connect(_State, _NEXT, _Work)
+
+
+class Notes(Agent, MultiHop):
     """Multihop as a graph with a checkpoint after each hop: resumes in the hop in which it was killed."""
+
+    graph: ClassVar = graph
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,39 +75,16 @@ class Notes(MultiHop):
         """Return up to `hops` x `per_hop` documents, selected ones first."""
         with self.checkpoints.open() as saver:
             begun = saver.restore(query.query_id) if saver else None
-            state = begun or {"found": asdict(Found()), "hop": 0, "why": "", "session": {}}
-            session = self.toolbox.open(query, state["session"])
-            session.hop = state["hop"]
+            work = self.begin(query, begun and begun["session"])
+            state = begun or work.start
+            work.session.hop = state["hop"]
             if "ranking" not in state:
                 config = {"configurable": {"thread_id": query.query_id}}
                 kept = {"config": config, "durability": "sync"} if saver else {}  # a step is on disk before the next
-                state = self._graph(session, query, saver).invoke(None if begun else state, **kept)
+                state = graph.builder.compile(saver).invoke(None if begun else state, context=work, **kept)
                 if saver:
                     saver.keep_last(query.query_id)
-        return session.submit(state["ranking"][: self.depth], why=state["why"])
-
-    def _graph(self, session: Session, query: Query, saver: "_Saver | None") -> Any:
-        def hop(state: _State) -> dict[str, Any]:
-            session.hop = number = state["hop"] + 1
-            found = Found(**deepcopy(state["found"]))  # a node must not change the state that it was given
-            why = self.reader.hop(session, query, found, self.per_hop, hops_left=self.hops - number)
-            if not why and number == self.hops:
-                why = "steps"
-            return {"found": asdict(found), "hop": number, "why": why, "session": session.snapshot()}
-
-        def rank(state: _State) -> dict[str, Any]:
-            ranking = self.rerank_first(session, query, Found(**state["found"]).ranking())
-            return {"ranking": ranking, "session": session.snapshot()}
-
-        return connect(_State, {hop: lambda state: "rank" if state["why"] else "hop", rank: END}, saver)
-
-
-class _State(TypedDict, total=False):
-    found: dict[str, Any]  # programs.multihop.Found, as plain data
-    hop: int  # hops that are done
-    why: str  # why no further hop is made, once that is so
-    ranking: list[str]  # there when the query is answered
-    session: dict[str, Any]  # a snapshot
+        return work.submit(state)  # type: ignore[no-any-return]
 
 
 class _Saver(SqliteSaver):

@@ -10,19 +10,19 @@ parallel steps; no benchmark paper has it.
 from collections.abc import Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import dspy
 import pydantic
 from langgraph.graph import END
+from typing_extensions import TypedDict
 
-from agents.graph import Work, connect, side_by_side
+from agents.graph import Agent, Work, connect, side_by_side
 from programs import reading
-from programs.base import About, Program
+from programs.base import About
 from tools.errors import at_least
 from tools.models import offline as rules
 from tools.models.prompting import Fault, Outputs, Passage, ask, lens, through
-from tools.records import Query, Submission
 
 
 class SubQuestion(pydantic.BaseModel):
@@ -75,48 +75,11 @@ class Reflect(About):
     further: list[SubQuestion] = dspy.OutputField(desc="further sub-questions; none when nothing is left to try")
 
 
-class Planner(Program):
-    """Sub-questions searched and read side by side, then reflection on what is missing."""
-
-    offline: ClassVar = {
-        **reading.OFFLINE,
-        "plan": rules.plan,
-        "missing": rules.find_missing,
-        "further": rules.plan_further,
-    }
-    least_calls: ClassVar[float] = 0.5
-
-    rounds: int = 3
-    parts: int = 4  # sub-questions a round at most
-    per_search: int = 25  # documents a search
-    read_chars: int = 0  # characters of each document, 0 all of them
-    lens: str = ""
-    parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
-
-    def __post_init__(self) -> None:
-        at_least(1, "planner", rounds=self.rounds, parts=self.parts, per_search=self.per_search, parallel=self.parallel)
-        at_least(0, "planner", read_chars=self.read_chars)
-        self.plan_searches = dspy.Predict(through(PlanSearches, lens(self.lens).search))
-        self.read_passages = dspy.Predict(through(ReadForQuestion, lens(self.lens).recognise))
-        self.reflect = dspy.Predict(through(Reflect, lens(self.lens).search))
-
-    def most_calls(self, pool: int) -> int:
-        """Return one for the plan or a reflection a round, and one for reading each sub-question."""
-        return self.rounds * (self.parts + 1)
-
-    def forward(self, query: Query) -> Submission:
-        """Return every document that surfaced, selected ones first."""
-        work = _Work(self, query)
-        start = _State(round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why="")
-        state = work.graph().invoke(start)
-        return work.session.submit(ranking(state)[: self.depth], why=state["why"])
-
-
 class _State(TypedDict, total=False):
     round: int
     plan: list[dict[str, str]]  # the round's sub-questions
     searches: list[str]  # of all rounds
-    best: dict[str, tuple[int, int, int]]  # of each document, where it surfaced best: rank, round, place in the plan
+    best: dict[str, list[int]]  # of each document, where it surfaced best: rank, round, place in the plan
     unread: list[list[str]]  # what is to be read for each sub-question of the plan
     selected: list[str]  # in the order of the ranking
     notes: list[str]  # of all readings, in the order of rounds and plans
@@ -124,14 +87,10 @@ class _State(TypedDict, total=False):
 
 
 class _Work(Work):
-    def graph(self) -> Any:
-        nodes: dict[Any, Any] = {
-            self.plan: "search",
-            self.search: lambda state: "read" if any(state["unread"]) else END,
-            self.read: lambda state: END if state["why"] else "reflect",
-            self.reflect: lambda state: END if state["why"] else "search",
-        }
-        return connect(_State, nodes)
+    start = _State(round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why="")
+
+    def ranking(self, state: dict[str, Any]) -> list[str]:
+        return ranking(state)
 
     def plan(self, state: _State) -> _State:
         self.session.hop = 1
@@ -146,7 +105,7 @@ class _Work(Work):
         for place, doc_ids in enumerate(found):
             unread.append([doc_id for doc_id in doc_ids or () if doc_id not in best])
             for rank, doc_id in enumerate(doc_ids or ()):
-                best[doc_id] = min((rank, number, place), best.get(doc_id, (rank, number, place)))
+                best[doc_id] = min([rank, number, place], best.get(doc_id, [rank, number, place]))
         why = "budget" if None in found else "" if any(unread) else "done"
         searches = state["searches"] + [one["search"] for one in plan]
         return {"best": best, "unread": unread, "searches": searches, "why": why}
@@ -183,6 +142,46 @@ class _Work(Work):
         plan = [{"question": question, "search": search} for search, question in new.items()][: self.program.parts]
         self.session.note("\n".join([heading, *(f"- {one['question']}" for one in plan)]))
         return plan
+
+
+_NEXT: dict[Any, Any] = {
+    _Work.plan: "search",
+    _Work.search: (lambda state: "read" if any(state["unread"]) else END, ["read", END]),
+    _Work.read: (lambda state: END if state["why"] else "reflect", ["reflect", END]),
+    _Work.reflect: (lambda state: END if state["why"] else "search", ["search", END]),
+}
+graph = connect(_State, _NEXT, _Work)
+
+
+class Planner(Agent):
+    """Sub-questions searched and read side by side, then reflection on what is missing."""
+
+    graph: ClassVar = graph
+    offline: ClassVar = {
+        **reading.OFFLINE,
+        "plan": rules.plan,
+        "missing": rules.find_missing,
+        "further": rules.plan_further,
+    }
+    least_calls: ClassVar[float] = 0.5
+
+    rounds: int = 3
+    parts: int = 4  # sub-questions a round at most
+    per_search: int = 25  # documents a search
+    read_chars: int = 0  # characters of each document, 0 all of them
+    lens: str = ""
+    parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
+
+    def __post_init__(self) -> None:
+        at_least(1, "planner", rounds=self.rounds, parts=self.parts, per_search=self.per_search, parallel=self.parallel)
+        at_least(0, "planner", read_chars=self.read_chars)
+        self.plan_searches = dspy.Predict(through(PlanSearches, lens(self.lens).search))
+        self.read_passages = dspy.Predict(through(ReadForQuestion, lens(self.lens).recognise))
+        self.reflect = dspy.Predict(through(Reflect, lens(self.lens).search))
+
+    def most_calls(self, pool: int) -> int:
+        """Return one for the plan or a reflection a round, and one for reading each sub-question."""
+        return self.rounds * (self.parts + 1)
 
 
 def ranking(state: dict[str, Any]) -> list[str]:

@@ -12,14 +12,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import dspy
 import pydantic
 from langgraph.graph import END
+from typing_extensions import TypedDict
 
-from agents.graph import connect
-from programs.base import About, Program
+from agents.graph import Agent, Work, connect
+from programs.base import About
 from programs.desk import Desk, read_arguments
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
@@ -27,7 +28,7 @@ from tools.models import prompting
 from tools.models.adapter import notice_leak, refuses, shorten
 from tools.models.offline import Call, publish
 from tools.models.prompting import Fault, Kind, Message, UnusableAnswer, ask
-from tools.records import Query, Submission, Usage
+from tools.records import Query, Usage
 from tools.session import Session
 
 _LEFT_OUT = "(left out, because the conversation had grown too long)"
@@ -69,11 +70,44 @@ class _Turn(TypedDict):
 
 class _State(TypedDict):
     turns: list[_Turn]  # the last one has no results until its calls are made
+    why: str  # why no further step is made, once that is so
 
 
-class React(Program):
+class _Work(Work):
+    start = _State(turns=[], why="")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.desk = _Desk(self.session, self.program.per_search, self.program.read_chars)
+
+    def ranking(self, state: _State) -> list[str]:
+        return self.desk.rank_all()
+
+    def act(self, state: _State) -> dict[str, Any]:
+        turns = state["turns"]
+        self.session.hop = len(turns) + 1
+        if self.desk.strikes:
+            self.session.charge(Usage(repairs=1))
+        turn = self.program.take_turn(self.query, self.desk, turns)
+        if thought := turn["thought"].strip():
+            self.session.note(thought)
+        return {"turns": [*turns, turn]}
+
+    def call(self, state: _State) -> _State:
+        *before, turn = state["turns"]
+        results = self.desk.answer(turn)
+        why = self.desk.why or ("steps" if len(state["turns"]) == self.program.steps else "")
+        return {"turns": [*before, {**turn, "results": results}], "why": why}
+
+
+_NEXT: dict[Any, Any] = {_Work.act: "call", _Work.call: (lambda state: END if state["why"] else "act", ["act", END])}
+graph = connect(_State, _NEXT, _Work)
+
+
+class React(Agent):
     """A model that searches, reads, selects and finishes by calling tools."""
 
+    graph: ClassVar = graph
     offline: ClassVar = {"thought": lambda inputs, statistics: "counted words", "calls": rules.call_tools}
     cumulative: ClassVar[bool] = True
     least_calls: ClassVar[float] = 0.3
@@ -95,31 +129,8 @@ class React(Program):
         """Return one a step."""
         return self.steps
 
-    def forward(self, query: Query) -> Submission:
-        """Return every document that surfaced, selected ones first."""
-        desk = _Desk(self.toolbox.open(query), self.per_search, self.read_chars)
-
-        def act(state: _State) -> _State:
-            turns = state["turns"]
-            desk.session.hop = len(turns) + 1
-            if desk.strikes:
-                desk.session.charge(Usage(repairs=1))
-            turn = self._ask(query, desk, turns)
-            if thought := turn["thought"].strip():
-                desk.session.note(thought)
-            return {"turns": [*turns, turn]}
-
-        def call(state: _State) -> _State:
-            *before, turn = state["turns"]
-            results = desk.answer(turn)
-            if not desk.why and len(state["turns"]) == self.steps:
-                desk.why = "steps"
-            return {"turns": [*before, {**turn, "results": results}]}
-
-        connect(_State, {act: "call", call: lambda state: END if desk.why else "act"}).invoke({"turns": []})
-        return desk.session.submit(desk.rank_all()[: self.depth], why=desk.why)
-
-    def _ask(self, query: Query, desk: "_Desk", turns: list[_Turn]) -> _Turn:
+    def take_turn(self, query: Query, desk: "_Desk", turns: list[_Turn]) -> _Turn:
+        """Return the model's next turn, whose calls have no results yet."""
         model = dspy.settings.lm
         native = getattr(model, "tools", None) is not None
         if self.interface == "openai" and not native:

@@ -11,19 +11,19 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import dspy
 import pydantic
 from langgraph.graph import END
+from typing_extensions import TypedDict
 
-from agents.graph import Work, connect, side_by_side
+from agents.graph import Agent, Work, connect, side_by_side
 from programs import reading
-from programs.base import About, Program
+from programs.base import About
 from tools.errors import at_least
 from tools.models import offline as rules
 from tools.models.prompting import Check, Outputs, Passage, ask, filled, known_ids, lens, through
-from tools.records import Query, Submission
 from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
 
@@ -80,45 +80,6 @@ class LearnCommon(About):
     common: str = dspy.OutputField(desc="what they have in common; empty when it is nothing but the description")
 
 
-class Verifier(Program):
-    """Wide search, verification in small batches, and what verified documents share for the next search."""
-
-    offline: ClassVar = {"searches": rules.write_searches, "judgements": rules.judge, "common": rules.find_common}
-    least_calls: ClassVar[float] = 0.5
-
-    rounds: int = 3
-    texts: int = 4  # searches a round
-    per_search: int = 50  # documents of each search and retriever
-    batch: int = 10  # documents verified together
-    verify: int = 60  # documents verified a round
-    reads: int = 0  # the most that are verified over all rounds, 0 is no bound
-    read_chars: int = 0  # characters of each document, 0 all
-    lens: str = ""
-    retrievers: Expressions = Expressions("bm25,dense")  # each search goes to all of them; none: the run's own
-    seed: int = 0  # of the shuffles
-    parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
-
-    def __post_init__(self) -> None:
-        at_least(1, "verifier", rounds=self.rounds, texts=self.texts, per_search=self.per_search, batch=self.batch)
-        at_least(1, "verifier", verify=self.verify, parallel=self.parallel)
-        at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
-        self.engines = Expressions(self.retrievers).each() or [""]
-        self.reformulate = dspy.Predict(through(Reformulate, lens(self.lens).search))
-        self.verify_passages = dspy.Predict(through(VerifyPassages, lens(self.lens).recognise))
-        self.learn_common = dspy.Predict(LearnCommon)
-
-    def most_calls(self, pool: int) -> int:
-        """Return one a round for its searches, one a batch, and but for the last, one for what they have in common."""
-        return self.rounds * (math.ceil(self.verify / self.batch) + 2) - 1
-
-    def forward(self, query: Query) -> Submission:
-        """Return every document that surfaced, verified ones first."""
-        work = _Work(self, query)
-        start = _State(round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why="")
-        state = work.graph().invoke(start)
-        return work.session.submit(ranking(state)[: self.depth], why=state["why"])
-
-
 class _State(TypedDict, total=False):
     round: int
     texts: list[str]  # the round's searches
@@ -133,14 +94,10 @@ class _State(TypedDict, total=False):
 
 
 class _Work(Work):
-    def graph(self) -> Any:
-        nodes: dict[Any, Any] = {
-            self.reformulate: "search",
-            self.search: lambda state: "verify" if state["picked"] else END,
-            self.verify: lambda state: END if state["why"] else "learn" if state["sure"] else "reformulate",
-            self.learn: "reformulate",
-        }
-        return connect(_State, nodes)
+    start = _State(round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why="")
+
+    def ranking(self, state: Mapping[str, Any]) -> list[str]:
+        return ranking(state)
 
     def reformulate(self, state: _State) -> _State:
         number = self.session.hop = state["round"] + 1
@@ -208,6 +165,52 @@ class _Work(Work):
                 self.session.note("\n".join(lines))
             grades |= {doc_id: judgements[doc_id].grade for doc_id in shown if doc_id in judgements}
         return grades
+
+
+def _after_verifying(state: _State) -> str:
+    return END if state["why"] else "learn" if state["sure"] else "reformulate"
+
+
+_NEXT: dict[Any, Any] = {
+    _Work.reformulate: "search",
+    _Work.search: (lambda state: "verify" if state["picked"] else END, ["verify", END]),
+    _Work.verify: (_after_verifying, ["learn", "reformulate", END]),
+    _Work.learn: "reformulate",
+}
+graph = connect(_State, _NEXT, _Work)
+
+
+class Verifier(Agent):
+    """Wide search, verification in small batches, and what verified documents share for the next search."""
+
+    graph: ClassVar = graph
+    offline: ClassVar = {"searches": rules.write_searches, "judgements": rules.judge, "common": rules.find_common}
+    least_calls: ClassVar[float] = 0.5
+
+    rounds: int = 3
+    texts: int = 4  # searches a round
+    per_search: int = 50  # documents of each search and retriever
+    batch: int = 10  # documents verified together
+    verify: int = 60  # documents verified a round
+    reads: int = 0  # the most that are verified over all rounds, 0 is no bound
+    read_chars: int = 0  # characters of each document, 0 all
+    lens: str = ""
+    retrievers: Expressions = Expressions("bm25,dense")  # each search goes to all of them; none: the run's own
+    seed: int = 0  # of the shuffles
+    parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
+
+    def __post_init__(self) -> None:
+        at_least(1, "verifier", rounds=self.rounds, texts=self.texts, per_search=self.per_search, batch=self.batch)
+        at_least(1, "verifier", verify=self.verify, parallel=self.parallel)
+        at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
+        self.engines = Expressions(self.retrievers).each() or [""]
+        self.reformulate = dspy.Predict(through(Reformulate, lens(self.lens).search))
+        self.verify_passages = dspy.Predict(through(VerifyPassages, lens(self.lens).recognise))
+        self.learn_common = dspy.Predict(LearnCommon)
+
+    def most_calls(self, pool: int) -> int:
+        """Return one a round for its searches, one a batch, and but for the last, one for what they have in common."""
+        return self.rounds * (math.ceil(self.verify / self.batch) + 2) - 1
 
 
 def _check_ids(shown: Sequence[str]) -> Check:

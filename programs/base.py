@@ -51,6 +51,12 @@ class Program(dspy.Module):
                 raise LimitReached(str(group)) from group
             raise
 
+    async def acall(self, *args: Any, **named: Any) -> Submission:
+        """Search for one query, in a thread."""
+        return await dspy.asyncify(self)(*args, **named)  # type: ignore[no-any-return]
+
+    aforward = acall
+
     @property
     def unanswerable(self) -> list[str]:
         """The output fields of its signatures for which it has no answer without a model."""

@@ -1,8 +1,9 @@
 """The nouns that every package shares. A run's `outcomes.jsonl` is made of these: this is its reference, too."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any, Literal, NamedTuple, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,9 @@ class Trace:
     calls: list[str] = field(default_factory=list)  # keys of model calls after the last step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Submission:
-    """What a search system hands in for one query."""
+    """What a search system hands in for one query: a dspy.Prediction with these fields."""
 
     ranking: tuple[str, ...]  # doc ids, best first, each at most once
     trace: Trace
@@ -124,6 +125,28 @@ class Submission:
     usage: Usage = field(default_factory=Usage)  # of all model calls of the session
     # One per ranked document, never rising, where the system gives any; in a comparison of pairs, a tie is a loss.
     scores: tuple[float, ...] = ()
+
+    def __new__(cls, *_: Any, **__: Any) -> "Submission":
+        """Make a dspy.Prediction."""
+        return object.__new__(_prediction())
+
+    def __post_init__(self) -> None:
+        super().__init__(**vars(self))  # of dspy.Prediction, for which fields are keys as well
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Submission, tuple(getattr(self, one.name) for one in fields(self))
+
+    def copy(self, **changes: Any) -> "Submission":
+        """Return a copy with other values in some fields."""
+        return replace(self, **changes)
+
+
+@cache
+def _prediction() -> type[Submission]:
+    import dspy  # takes long, and --help of commands reads this file
+
+    made = type("Submission", (Submission, dspy.Prediction), {})
+    return cast(type[Submission], globals().setdefault("_made", made))  # one class, whichever thread is first
 
 
 def step_json(step: Step) -> dict[str, Any]:

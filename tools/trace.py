@@ -37,7 +37,7 @@ class Recorder:
         now = clock()
         self._opened = now - snapshot.get("seconds", 0.0)
         pending = usage_from_json(snapshot.get("pending", {}))
-        self._root = _Line(self, 0, now, self.trace.steps, pending, self.trace.calls)
+        self._root = _Line(self, snapshot.get("hop", 0), now, self.trace.steps, pending, self.trace.calls)
         # Steps of numbered lines that are not in the trace yet, and the calls that none of these has taken.
         self._numbered: dict[int, tuple[list[Step], list[str]]] = {}
 
@@ -96,7 +96,8 @@ class Recorder:
         """Return all that is needed to go on from here in another process, as plain data."""
         with self._lock:
             books = {"usage": usage_json(self.usage), "pending": usage_json(self._root.pending)}
-            return {"trace": trace_json(self.trace), **books, "seconds": self._clock() - self._opened}
+            seconds = self._clock() - self._opened
+            return {"trace": trace_json(self.trace), **books, "seconds": seconds, "hop": self._root.hop}
 
     def _add(self, step: Step) -> None:
         now, line = self._clock(), self._line
