@@ -65,10 +65,10 @@ def _serve(arguments: argparse.Namespace, request: Request, place: Place) -> int
 
     reward = None
     if arguments.rewards:
-        if request.split not in ("dev", "train") and not arguments.allow_test:
+        if request.split != "dev" and not arguments.allow_test:
             raise UsageError(f"--rewards would tell how good answers to {request.split} queries are; use --split dev")
-        shaping = "" if request.split == "test" else arguments.shaping
-        reward = front.Reward(arguments.reward, shaping, arguments.search_cost, arguments.token_cost)
+        costs = arguments.search_cost, arguments.token_cost
+        reward = front.Reward(arguments.reward, arguments.shaping, *costs, allow_test=arguments.allow_test)
     name = next(door for door in DOORS if getattr(arguments, door))
     result = front.open_door(DOORS[name], request, place, reward, repeat=arguments.repeat)
     if result.problem:

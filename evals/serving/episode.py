@@ -17,7 +17,7 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 from environments.base import Environment
-from evals.measuring.metrics import compute, is_pairwise, ranking_of
+from evals.measuring.metrics import check_metric, compute, is_pairwise, ranking_of
 from evals.measuring.traces import submit_so_far
 from programs.desk import Desk, as_json
 from tools import session
@@ -53,10 +53,13 @@ class Reward:
     potential: str = ""  # "" or one of POTENTIALS
     search_cost: float = 0.0  # for each search
     token_cost: float = 0.0  # for each token of a model that the agent reports
+    allow_test: bool = False  # reward queries outside dev, too, at the end of an episode alone
 
     def __post_init__(self) -> None:
         if self.potential and self.potential not in POTENTIALS:
             raise UsageError(f"there is no potential {self.potential!r}; there are {', '.join(POTENTIALS)}")
+        if self.metric:
+            check_metric(self.metric)
         if is_pairwise(self.metric):
             raise UsageError(f"{self.metric} compares two queries, so it is no reward of one; name another --reward")
 
@@ -75,6 +78,14 @@ class World:
         self.queries = {query.query_id: query for query in self.environment.queries}
         if self.reward and is_pairwise(self.reward.metric or self.environment.metric):
             raise UsageError(f"{self.environment.metric} compares two queries, so it is no reward; name a --reward")
+        if self.reward and not self.steps_rewarded and not self.reward.allow_test:
+            split = self.environment.split
+            raise UsageError(f"rewards would tell how good answers to {split} queries are; take dev, or allow_test")
+
+    @property
+    def steps_rewarded(self) -> bool:
+        """Whether each step may be rewarded; elsewhere the last one has it all."""
+        return self.environment.split == "dev"
 
     def open(self, query_id: str = "") -> "Episode":
         """Start an episode of a query, by default the first. UsageError for a query that there is not."""
@@ -108,8 +119,7 @@ class Episode:
             self.desk = Desk(world.toolbox.open(query), hops=0)
         session.enter(before)
         self._lock = RLock()
-        self._given = 0.0  # of rewards so far
-        self._potential = 0.0
+        self.given = 0.0  # the sum of the rewards so far
         judgements = world.environment.judgements[world.environment.headline]
         self._unit_of: Callable[[str], str] = judgements.unit_of or str
         self._relevant = judgements.recalled(query.query_id).keys() if world.reward else frozenset[str]()
@@ -119,9 +129,9 @@ class Episode:
         """How long it has been open."""
         return time.monotonic() - self._opened
 
-    def task(self) -> dict[str, Any]:
+    def task(self) -> dict[str, str]:
         """Return what an agent is told before it begins."""
-        return {"query_id": self.query.query_id, "query": self.query.text, "objective": self.query.objective}
+        return told(self.query)
 
     def act(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
         """Do one thing. A refusal is seen, and no error; provider faults are raised, as FAULTS or DSPy's LM errors."""
@@ -211,7 +221,7 @@ class Episode:
     def _reward(self) -> float:
         """Return the reward of what was done since the last one."""
         reward = self.world.reward
-        if not reward:
+        if not reward or not (self.submission or self.world.steps_rewarded):
             return 0.0
         steps, used = self.desk.session.trace.steps, self.desk.session.usage
         worth = -reward.search_cost * sum(step.tool == "search" for step in steps)
@@ -220,7 +230,7 @@ class Episode:
             worth += self.world.value(self.query.query_id, self.submission)
         elif reward.potential:
             worth += self._recall(reward.potential)
-        given, self._given = self._given, worth
+        given, self.given = self.given, worth
         return worth - given
 
     def _recall(self, potential: str) -> float:
@@ -231,6 +241,11 @@ class Episode:
             reached = {doc_id for step in self.desk.session.trace.steps if step.tool == tool for doc_id in step.doc_ids}
         units = set(map(self._unit_of, reached))
         return len(units.intersection(self._relevant)) / len(self._relevant) if self._relevant else 0.0
+
+
+def told(query: Query) -> dict[str, str]:
+    """Return what an agent is told of a query."""
+    return {"query_id": query.query_id, "query": query.text, "objective": query.objective}
 
 
 def parameters(tool: str) -> dict[str, inspect.Parameter]:

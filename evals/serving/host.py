@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
-from evals.folder import Outcome, RunFolder
+from evals.folder import Outcome, RunFolder, place
+from evals.measuring.scoring import record_look
 from evals.running import evaluation, runner
 from evals.running.request import Request
 from evals.serving.episode import Episode, Reward, World
@@ -122,8 +123,11 @@ class Host(World):
 
 
 def open_world(request: Request, reward: Reward | None = None) -> World:
-    """Return the world of a request for training in this process: nothing of it is kept."""
-    world: World = _world(World, evaluation.prepare(_checked(request)), reward)
+    """Return the world of a request for training in this process: nothing is kept, but that test was looked at."""
+    ready = evaluation.prepare(_checked(request))
+    world: World = _world(World, ready, reward)
+    if reward:
+        record_look(ready.config, place(request.runs, ready.config))
     return world
 
 

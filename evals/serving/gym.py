@@ -1,0 +1,76 @@
+"""Gymnasium environments of our tasks, for policies that act by texts: `sextant/congress-v0` and so on.
+
+    environment = gymnasium.make("evals.serving.gym:sextant/congress-v0", shaping="surfaced")
+    several = gymnasium.make_vec("evals.serving.gym:sextant/congress-v0", num_envs=8)
+
+Importing this registers them. Left out: AsyncVectorEnv with shared memory, which has no room for texts of any length.
+"""
+
+from collections import Counter
+from typing import Any
+
+import gymnasium
+
+import environments
+from evals.serving.episode import World
+from evals.serving.host import Host
+from evals.serving.training import MOST, Turns, open_training
+from programs.desk import as_json
+
+
+class Words(gymnasium.spaces.Text):
+    """Any text; samples are short."""
+
+    def __init__(self) -> None:
+        super().__init__(1000)
+
+    def contains(self, x: Any) -> bool:
+        """Return whether it is a text."""
+        return isinstance(x, str)
+
+
+class SearchEnv(gymnasium.Env[str, str]):
+    """A query is an episode: what is seen is JSON, and an action is the call of a tool as JSON.
+
+    The first observation is the query; `{"name": "search", "arguments": {"query": "..."}}` is an action. After
+    `max_turns` an episode is truncated, and scored by the ranking that its trace would have handed in.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012  # as its base class has it
+
+    def __init__(
+        self, world: World | None = None, *, max_turns: int = MOST, render_mode: None = None, **task: Any
+    ) -> None:
+        """Without a `world`, one of `task`: the arguments of open_training."""
+        self.world, self.max_turns, self.render_mode = world or open_training(**task), max_turns, render_mode
+        self.action_space = self.observation_space = Words()
+        self._query_ids = list(self.world.queries)
+        self._turns: Turns | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Start an episode of options["query_id"]; without it of any query, or of the next one of a run."""
+        super().reset(seed=seed)
+        self.close()
+        query_id = (options or {}).get("query_id", "")
+        if not query_id and not isinstance(self.world, Host):
+            query_id = self._query_ids[self.np_random.integers(len(self._query_ids))]
+        self._turns = Turns(self.world, query_id, self.max_turns)
+        return as_json(self._turns.episode.task()), {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Call a tool."""
+        assert self._turns, "call reset first"
+        seen = self._turns.take(action)
+        return seen.text, seen.reward, seen.done and not self._turns.cut, self._turns.cut, {}
+
+    def close(self) -> None:
+        """End the episode, where it is open, without an outcome."""
+        if self._turns:
+            self._turns.episode.leave()
+
+
+_SHORT = Counter(name.rpartition("/")[2] for name in environments.tasks())
+for _task in environments.tasks():
+    _name = _task.rpartition("/")[2]
+    _id = f"sextant/{_name if _SHORT[_name] == 1 else _task.replace('/', '-')}-v0"
+    gymnasium.register(_id, entry_point=f"{__name__}:SearchEnv", kwargs={"task": _task})

@@ -1,0 +1,53 @@
+"""An environment for TRL's GRPOTrainer: its `environment_factory`, and the dataset of queries that goes with it.
+
+    world = open_training(task="congress")
+    GRPOTrainer(model, train_dataset=make_dataset(world), environment_factory=make_factory(world))
+
+The trainer offers the methods to the model as tools, and takes the reward from get_reward. TRL limits the turns
+(GRPOConfig.max_tool_calling_iterations).
+"""
+
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any
+
+from datasets import Dataset
+
+from evals.serving.episode import Episode, World
+from evals.serving.training import prompt_rows
+
+
+def _as_method(name: str) -> Callable[..., str]:
+    @wraps(getattr(Episode, name))
+    def method(self: "SearchEnvironment", **arguments: Any) -> str:
+        return self._episode.act(name, arguments).text
+
+    return method
+
+
+class SearchEnvironment:
+    """The episode of one rollout."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def reset(self, query_id: str = "", **row: Any) -> None:
+        """Start an episode of a row's query; its prompt has the text already."""
+        self._episode = self._world.open(query_id)
+
+    search, read, select, note, submit = map(_as_method, ("search", "read", "select", "note", "submit"))
+
+    def get_reward(self) -> float:
+        """Return the sum of the episode's rewards, after the end of what the model did."""
+        self._episode.cut()
+        return self._episode.given
+
+
+def make_factory(world: World) -> Callable[[], SearchEnvironment]:
+    """Return what makes an environment for each rollout."""
+    return partial(SearchEnvironment, world)
+
+
+def make_dataset(world: World) -> Dataset:
+    """Return a row for each query: its prompt and its id."""
+    return Dataset.from_list(prompt_rows(world))
