@@ -16,7 +16,7 @@ from tools.names import pick
 
 
 def export(
-    run: Path,
+    run: Path | None,
     to: str,
     out: str,
     *,
@@ -25,7 +25,7 @@ def export(
     prompts: bool = True,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write `run` in the format `to` at `out`; return what was made, as --json prints it.
+    """Write `run`, or for schemas None, in the format `to` at `out`; return what was made, as --json prints it.
 
     `query_ids` and `limit` choose queries; with `prompts`, formats that have a place for them take along what was sent
     to models, as far as it is kept; `force` writes into a folder that holds something else. UsageError for what cannot
@@ -35,8 +35,10 @@ def export(
 
     to = "otlp" if to == "openinference" and "://" in out else to
     write = pick("format", to, FOLDERS | SERVICES)
-    source, notes = writing.select(run, query_ids, limit, prompts=prompts)
-    made = {"format": to, "run": run.resolve().name, "queries": len(source.query_ids)}
+    source, notes, made = None, list[str](), dict[str, Any](format=to)
+    if run:
+        source, notes = writing.select(run, query_ids, limit, prompts=prompts)
+        made |= {"run": run.resolve().name, "queries": len(source.query_ids)}
     if to in SERVICES:
         if "://" not in out:
             mend = "http://host:port" + f" or sqlite:///{out}.db" * (to == "mlflow")
@@ -72,7 +74,7 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     if to not in table:
         raise UnknownName("format", to, table)
-    if arguments.run is None:
+    if arguments.run is None and to != "schemas":
         raise UsageError("RUN is missing; name a run folder")
     out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if to == "mlflow" else None)
     if not out:

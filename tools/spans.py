@@ -41,7 +41,7 @@ def start() -> None:
         of_programs = import_module("openinference.instrumentation.dspy").DSPyInstrumentor()
         import_module("opentelemetry.sdk._configuration")._OTelSDKConfigurator().configure()  # noqa: SLF001  # no other
     except (ImportError, RuntimeError) as error:
-        say(f"OTEL_ variables ask for spans, and none are sent ({error}): pip install -e '.[otlp]'")
+        say(f"OTEL_ variables ask for spans, and none are sent ({error}): pip install 'sextant[otlp]'")
     else:
         of_programs.instrument()
 

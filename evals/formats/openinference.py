@@ -40,7 +40,7 @@ _SCOPE = InstrumentationScope("sextant")
 
 
 def write(source: Source, folder: Path) -> list[str]:
-    """OpenInference spans: spans.jsonl, as OTLP/JSON; or posted by OTLP, where --out is http://host:port"""
+    """OpenInference spans: spans.jsonl, as OTLP/JSON; with an address as --out, as otlp."""
     with (folder / "spans.jsonl").open("w", encoding="utf-8") as file:
         for one in source:
             made = MessageToDict(encode_spans(make_spans(one, source)), use_integers_for_enums=True)
@@ -52,11 +52,11 @@ def write(source: Source, folder: Path) -> list[str]:
 
 
 def post(source: Source, address: str, *, force: bool) -> list[str]:
-    """The same spans, posted by OTLP to Phoenix, MLflow, a collector. --out is http://host:port"""
+    """OpenInference spans, posted by OTLP to Phoenix, MLflow, a collector. --out is http://host:port"""
     try:
         sender = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")  # an extra
     except ImportError as error:
-        raise UsageError(f"--to otlp needs {error.name}, which is missing: pip install -e '.[otlp]'") from None
+        raise UsageError(f"--to otlp needs {error.name}, which is missing: pip install 'sextant[otlp]'") from None
     said, count = list[str](), 0  # what was answered, or why nothing was
 
     def hear(record: logging.LogRecord) -> bool:

@@ -269,6 +269,19 @@ def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, e
     assert "provenance" not in about["config"]
 
 
+def test_the_schemas_in_the_docs_are_those_of_the_forms_and_a_run_is_valid_under_them(make, tmp_path):
+    from jsonschema import Draft202012Validator
+
+    assert called(export, "--to", "schemas", "--out", tmp_path / "schemas") == 0
+    assert contents(tmp_path / "schemas") == contents(Path(__file__).parents[3] / "docs/schemas")
+    run = make("react")
+    for name in ("config.json", "outcomes.jsonl", "scores.json", "attribution.jsonl"):
+        validator = Draft202012Validator(json.loads((tmp_path / f"schemas/{name}.schema.json").read_text()))
+        for row in rows(run / name) if name.endswith("l") else [json.loads((run / name).read_text())]:
+            validator.validate(row)
+            assert not validator.is_valid({**row, next(iter(validator.schema["required"])): [None]})
+
+
 def test_without_mlflow_one_line_says_what_to_install(make, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     assert called(export, make("multihop"), "--to", "mlflow", "--out", "sqlite:///x.db") == 2
@@ -329,7 +342,9 @@ def test_some_queries_can_be_asked_for(make, exported, tmp_path, capsys):
 def test_the_list_names_every_format_and_a_wrong_one_is_answered_with_the_nearest(capsys):
     assert called(export, "--to", "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
-    assert list(listed) == ["trec", "atif", "openinference", "hub", "mlflow", "otlp"] and all(listed.values())
+    assert list(listed) == ["trec", "atif", "openinference", "hub", "schemas", "mlflow", "otlp"] and all(
+        listed.values()
+    )
     assert called(export, "run", "--to", "treck", "--out", "x") == 2 and "'trec'" in capsys.readouterr().err
 
 
