@@ -1,7 +1,8 @@
 """ATIF, the Agent Trajectory Interchange Format (Harbor's RFC 0001), written in version 1.7 and read from 1.0 on.
 
-Written: the query as the user's step, then a step of the agent's for each step of the session, with a tool call and the
-observation linked to it. The model's answers are its message; what was sent is in `extra.calls`, where that is kept.
+Written: the instructions of its model calls as the system's steps, the query as the user's, then a step of the agent's
+for each step of the session, with a call of one of `agent.tool_definitions` and the observation linked to it. The
+model's answers are its message; what was sent is in `extra.calls`. Prompts and answers are there where they are kept.
 Rankings and judgements are in `extra`: `doc_ids`, `shown`, `lengths` (characters) and `gold` (document -> grade) of an
 observation; the ranking, the metrics and the lost documents at the root. Left out: texts of documents but in prompts.
 
@@ -30,7 +31,18 @@ from tools.text import message_text
 
 VERSION = "ATIF-v1.7"
 _OURS = ("judge", "select", "drop", "rank")
-_CALLS = ("search", "read", *_OURS)  # steps of other kinds are messages
+_TEXT = {"type": "string"}
+_DOC_IDS = {"doc_ids": {"type": "array", "items": _TEXT}}
+_SEARCHED = {"query": _TEXT, "k": {"type": "integer"}, "retriever": _TEXT, "instruction": _TEXT}
+# Steps that are written as calls, with their arguments; steps of other kinds are messages.
+_CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "search": ("Return the k documents that best match the query, best first.", _SEARCHED),
+    "read": ("Return the text of a document.", {"doc_id": _TEXT}),
+    "judge": ("Return the texts of documents, to be judged together.", _DOC_IDS),
+    "select": ("Keep documents.", _DOC_IDS),
+    "drop": ("Pass over documents that were shown.", _DOC_IDS),
+    "rank": ("Put documents in order, best first.", _DOC_IDS),
+}
 _SEARCH, _READ = re.compile("search|retriev", re.I), re.compile("read|open|fetch|get_?doc", re.I)
 _IDS = ("doc_id", "docid", "document_id", "id", "_id")
 
@@ -43,6 +55,7 @@ def write(source: Source, folder: Path) -> list[str]:
         "name": config["program"],
         "version": str(config.get("code") or "unknown"),
         **({"model_name": source.model} if source.model else {}),
+        "tool_definitions": [_define(name, *about) for name, about in _CALLS.items()],
         "extra": {
             **{key: config[key]["name"] for key in ("retriever", "lm")},
             "parameters": config["parameters"],
@@ -57,10 +70,18 @@ def write(source: Source, folder: Path) -> list[str]:
     return source.notes
 
 
+def _define(name: str, description: str, properties: dict[str, Any]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": [next(iter(properties))]}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
 def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[str, Any]:
     config, outcome = source.run.config, one.outcome
-    steps = [{"source": "user", "message": one.text}]
-    steps += [_write_step(number, step, one, source) for number, step in enumerate(one.steps)]
+    taken = [_write_step(number, step, one, source) for number, step in enumerate(one.steps)]
+    sent = (message for step in taken for call in step["extra"].get("calls", ()) for message in call["messages"])
+    instructions = dict.fromkeys(message_text(message) for message in sent if message["role"] == "system")
+    steps = [{"source": "system", "message": text} for text in instructions]
+    steps += [{"source": "user", "message": one.text}, *taken]
     return {
         "schema_version": VERSION,
         "session_id": source.run.path.name,

@@ -12,6 +12,7 @@ import pytest
 import pytrec_eval
 from conftest import lines
 from foreign_runs import world
+from jsonschema import Draft202012Validator
 from otlp_receiver import receiving
 from run_folders import run_in, unsealed
 
@@ -118,6 +119,9 @@ def test_trajectories_are_valid_atif_and_say_what_happened(program, make, export
             (result,) = step.observation.results
             assert result.source_call_id == step.tool_calls[0].tool_call_id
             assert result.extra["gold"].keys() == judged[query_id]["grades"].keys() & set(search["doc_ids"])
+        defined = {one["function"]["name"]: one["function"]["parameters"] for one in made.agent.tool_definitions}
+        for call in (call for step in made.steps for call in step.tool_calls or ()):
+            Draft202012Validator(defined[call.function_name] | {"additionalProperties": False}).validate(call.arguments)
         calls = sum(step.llm_call_count for step in made.steps[1:])
         assert calls == outcome["usage"]["calls"] or program == "tournament"
         assert made.final_metrics.total_prompt_tokens == outcome["usage"]["input_tokens"]
@@ -209,7 +213,11 @@ def test_what_was_sent_goes_along_where_it_is_kept_and_wanted(run, server, expor
     capsys.readouterr()
     (row,) = rows(exported(path, "atif", place="with") / "trajectories.jsonl")
     assert "--no-prompts leaves them out" in capsys.readouterr().err
-    Trajectory.model_validate(row)
+    steps = Trajectory.model_validate(row).steps
+    assert [(one.source, one.message) for one in steps if one.source != "agent"] == [
+        ("system", sent[0][0]["content"]),
+        ("user", row["steps"][1]["message"]),
+    ]
     told = [call for step in row["steps"] for call in step.get("extra", {}).get("calls", ())]
     assert [call["messages"] for call in told + row["extra"].get("calls", [])] == sent
     spans = spans_of(rows(exported(path, "openinference", place="spans") / "spans.jsonl")[0])
@@ -270,8 +278,6 @@ def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, e
 
 
 def test_the_schemas_in_the_docs_are_those_of_the_forms_and_a_run_is_valid_under_them(make, tmp_path):
-    from jsonschema import Draft202012Validator
-
     assert called(export, "--to", "schemas", "--out", tmp_path / "schemas") == 0
     assert contents(tmp_path / "schemas") == contents(Path(__file__).parents[3] / "docs/schemas")
     run = make("react")
