@@ -11,12 +11,12 @@ Left out: who may open which query, and where outcomes go (evals/serving/host.py
 
 import inspect
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, NamedTuple
 
-from environments.base import Environment
 from evals.measuring.metrics import check_metric, compute, is_pairwise, ranking_of
 from evals.measuring.traces import submit_so_far
 from programs.desk import Desk, as_json
@@ -30,6 +30,8 @@ TOOLS = ("search", "read", "select", "note", "submit")
 POTENTIALS = ("surfaced", "read", "selected")  # of which documents the recall shapes a reward
 LONGEST_QUERY = 10_000  # characters
 LONGEST_NOTE = 100_000
+_TYPES: dict[Any, dict[str, Any]] = {str: {"type": "string"}, int: {"type": "integer"}}  # as JSON Schema has them
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 
 
 class Observation(NamedTuple):
@@ -69,13 +71,13 @@ class World:
     """What the episodes of a task share. `open` starts one; a subclass may say which, and keep what comes of it."""
 
     toolbox: Toolbox
-    environment: Environment
+    environment: Any  # an Environment; None where others keep it, and queries are given one by one
     depth: int  # documents of a ranking
     reward: Reward | None = None  # None: every reward is 0, and nothing tells how good an answer was
     queries: dict[str, Query] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.queries = {query.query_id: query for query in self.environment.queries}
+        self.queries = {query.query_id: query for query in self.environment.queries} if self.environment else {}
         if self.reward and is_pairwise(self.reward.metric or self.environment.metric):
             raise UsageError(f"{self.environment.metric} compares two queries, so it is no reward; name a --reward")
         if self.reward and not self.steps_rewarded and not self.reward.allow_test:
@@ -120,9 +122,11 @@ class Episode:
         session.enter(before)
         self._lock = RLock()
         self.given = 0.0  # the sum of the rewards so far
-        judgements = world.environment.judgements[world.environment.headline]
-        self._unit_of: Callable[[str], str] = judgements.unit_of or str
-        self._relevant = judgements.recalled(query.query_id).keys() if world.reward else frozenset[str]()
+        self._unit_of: Callable[[str], str] = str
+        if world.reward:
+            judgements = world.environment.judgements[world.environment.headline]
+            self._unit_of = judgements.unit_of or str
+            self._relevant = judgements.recalled(query.query_id).keys()
 
     @property
     def seconds(self) -> float:
@@ -132,6 +136,16 @@ class Episode:
     def task(self) -> dict[str, str]:
         """Return what an agent is told before it begins."""
         return told(self.query)
+
+    def state(self) -> dict[str, Any]:
+        """Return what was done so far, and what the limits leave; None is no limit."""
+        with self._lock:
+            steps, limits = self.desk.session.trace.steps, self.desk.session.limits
+            done = [{"tool": one.tool, "argument": one.argument, "doc_ids": list(one.doc_ids)} for one in steps]
+            used = Counter[str](one.tool for one in steps if not one.refused)
+            most = {"searches": (limits.searches, "search"), "reads": (limits.reads, "read")}
+            left = {name: None if many is None else many - used[tool] for name, (many, tool) in most.items()}
+            return {**self.task(), "over": self.over, "selected": [*self.desk.selected], "left": left, "steps": done}
 
     def act(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
         """Do one thing. A refusal is seen, and no error; provider faults are raised, as FAULTS or DSPy's LM errors."""
@@ -251,6 +265,23 @@ def told(query: Query) -> dict[str, str]:
 def parameters(tool: str) -> dict[str, inspect.Parameter]:
     """Return what a tool takes, by name."""
     return {name: one for name, one in inspect.signature(getattr(Episode, tool)).parameters.items() if name != "self"}
+
+
+def describe(tool: str) -> dict[str, Any]:
+    """Return the name, the description and the JSON Schema of the parameters of a tool."""
+    said, _, listed = (inspect.getdoc(getattr(Episode, tool)) or "").partition("\n\nArgs:\n")
+    about = dict(line.strip().split(": ", 1) for line in listed.splitlines())
+    fields = {}
+    for name, one in parameters(tool).items():
+        fields[name] = {**_TYPES.get(one.annotation, _IDS), "description": about[name]}
+        if one.default not in (None, one.empty):
+            fields[name]["default"] = one.default
+    required = [name for name, one in parameters(tool).items() if one.default is one.empty]
+    return {
+        "name": tool,
+        "description": said,
+        "parameters": {"type": "object", "properties": fields, "required": required},
+    }
 
 
 def _checked(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """A door of a run, opened for agents outside, and what is printed when all of its queries are answered."""
 
+from collections.abc import Callable
+from functools import partial
+
 from evals.running.evaluation import Result
 from evals.running.request import Request
 from evals.running.watch import report
@@ -13,9 +16,15 @@ __all__ = ["Reward", "open_door"]
 
 
 def open_door(door: str, request: Request, place: Place, reward: Reward | None, *, repeat: bool) -> Result:
-    """Serve the queries of a request by the door ("module:function"); print its scores where stdout is free."""
-    through = pick("door", door, {door: door})
-    result = serve(request, lambda host: through(host, place), reward=reward, repeat=repeat, report=report)
+    """Serve the queries of a request by the door ("module:function"); print its scores where stdout is free.
+
+    What the door returns, if anything, is called at the end: it lets clients go that have come for more queries.
+    """
+    through, ends = pick("door", door, {door: door}), list[Callable[[], None] | None]()
+    serve_it = partial(serve, request, reward=reward, repeat=repeat, report=report)
+    result = serve_it(lambda host: ends.append(through(host, place)))
     if place.transport != "stdio":  # whose protocol has stdout
         show_scores(result.json())
+    for end in filter(None, ends):
+        end()
     return result

@@ -52,13 +52,18 @@ class Guard:
             return HTTPStatus.MISDIRECTED_REQUEST, "this Host is not ours"
         if origin and urlsplit(origin).netloc != host:
             return HTTPStatus.FORBIDDEN, "requests from other sites are refused"
-        if not self._admits(headers.get("authorization", "").removeprefix("Bearer ")):
+        if not self._admits(token_of(headers)):
             return HTTPStatus.UNAUTHORIZED, "the token is missing or wrong; send Authorization: Bearer TOKEN"
         if "transfer-encoding" in headers:
             return HTTPStatus.LENGTH_REQUIRED, "send a Content-Length"
         if int(headers.get("content-length", 0)) > MOST_BYTES:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {MOST_BYTES:,} bytes"
         return None
+
+
+def token_of(headers: Headers) -> str:
+    """Return the token that a request shows, or ""."""
+    return headers.get("authorization", "").removeprefix("Bearer ")
 
 
 class WebServer:
