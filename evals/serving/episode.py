@@ -87,7 +87,7 @@ class World:
     @property
     def steps_rewarded(self) -> bool:
         """Whether each step may be rewarded; elsewhere the last one has it all."""
-        return self.environment.split == "dev"
+        return bool(self.environment.split == "dev")
 
     def open(self, query_id: str = "") -> "Episode":
         """Start an episode of a query, by default the first. UsageError for a query that there is not."""
@@ -245,7 +245,7 @@ class Episode:
         elif reward.potential:
             worth += self._recall(reward.potential)
         given, self.given = self.given, worth
-        return worth - given
+        return worth - given + 0.0  # which is never -0.0
 
     def _recall(self, potential: str) -> float:
         if potential == "selected":
