@@ -1,7 +1,11 @@
-"""`python -m programs show multihop`: the prompts of a program as a file to edit (programs/prompts.py)."""
+"""`python -m programs show multihop`: the prompts of a program as a file to edit (programs/prompts.py).
+
+`python -m programs draw planner`: the graph of an agent, as Mermaid draws it.
+"""
 
 import argparse
 import json
+from typing import Any
 
 from evals.running.configuration import trial
 from evals.running.request import find_program, parse_parameters
@@ -13,8 +17,8 @@ from tools.options import pair
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m programs", description="The prompts of a program, to edit: evals.run --prompts FILE.")
-    made.add_argument("verb", choices=["show"])
+    made = Parser(prog="python -m programs", description="The prompts of a program, to edit, or its graph.")
+    made.add_argument("verb", choices=["show", "draw"], help="prompts for evals.run --prompts FILE; a graph as Mermaid")
     made.add_argument("program", metavar="NAME", help="as evals.run takes it")
     made.add_argument("-P", dest="parameters", action="append", default=[], type=pair, metavar="NAME=VALUE")
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -22,9 +26,16 @@ def parser() -> Parser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print the prompts."""
+    """Print the prompts, or the graph."""
     constructor = find_program(arguments.program)
     program = trial(constructor, parse_parameters(arguments.program, constructor, dict(arguments.parameters)))
+    if arguments.verb == "draw":
+        graph: Any = getattr(program, "graph", getattr(program, "inner", None))
+        if not hasattr(graph, "get_graph"):
+            raise UsageError(f"{arguments.program} is no LangGraph graph, and has none in `graph`")
+        drawn = graph.get_graph().draw_mermaid()
+        put_out(json.dumps({"mermaid": drawn}) + "\n" if arguments.json else drawn)
+        return 0
     if not (prompts := describe(program)):
         raise UsageError(f"{arguments.program} has no predictor of DSPy's, so no prompt that a file could set")
     put_out(json.dumps(prompts) + "\n" if arguments.json else write_toml(program))

@@ -1,5 +1,6 @@
 """What every program has, and what it says of itself; agents are programs, too."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, dataclass_transform
@@ -56,6 +57,11 @@ class Program(dspy.Module):
         return await dspy.asyncify(self)(*args, **named)  # type: ignore[no-any-return]
 
     aforward = acall
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
+        """Return what `save` writes: a labelled demonstration has its Query, which DSPy cannot write."""
+        state = super().dump_state(json_mode)
+        return json.loads(json.dumps(state, default=str)) if json_mode else state  # type: ignore[no-any-return]
 
     @property
     def unanswerable(self) -> list[str]:
