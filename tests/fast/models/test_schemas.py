@@ -116,8 +116,8 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
         assert text.get("maxLength") == (500 if finish == "length" else 3000)
 
 
-@pytest.mark.parametrize("program", ["rank", "decompose", "subtask"])
-def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(program, run, server, monkeypatch):
+@pytest.mark.parametrize("words", [("rank",), ("decompose",), ("subtask", "-P", "pool=5", "-P", "ties=bm25")])
+def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(words, run, server, monkeypatch):
     def least(path, body):
         schema = body["response_format"]["json_schema"]["schema"]
         empty = {name: [] for name, one in schema["properties"].items() if "items" in one and not one.get("minItems")}
@@ -125,5 +125,5 @@ def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(program, 
 
     server.reply = least
     monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
-    result = run("--program", program, *TASK, "--lm", server.spec)
+    result = run("--program", *words, *TASK, "--lm", server.spec)
     assert result.code == 0 and result.json["usage"]["repairs"] == 0, result.err
