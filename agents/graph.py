@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import dspy
@@ -53,14 +54,11 @@ class Work:
     query: Query
     snapshot: dict[str, Any] | None = None  # of a session to go on from
     start: ClassVar[Any]  # the state that the graph begins with
+    ranking: ClassVar[Any]  # what a state has found, best first
 
     def __post_init__(self) -> None:
         self.session: Session = self.program.toolbox.open(self.query, self.snapshot)
         self.about = {"objective": self.query.objective, "description": self.query.text}
-
-    def ranking(self, state: Any) -> list[str]:
-        """Return what a state of the graph has found, best first."""
-        raise NotImplementedError
 
     def submit(self, state: Any) -> Submission:
         """End the session with what the last state of the graph has found."""
@@ -93,7 +91,7 @@ def connect(state: Any, nodes: Mapping[Callable[..., Any], Following], context: 
     """
     graph = StateGraph(state, context_schema=context)
     for node, following in nodes.items():
-        graph.add_node(node.__name__, _of_context(node) if context else node)
+        graph.add_node(node.__name__, partial(_work, node) if context else node)
         if isinstance(following, str):
             graph.add_edge(node.__name__, following)
         else:
@@ -102,11 +100,8 @@ def connect(state: Any, nodes: Mapping[Callable[..., Any], Following], context: 
     return graph.compile()
 
 
-def _of_context(method: Callable[..., Any]) -> Callable[..., Any]:
-    def node(state: Any, runtime: Runtime[Any]) -> Any:
-        if runtime.context is None:
-            raise UsageError("the graph has no session: give context=agent.begin(query)")
-        with offline.follow(runtime.context.program.offline):
-            return method(runtime.context, state)
-
-    return node
+def _work(method: Callable[..., Any], state: Any, runtime: Runtime[Any]) -> Any:
+    if runtime.context is None:
+        raise UsageError("the graph has no session: give context=agent.begin(query)")
+    with offline.follow(runtime.context.program.offline):
+        return method(runtime.context, state)

@@ -45,11 +45,10 @@ class _Work(Work):
         return state["ranking"]
 
     def hop(self, state: _State) -> dict[str, Any]:
-        program = self.program
         self.session.hop = number = state["hop"] + 1
         found = Found(**deepcopy(state["found"]))  # a node must not change the state that it was given
-        left = program.hops - number
-        why = program.reader.hop(self.session, self.query, found, program.per_hop, hops_left=left)
+        left = self.program.hops - number
+        why = self.program.reader.hop(self.session, self.query, found, self.program.per_hop, hops_left=left)
         why = why or ("" if left else "steps")
         return {"found": asdict(found), "hop": number, "why": why, "session": self.session.snapshot()}
 

@@ -167,14 +167,13 @@ class _Work(Work):
         return grades
 
 
-def _after_verifying(state: _State) -> str:
-    return END if state["why"] else "learn" if state["sure"] else "reformulate"
-
-
 _NEXT: dict[Any, Any] = {
     _Work.reformulate: "search",
     _Work.search: (lambda state: "verify" if state["picked"] else END, ["verify", END]),
-    _Work.verify: (_after_verifying, ["learn", "reformulate", END]),
+    _Work.verify: (
+        lambda state: END if state["why"] else "learn" if state["sure"] else "reformulate",
+        ["learn", "reformulate", END],
+    ),
     _Work.learn: "reformulate",
 }
 graph = connect(_State, _NEXT, _Work)

@@ -1,8 +1,7 @@
 """The nouns that every package shares. A run's `outcomes.jsonl` is made of these: this is its reference, too."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, cast
 
 
@@ -128,25 +127,16 @@ class Submission:
 
     def __new__(cls, *_: Any, **__: Any) -> "Submission":
         """Make a dspy.Prediction."""
-        return object.__new__(_prediction())
+        import dspy  # takes long, and --help of commands reads this file
+
+        made = globals().get("_made") or type("Submission", (Submission, dspy.Prediction), {})
+        return cast(Submission, object.__new__(globals().setdefault("_made", made)))  # one class for all threads
 
     def __post_init__(self) -> None:
         super().__init__(**vars(self))  # of dspy.Prediction, for which fields are keys as well
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Submission, tuple(getattr(self, one.name) for one in fields(self))
-
-    def copy(self, **changes: Any) -> "Submission":
-        """Return a copy with other values in some fields."""
-        return replace(self, **changes)
-
-
-@cache
-def _prediction() -> type[Submission]:
-    import dspy  # takes long, and --help of commands reads this file
-
-    made = type("Submission", (Submission, dspy.Prediction), {})
-    return cast(type[Submission], globals().setdefault("_made", made))  # one class, whichever thread is first
 
 
 def step_json(step: Step) -> dict[str, Any]:
