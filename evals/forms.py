@@ -1,12 +1,27 @@
 """The forms of a run folder's files (docs/decisions/run-folder.md), as tools/forms.py checks them."""
 
+import json
+from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from evals.measuring.traces import Fate
+from tools import forms
 from tools.forms import Amount, Count, Number, TraceForm, UsageForm, read, read_file  # noqa: F401  # for folder.py
+from tools.names import pick
+
+SCHEMAS = {  # file -> its form, or that of its lines
+    "config.json": "evals.forms:ConfigForm",
+    "outcomes.jsonl": "evals.forms:OutcomeForm",
+    "trace": "tools.forms:TraceForm",
+    "scores.json": "evals.forms:ScoresForm",
+    "attribution.jsonl": "evals.forms:JudgedForm",
+    "compiled.json": "programs.compiled:Compiled",
+    "cassette.jsonl": "tools.models.kept:CassetteLine",
+    "trajectories.jsonl": "evals.formats.importing:Line",
+}
 
 
 class _Asked(TypedDict):
@@ -160,3 +175,11 @@ class JudgedForm(TypedDict):
     grades: dict[str, Number]
     relevant: list[_Relevant]
     units: NotRequired[dict[str, str]]
+
+
+def write_schemas(source: object, folder: Path) -> list[str]:
+    """JSON Schemas of run folders, compiled programs and cassettes; those of .jsonl are of a line. Without a RUN."""
+    for name in SCHEMAS:
+        schema = forms.schema(pick("form", name, SCHEMAS)) | {"title": name}
+        (folder / f"{name}.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+    return []

@@ -83,9 +83,8 @@ def count_unbooked(to: str) -> None:
             payer.note(said)
 
 
-# Where one of these variables is set, or one of these modules loaded, searches make spans: tools/spans.py
+# Where one is set, searches make spans, as where OpenTelemetry's SDK is loaded, which MLflow does: tools/spans.py
 _SENDING = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_TRACING = ("mlflow", "opentelemetry.sdk.trace")
 _World = tuple[Mapping[str, Document], "Mapping[str, Retriever]", Limits, Callable[[], float]]  # of a toolbox
 
 
@@ -112,7 +111,7 @@ class Toolbox(Shared):
         """`others` are retrievers that a search may name; `checkpoints` is a folder for what an agent keeps on disk."""
         self.checkpoints = checkpoints
         self._world: _World = documents, {"": retriever, **(others or {})}, limits or Limits(), clock
-        if any(os.environ.get(name) for name in _SENDING):
+        if any(map(os.environ.get, _SENDING)):
             import_module("tools.spans").start()
 
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
@@ -125,9 +124,8 @@ class Toolbox(Shared):
                 other = f"a session was opened for query {query.query_id!r}, and {answered.query_id!r} is asked"
                 raise ValueError(f"{other}; open it with the query that the program was given")
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
-        watched = any(name in sys.modules for name in _TRACING)
-        kind: type[Session] = import_module("tools.spans").WatchedSession if watched else Session
-        session = kind(query, self._world, snapshot or {})
+        kind = import_module("tools.spans").WatchedSession if "opentelemetry.sdk.trace" in sys.modules else Session
+        session: Session = kind(query, self._world, snapshot or {})
         enter(session)
         return session
 

@@ -6,11 +6,11 @@ else OpenTelemetry's. Attributes are named as in OpenInference. Left out: spans 
 are made by autolog, or by OpenInference's instrumentation of DSPy.
 """
 
+import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache, partial, wraps
 from importlib import import_module
 from typing import Any
 
@@ -46,43 +46,40 @@ def start() -> None:
         of_programs.instrument()
 
 
+def _watched(kind: str, method: Any, describe: Callable[[Any], tuple[dict[str, Any], Any]]) -> Any:
+    """Have a method make a span of each call; of what it returns, `describe` makes attributes, and MLflow's output."""
+    parameters = inspect.signature(method)
+
+    @wraps(method)
+    def call(*words: Any, **named: Any) -> Any:
+        _, asked, *_ = parameters.bind(*words, **named).arguments.values()
+        mlflow: Any = sys.modules.get("mlflow")
+        live = mlflow and mlflow.get_current_active_span()
+        begin: Any = partial(mlflow.start_span, span_type=kind) if live else _TRACER.start_as_current_span
+        about = {"openinference.span.kind": kind, "input.value": encodable([asked])[0]}
+        with begin(method.__name__, attributes=about) as span:
+            found = method(*words, **named)
+            attributes, output = describe(found)
+            texts = {key: encodable([value])[0] for key, value in attributes.items() if isinstance(value, str)}
+            span.set_attributes(attributes | texts)
+            if live:
+                span.set_inputs(asked)
+                span.set_outputs(output)
+        return found
+
+    return call
+
+
+def _describe_documents(found: list[Snippet]) -> tuple[dict[str, Any], Any]:
+    attributes = dict[str, Any]()
+    for place, one in enumerate(found):
+        about = {"id": one.doc_id, "content": one.text, "score": one.score}
+        attributes |= {f"retrieval.documents.{place}.document.{name}": value for name, value in about.items()}
+    return attributes, [{"id": one.doc_id, "page_content": one.text, "metadata": {"score": one.score}} for one in found]
+
+
 class WatchedSession(Session):
     """A session that makes a span of each search and each reading."""
 
-    def search(self, text: str, k: int = 10, **options: Any) -> list[Snippet]:
-        """Search as any session does."""
-        with _spanning("search", "RETRIEVER", text) as tell:
-            found, told = super().search(text, k, **options), dict[str, Any]()
-            for place, one in enumerate(found):
-                about = {"id": one.doc_id, "content": one.text, "score": one.score}
-                told |= {f"retrieval.documents.{place}.document.{name}": value for name, value in about.items()}
-            form = [{"id": one.doc_id, "page_content": one.text, "metadata": {"score": one.score}} for one in found]
-            tell(told, form)
-        return found
-
-    def read(self, doc_id: str, chars: int | None = None, **options: Any) -> str:
-        """Read as any session does."""
-        with _spanning("read", "TOOL", doc_id) as tell:
-            text = super().read(doc_id, chars, **options)
-            tell({"tool.name": "read", "output.value": text}, text)
-        return text
-
-
-@contextmanager
-def _spanning(name: str, kind: str, asked: str) -> Iterator[Callable[[dict[str, Any], Any], None]]:
-    """Make a span of the block; what it yields takes the attributes, and the output in the form that MLflow shows."""
-
-    def tell(attributes: dict[str, Any], output: Any) -> None:
-        texts = {key: encodable([value])[0] for key, value in attributes.items() if isinstance(value, str)}
-        span.set_attributes(attributes | texts)
-        if live:
-            span.set_outputs(output)
-
-    mlflow: Any = sys.modules.get("mlflow")
-    live = mlflow and mlflow.get_current_active_span()
-    about = {"openinference.span.kind": kind, "input.value": encodable([asked])[0]}
-    begin: Callable[..., Any] = partial(mlflow.start_span, span_type=kind) if live else _TRACER.start_as_current_span
-    with begin(name, attributes=about) as span:
-        if live:
-            span.set_inputs(asked)
-        yield tell
+    search = _watched("RETRIEVER", Session.search, _describe_documents)
+    read = _watched("TOOL", Session.read, lambda text: ({"tool.name": "read", "output.value": text}, text))

@@ -31,12 +31,14 @@ from tools.text import message_text
 
 VERSION = "ATIF-v1.7"
 _OURS = ("judge", "select", "drop", "rank")
-_TEXT = {"type": "string"}
+_TEXT: dict[str, Any] = {"type": "string"}
 _DOC_IDS = {"doc_ids": {"type": "array", "items": _TEXT}}
-_SEARCHED = {"query": _TEXT, "k": {"type": "integer"}, "retriever": _TEXT, "instruction": _TEXT}
 # Steps that are written as calls, with their arguments; steps of other kinds are messages.
-_CALLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "search": ("Return the k documents that best match the query, best first.", _SEARCHED),
+_CALLS = {
+    "search": (
+        "Return the best k documents.",
+        {"query": _TEXT, "k": {"type": "integer"}, "retriever": _TEXT, "instruction": _TEXT},
+    ),
     "read": ("Return the text of a document.", {"doc_id": _TEXT}),
     "judge": ("Return the texts of documents, to be judged together.", _DOC_IDS),
     "select": ("Keep documents.", _DOC_IDS),

@@ -15,7 +15,6 @@ Ids are digests of run, query and place. A run records no time of day: a trace e
 written. Left out: texts of documents but in prompts, and retrievers' scores.
 """
 
-import logging
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -57,28 +56,16 @@ def post(source: Source, address: str, *, force: bool) -> list[str]:
         sender = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")  # an extra
     except ImportError as error:
         raise UsageError(f"--to otlp needs {error.name}, which is missing: pip install 'sextant[otlp]'") from None
-    said, count = list[str](), 0  # what was answered, or why nothing was
-
-    def hear(record: logging.LogRecord) -> bool:
-        said.append(record.getMessage())
-        return False
-
-    session, logger = import_module("requests").Session(), logging.getLogger(sender.__name__)
-    session.hooks["response"].append(lambda answer, **_: said.append(f"{answer.status_code} {answer.reason}"))
     place = address if address.endswith("/traces") else f"{address.rstrip('/')}/v1/traces"
+    answers, session = list[str](), import_module("requests").Session()
+    session.hooks["response"].append(lambda answer, **_: answers.append(f"{answer.status_code} {answer.reason}"))
     exporter = sender.OTLPSpanExporter(place, session=session)
-    logger.addFilter(hear)
-    try:
-        for one in source:
-            said.clear()
-            exporter.export(spans := make_spans(one, source))
-            if not said[-1].startswith("2"):  # the exporter takes a redirect, which it does not follow, for a success
-                raise DataError(f"{place} does not take spans ({'; '.join(said[-2:])}); mend that, and post again")
-            count += len(spans)
-    finally:
-        logger.removeFilter(hear)
-        exporter.shutdown()
-    return [f"{count} spans of {len(source.query_ids)} queries", *source.notes]
+    for one in source:
+        answers.append("it does not answer")
+        exporter.export(make_spans(one, source))
+        if not answers[-1].startswith("2"):  # the exporter takes a redirect, which it does not follow, for a success
+            raise DataError(f"{place} does not take spans: {answers[-1]}; mend --out or the server, and post again")
+    return source.notes
 
 
 def make_spans(one: Answered, source: Source) -> list[ReadableSpan]:
@@ -109,12 +96,11 @@ def make_spans(one: Answered, source: Source) -> list[ReadableSpan]:
 
 class _Trace:
     def __init__(self, one: Answered, source: Source, seconds: float) -> None:
-        name = f"{source.run.path.name}\0{one.query_id}"
+        name, error = f"{source.run.path.name}\0{one.query_id}", one.outcome["error"]
         self._digest = sha256(name.encode("utf-8", "surrogatepass"))
         self._began = (source.run.path / "outcomes.jsonl").stat().st_mtime_ns - round(seconds * 1e9)
         about = {"service.name": "sextant", "openinference.project.name": source.run.config["task"]}
         self._common: dict[str, Any] = {"resource": Resource(about), "instrumentation_scope": _SCOPE}
-        error = one.outcome["error"]
         self._status = Status() if error is None else Status(StatusCode.ERROR, *encodable([error]))  # of the first
         self.spans: list[ReadableSpan] = []
 
@@ -127,8 +113,8 @@ class _Trace:
         context = SpanContext(int(self._digest.hexdigest()[:32], 16), int(place.hexdigest()[:16], 16), is_remote=False)
         texts = {key: encodable([value])[0] for key, value in told.items() if isinstance(value, str)}
         made = self._common | {"attributes": {"openinference.span.kind": kind, **told, **texts}}
-        made |= {"status": Status() if parent else self._status}
-        made |= {f"{end}_time": self._began + round(at * 1e9) for end, at in zip(("start", "end"), during, strict=True)}
+        made["status"] = Status() if parent else self._status
+        made["start_time"], made["end_time"] = (self._began + round(point * 1e9) for point in during)
         self.spans.append(ReadableSpan(name, context, parent, **made))
         return context
 

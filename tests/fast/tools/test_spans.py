@@ -1,6 +1,4 @@
-"""Searches and readings are spans where somebody traces, and cost nothing elsewhere."""
-
-import sys
+"""Searches and readings are spans where somebody traces."""
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -11,7 +9,7 @@ from tools import spans
 from tools.errors import DocumentNotFound
 from tools.records import Query
 from tools.retrievers import build
-from tools.session import Session, Toolbox
+from tools.session import Toolbox
 
 
 def test_a_search_is_a_retriever_span_with_its_documents_inside_the_trace(corpus, monkeypatch):
@@ -34,10 +32,3 @@ def test_a_search_is_a_retriever_span_with_its_documents_inside_the_trace(corpus
     about = {"openinference.span.kind": "TOOL", "input.value": found[0].doc_id}
     assert dict(read.attributes) == about | {"tool.name": "read", "output.value": text}
     assert not refused.status.is_ok and "invented" in refused.status.description
-    assert [step.tool for step in session.trace.steps] == ["search", "read", "read"], "the trace of a run is the same"
-
-
-def test_where_nobody_traces_a_session_is_the_plain_one(corpus, monkeypatch):
-    for name in ("mlflow", "opentelemetry.sdk.trace"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    assert type(Toolbox(corpus, build("bm25", corpus)).open(Query("q1", "x"))) is Session
