@@ -145,7 +145,8 @@ def _try(name: str, spec: str, runs: Path, arguments: argparse.Namespace) -> lis
         say(f"{system} on {name or spec}")
         rows.append(run(system, spec, runs, words))
     put_out(table(rows))
-    broken = [f"{row.system}: {one}" for row in rows for one in problems(row, arguments.max_tokens)]
+    margin = 1.2 if name == "litellm" else 1.0  # it counts the tokens of a stream by another tokenizer than the model's
+    broken = [f"{row.system}: {one}" for row in rows for one in problems(row, arguments.max_tokens * margin)]
     if counts:
         theirs = _count(spec) - before
         ours = Counter({key: sum(row.found["ledger"][key] for row in rows) for key in theirs})
@@ -177,7 +178,7 @@ def run(system: str, spec: str, runs: Path, words: Sequence[str] = ()) -> Run:
     return Run(system, problem, result.json(), longest, seconds, finished)
 
 
-def problems(row: Run, limit: int) -> list[str]:
+def problems(row: Run, limit: float) -> list[str]:
     """Return what a run breaks of what is believed."""
     broken = [row.problem] * bool(row.problem)
     broken += [f"an answer has {row.longest} tokens"] * (row.longest > limit)
