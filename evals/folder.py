@@ -55,8 +55,8 @@ def place(runs: Path, config: Config) -> Path:
 
 
 def program_part(program: str) -> str:
-    """Return the name of a program as it stands in a folder's name."""
-    return re.sub(r"[^\w.+-]+", "-", program)
+    """Return the name of a program as it stands in a folder's name, which the system bounds."""
+    return re.sub(r"[^\w.+-]+", "-", program)[:80]
 
 
 def check_place(runs: Path) -> None:

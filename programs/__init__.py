@@ -20,8 +20,9 @@ PROGRAMS = {
     "tournament": "programs.listwise:Tournament",
 }
 
-# What may stand before a colon, as in served:NAME -> the program that is made with the rest of the name.
+# What may stand before a colon, as in served:NAME -> the program that is made; it is `called` the rest.
 SCHEMES = {
+    "command": "programs.command:Command",
     "served": "programs.served:Served",
 }
 

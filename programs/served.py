@@ -1,5 +1,7 @@
 """`served:NAME`: the program of a run whose queries an agent outside answers; python -m evals.serve hands them out."""
 
+from typing import ClassVar
+
 from programs.base import Program
 from tools.errors import UsageError
 from tools.records import Query, Submission
@@ -7,6 +9,8 @@ from tools.records import Query, Submission
 
 class Served(Program):
     """An agent outside, by its name: it searches by way of python -m evals.serve."""
+
+    called: ClassVar[str] = ""  # what follows the colon
 
     def forward(self, query: Query) -> Submission:
         """Refuse: nothing here can answer."""

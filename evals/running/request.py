@@ -158,6 +158,9 @@ def refer(name: str) -> str:
 def find_program(name: str) -> Any:
     """Return the constructor of a program: a class of ours, or made of what a user's name stands for."""
     made = names.pick("program", name if name in SYSTEMS else refer(name), SYSTEMS, names.PROGRAMS)
+    scheme, _, called = name.partition(":")
+    if scheme in SCHEMES:
+        return type(made.__name__, (made,), {"__doc__": made.__doc__, "called": called})
     return made if name in SYSTEMS else import_module("programs.own").adapt(made, name)  # which takes time to import
 
 

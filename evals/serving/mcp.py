@@ -8,11 +8,13 @@ own model has used may come with any call, in its _meta: {"sextant/usage": {"cal
 
 import logging
 import math
+import secrets
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import anyio
@@ -26,14 +28,16 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, ValidationError
 from starlette.datastructures import Headers
 
-from evals.serving.clients import Place
-from evals.serving.episode import TOOLS, Episode, describe
+from evals.serving.clients import Place, configuration
+from evals.serving.episode import TOOLS, Episode, World, describe
 from evals.serving.host import IDLE, MOST, Host
 from evals.serving.web import Guard, WebServer, token_of
 from programs.desk import as_json
 from tools.console import check_interrupts, clean, in_thread
 from tools.errors import SessionRefusal
 from tools.names import describe as describe_error
+from tools.records import Query
+from tools.session import Toolbox
 
 LINGER = 10.0  # seconds that clients have to go when all queries are answered
 SESSIONS = 1000  # of clients, at a time
@@ -103,6 +107,61 @@ class Clients:
         """Take back what a client was at."""
         if there := self._episodes.pop(client, None):
             there.leave()
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """One episode for an agent, and how the agent comes to it."""
+
+    episode: Episode
+    url: str
+    token: str
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What `claude --mcp-config` and .mcp.json have of the server."""
+        return configuration(self.url, self.token)
+
+
+class Guests(Clients):
+    """Agents that were each given an episode, and a token for it."""
+
+    by_session = False
+
+    def __init__(self) -> None:
+        self._episodes = dict[str, Episode]()
+        self._server = Door(self).web(Place("127.0.0.1", 0, ""), admits=lambda token: token in self._episodes)
+
+    @contextmanager
+    def admit(self, toolbox: Toolbox, depth: int, query: Query) -> Iterator[Guest]:
+        """Open an episode of a query, for the time of the block."""
+        token, url = secrets.token_urlsafe(24), f"http://127.0.0.1:{self._server.port}/mcp"
+        self._episodes[token] = Episode(World(toolbox, None, depth), query)
+        try:
+            yield Guest(self._episodes[token], url, token)
+        finally:
+            del self._episodes[token]
+
+    def card(self) -> dict[str, Any]:
+        """Return what an agent may know of the task: here its query says all."""
+        return {}
+
+    def enter(self, client: str) -> Episode:
+        """Return the episode of an agent."""
+        return self.present(client)
+
+    def present(self, client: str) -> Episode:
+        """Return the episode of an agent. SessionRefusal where it is over."""
+        there = self._episodes.get(client)
+        if not there or there.over:
+            raise SessionRefusal("your query is answered, and there is no other")
+        return there
+
+    def leave(self, client: str) -> None:
+        """Do nothing: an agent may come back until its process ends."""
+
+
+open_guests = cache(Guests)  # programs/command.py calls it in one thread at a time
 
 
 class Door:

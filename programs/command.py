@@ -1,0 +1,163 @@
+r"""`command:LINE`: an agent outside, as a process for each query. It searches by MCP, and is given its address.
+
+    python -m evals.run --task congress --split dev --query-timeout 10m \
+        --program 'command:claude -p --mcp-config $SEXTANT_MCP_CONFIG --allowedTools mcp__sextant --output-format json'
+
+The line is split into words as a shell does, and no shell runs it, for texts of queries are data. In its words and its
+environment are $SEXTANT_QUERY, which {query} is as well, $SEXTANT_MCP_URL, $SEXTANT_TOKEN and $SEXTANT_MCP_CONFIG, a
+file as `claude --mcp-config` takes it. On stdin is a prompt. What the agent prints last is kept as a note, and what it
+has used where its last line is JSON that says so, as of `claude --output-format json` and `codex exec --json`.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import dspy
+
+from programs.base import Program
+from tools import session
+from tools.console import AT_END
+from tools.errors import UsageError
+from tools.models.call import DEADLINE, read_report
+from tools.models.spec import hide_keys
+from tools.records import Query, Submission, Usage
+
+PROMPT = """Search with the tools of the MCP server "sextant": take the query with next_query, search and read until you
+have found what it asks for, and hand in the doc_ids with submit, best first. What counts as a find:
+
+{objective}
+
+The query:
+
+{query}
+"""
+KEPT = 20_000  # characters of what an agent prints, from its end
+_LONGEST = 30_000  # characters of a query in an environment, which the system bounds
+_RUNNING = set[int]()  # groups of processes
+_STARTING = threading.Lock()
+
+
+class AgentFailed(Exception):
+    """An agent's process ended with an error, and had done nothing."""
+
+
+class Command(Program):
+    """An agent outside, as a process for each query: the line that starts it follows the colon."""
+
+    called: ClassVar[str] = ""  # what follows the colon
+
+    def __post_init__(self) -> None:
+        try:
+            self.words = shlex.split(self.called)
+        except ValueError as error:
+            raise UsageError(f"command:{self.called} cannot be split into words: {error}") from None
+        if not self.words:
+            raise UsageError("an agent outside has a process of its own; leave --isolated out")
+        if not shutil.which(self.words[0]):
+            raise UsageError(f"there is no command {self.words[0]!r} that could be started")
+
+    def forward(self, query: Query) -> Submission:
+        """Start the agent, and wait until it ends; what it has not submitted by then is made of its trace."""
+        guests = _open_guests()
+        with (
+            guests.admit(self.toolbox, self.depth, query) as guest,
+            TemporaryDirectory(prefix="sextant-agent-") as made,
+        ):
+            desk, folder = guest.episode.desk, Path(made)
+            session.enter(desk.session)
+            code = self._run(query, guest, folder)
+            printed, said = ((folder / name).read_text("utf-8", "replace") for name in ("stdout", "stderr"))
+        _book(desk.session, printed.strip())
+        if kept := f"{printed}\n{said if code else ''}".replace(guest.token, "***").strip():
+            desk.session.note(hide_keys(kept)[-KEPT:])
+        if code is None and not guest.episode.submission:
+            raise dspy.LMTimeoutError("the query's time is up (--query-timeout), and the agent was ended")
+        if code and not any(step.tool != "note" for step in desk.session.trace.steps):
+            last = (said.strip() or "it said nothing").splitlines()[-1]
+            raise AgentFailed(f"{self.words[0]} ended with exit code {code}: {hide_keys(last)[:500]}")
+        guest.episode.cut()
+        session.enter(None)
+        submission: Submission = guest.episode.submission
+        return submission.copy(usage=desk.session.usage)
+
+    def _run(self, query: Query, guest: Any, folder: Path) -> int | None:
+        """Return the exit code of the agent; None where the query's time was up before."""
+        (folder / "mcp.json").write_text(json.dumps(guest.configuration), encoding="utf-8")
+        prompt = PROMPT.format(objective=query.objective, query=query.text)
+        (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
+        given = {"SEXTANT_MCP_URL": guest.url, "SEXTANT_TOKEN": guest.token, "SEXTANT_QUERY": query.text[:_LONGEST]}
+        given["SEXTANT_MCP_CONFIG"] = str(folder / "mcp.json")
+        words = [
+            re.sub(r"\$(SEXTANT_\w+)|\{query\}", lambda found: given.get(found[1] or "SEXTANT_QUERY", found[0]), word)
+            for word in self.words
+        ]
+        with (
+            (folder / "stdin").open("rb") as stdin,
+            (folder / "stdout").open("wb") as stdout,
+            (folder / "stderr").open("wb") as stderr,
+        ):
+            process = subprocess.Popen(
+                words, env=os.environ | given, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+            )
+        _RUNNING.add(process.pid)
+        try:
+            return process.wait(max(0.0, DEADLINE.get() - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            _end(process.pid)
+            process.wait()
+
+
+def _book(opened: session.Session, printed: str) -> None:
+    """Book what an agent says in its last line that it has used; it is unknown where nothing says so."""
+    said: Any = None
+    with suppress(ValueError, RecursionError):
+        said = json.loads(printed.rpartition("\n")[2])
+    said = said if isinstance(said, dict) else {}
+    cost, metered = said.get("total_cost_usd"), read_report(said.get("usage"))
+    usd = float(cost) if isinstance(cost, int | float) and 0 <= cost < float("inf") else None
+    if metered:
+        turns = said.get("num_turns")
+        calls = turns if isinstance(turns, int) and turns > 0 else 1
+        cached = metered.cached_tokens
+        opened.charge(Usage(calls, 0, metered.input_tokens, metered.output_tokens, usd, usd, cached_tokens=cached))
+    elif usd is not None or opened.usage == Usage():
+        opened.charge(Usage(paid_usd=usd, list_usd=usd))
+
+
+def _open_guests() -> Any:
+    """Return the server that all agents of this process come in by."""
+    with _STARTING:
+        try:
+            door: Any = import_module("evals.serving.mcp")  # above us, and not loaded by other runs
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"agents come in over MCP, and {error.name} is missing: pip install 'sextant[mcp]'"
+            ) from None
+        if not AT_END.count(_end_all):
+            AT_END.append(_end_all)
+        return door.open_guests()
+
+
+def _end(group: int) -> None:
+    _RUNNING.discard(group)
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _end_all() -> None:
+    for group in list(_RUNNING):
+        _end(group)
