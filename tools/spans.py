@@ -1,9 +1,8 @@
 """Live spans: each search of a session is a RETRIEVER span with its documents, each reading a TOOL span.
 
 A toolbox loads this where MLflow or OpenTelemetry's SDK is loaded, or where variables ask for spans (tools/session.py).
-A span belongs to the trace that is being made: MLflow's where one of its spans is open, as with mlflow.dspy.autolog(),
-else OpenTelemetry's. Attributes are named as in OpenInference. Left out: spans of programs and of model calls, which
-are made by autolog, or by OpenInference's instrumentation of DSPy.
+A span joins MLflow's trace where one is being made, as with mlflow.dspy.autolog(), else OpenTelemetry's. Attributes are
+OpenInference's. Left out: programs and model calls, whose spans autolog makes, or OpenInference's DSPyInstrumentor.
 """
 
 import inspect
@@ -60,8 +59,7 @@ def _watched(kind: str, method: Any, describe: Callable[[Any], tuple[dict[str, A
         with begin(method.__name__, attributes=about) as span:
             found = method(*words, **named)
             attributes, output = describe(found)
-            texts = {key: encodable([value])[0] for key, value in attributes.items() if isinstance(value, str)}
-            span.set_attributes(attributes | texts)
+            span.set_attributes(attributes)
             if live:
                 span.set_inputs(asked)
                 span.set_outputs(output)
@@ -71,9 +69,9 @@ def _watched(kind: str, method: Any, describe: Callable[[Any], tuple[dict[str, A
 
 
 def _describe_documents(found: list[Snippet]) -> tuple[dict[str, Any], Any]:
-    attributes = dict[str, Any]()
-    for place, one in enumerate(found):
-        about = {"id": one.doc_id, "content": one.text, "score": one.score}
+    attributes, texts = dict[str, Any](), encodable(one.text for one in found)
+    for place, (one, text) in enumerate(zip(found, texts, strict=True)):
+        about = {"id": one.doc_id, "content": text, "score": one.score}
         attributes |= {f"retrieval.documents.{place}.document.{name}": value for name, value in about.items()}
     return attributes, [{"id": one.doc_id, "page_content": one.text, "metadata": {"score": one.score}} for one in found]
 
@@ -82,4 +80,6 @@ class WatchedSession(Session):
     """A session that makes a span of each search and each reading."""
 
     search = _watched("RETRIEVER", Session.search, _describe_documents)
-    read = _watched("TOOL", Session.read, lambda text: ({"tool.name": "read", "output.value": text}, text))
+    read = _watched(
+        "TOOL", Session.read, lambda text: ({"tool.name": "read", "output.value": encodable([text])[0]}, text)
+    )

@@ -32,18 +32,11 @@ from tools.text import message_text
 VERSION = "ATIF-v1.7"
 _OURS = ("judge", "select", "drop", "rank")
 _TEXT: dict[str, Any] = {"type": "string"}
-_DOC_IDS = {"doc_ids": {"type": "array", "items": _TEXT}}
 # Steps that are written as calls, with their arguments; steps of other kinds are messages.
-_CALLS = {
-    "search": (
-        "Return the best k documents.",
-        {"query": _TEXT, "k": {"type": "integer"}, "retriever": _TEXT, "instruction": _TEXT},
-    ),
-    "read": ("Return the text of a document.", {"doc_id": _TEXT}),
-    "judge": ("Return the texts of documents, to be judged together.", _DOC_IDS),
-    "select": ("Keep documents.", _DOC_IDS),
-    "drop": ("Pass over documents that were shown.", _DOC_IDS),
-    "rank": ("Put documents in order, best first.", _DOC_IDS),
+_CALLS: dict[str, dict[str, Any]] = {
+    "search": {"query": _TEXT, "k": {"type": "integer"}, "retriever": _TEXT, "instruction": _TEXT},
+    "read": {"doc_id": _TEXT},
+    **{name: {"doc_ids": {"type": "array", "items": _TEXT}} for name in _OURS},
 }
 _SEARCH, _READ = re.compile("search|retriev", re.I), re.compile("read|open|fetch|get_?doc", re.I)
 _IDS = ("doc_id", "docid", "document_id", "id", "_id")
@@ -53,11 +46,15 @@ def write(source: Source, folder: Path) -> list[str]:
     """Trajectories in ATIF: trajectories.jsonl, and one file a query in queries/."""
     (folder / "queries").mkdir()
     config = source.run.config
+    tools = [
+        {"name": name, "description": f"{name} documents", "parameters": {"type": "object", "properties": given}}
+        for name, given in _CALLS.items()
+    ]
     agent = {
         "name": config["program"],
         "version": str(config.get("code") or "unknown"),
         **({"model_name": source.model} if source.model else {}),
-        "tool_definitions": [_define(name, *about) for name, about in _CALLS.items()],
+        "tool_definitions": [{"type": "function", "function": one} for one in tools],
         "extra": {
             **{key: config[key]["name"] for key in ("retriever", "lm")},
             "parameters": config["parameters"],
@@ -70,11 +67,6 @@ def write(source: Source, folder: Path) -> list[str]:
             lines.write(line)
             (folder / "queries" / f"{name_file(one.query_id)}.json").write_text(line, encoding="utf-8")
     return source.notes
-
-
-def _define(name: str, description: str, properties: dict[str, Any]) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": [next(iter(properties))]}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[str, Any]:
