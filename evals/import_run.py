@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 
 import environments
@@ -15,7 +16,7 @@ def parser() -> Parser:
     """Return the parser of the command line."""
     made = Parser(prog="python -m evals.import_run", description="Make a run of another system's rankings; score it.")
     add = made.add_argument
-    add("run", type=Path, metavar="FILE", help="a TREC run file, plain or gzipped")
+    add("run", type=Path, metavar="FILE", help="a TREC run file, plain or gzipped, or a log of Inspect AI as JSON")
     add("--task", required=True, metavar="TASK", help="a task, e.g. congress or obliq/congress")
     add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
     add("--column", type=pair, action="append", default=[], metavar="NAME=COLUMN", help="as for evals.run")
@@ -33,6 +34,7 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Check, import, score, print; exit code 7 when queries of the run had failed."""
+    from evals.formats import inspect_log  # as below
     from evals.formats.importing import as_name, import_run  # here, as all below, for the sake of --help
     from evals.measuring.scoring import count_looks, record_look  # as above
     from evals.showing.tables import show_scores  # as above
@@ -48,7 +50,12 @@ def command(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         say(f"{environment.task}: {queries(len(environment.queries))}")
     given = {key: getattr(arguments, key) for key in ("runs", "model", "trajectories", "encoded")}
-    path = import_run(arguments.run, environment, name=arguments.name or "", **given)
+    with tempfile.TemporaryDirectory() as folder:
+        file, name = arguments.run, arguments.name or ""
+        if file.suffix in (".json", ".eval"):
+            model, file, given["trajectories"] = inspect_log.unpack(file, Path(folder))
+            given |= {"model": arguments.model or model, "encoded": True}
+        path = import_run(file, environment, name=name, **given)
     config = run_folder.read_config(path)
     record_look(config, path)
     scores = json.loads((path / "scores.json").read_bytes())

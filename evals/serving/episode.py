@@ -290,6 +290,8 @@ def _checked(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         if name not in known:
             raise Fault("wrong type", f"{tool} takes no {name[:60]!r}; it takes {', '.join(known)}")
+        if value is None and known[name].default is None:
+            continue
         kind = str if known[name].annotation is str else int if known[name].annotation is int else list
         texts = kind is not list or (isinstance(value, list) and all(isinstance(one, str) for one in value))
         if not isinstance(value, kind) or isinstance(value, bool) or not texts:

@@ -6,7 +6,6 @@
 Importing this registers them. Left out: AsyncVectorEnv with shared memory, which has no room for texts of any length.
 """
 
-from collections import Counter
 from typing import Any
 
 import gymnasium
@@ -14,7 +13,7 @@ import gymnasium
 import environments
 from evals.serving.episode import World
 from evals.serving.host import Host
-from evals.serving.training import MOST, Turns, open_training
+from evals.serving.training import MOST, Turns, open_training, short_names
 from programs.desk import as_json
 
 
@@ -69,8 +68,5 @@ class SearchEnv(gymnasium.Env[str, str]):
             self._turns.episode.leave()
 
 
-_SHORT = Counter(name.rpartition("/")[2] for name in environments.tasks())
-for _task in environments.tasks():
-    _name = _task.rpartition("/")[2]
-    _id = f"sextant/{_name if _SHORT[_name] == 1 else _task.replace('/', '-')}-v0"
-    gymnasium.register(_id, entry_point=f"{__name__}:SearchEnv", kwargs={"task": _task})
+for _name, _task in short_names(environments.tasks()).items():
+    gymnasium.register(f"sextant/{_name}-v0", entry_point=f"{__name__}:SearchEnv", kwargs={"task": _task})

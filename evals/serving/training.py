@@ -8,6 +8,7 @@ of a run (evals/serving/host.py), whose outcomes are kept: that is how a checkpo
 
 import inspect
 import re
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
@@ -62,6 +63,14 @@ def prompt_rows(world: World, *, described: bool = False) -> list[dict[str, Any]
         {"prompt": [*system, {"role": "user", "content": as_json(told(query))}], "query_id": query_id}
         for query_id, query in world.queries.items()
     ]
+
+
+def short_names(tasks: Sequence[str]) -> dict[str, str]:
+    """Return tasks by what they are registered as: without their suite, where there is no other of that name."""
+    ends = [task.rpartition("/")[2] for task in tasks]
+    return {
+        end if ends.count(end) == 1 else task.replace("/", "-"): task for end, task in zip(ends, tasks, strict=True)
+    }
 
 
 class Turns:

@@ -63,7 +63,7 @@ def test_an_episode_that_is_cut_off_hands_in_what_its_trace_has():
     last = cut.cut()
     assert cut.submission.ranking == (found[3], *found[:3], *found[4:])
     assert cut.submission.trace.steps[-1].argument == "budget"
-    assert last == submitted.act("submit", {}).reward == value(cut, "nDCG@10")
+    assert last == submitted.act("submit", {"doc_ids": None}).reward == value(cut, "nDCG@10")
     assert cut.cut() == 0 and cut.act("search", {"query": "more"}).done
 
 

@@ -1,0 +1,92 @@
+"""Our tasks for Inspect AI: `inspect eval sextant/congress --model ... -T split=dev`.
+
+Each has our tools in the place of a setup step, so that any solver works, a scorer with the metrics of the task, and
+what was handed in, with its trace, in the log: `python -m evals.import_run LOG` makes a run folder of it. The arguments
+(-T) are those of open_training, whose split is dev here, too.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
+from inspect_ai.tool import Tool, ToolDef
+
+import environments
+from evals.measuring.metrics import compute, is_pairwise, ranking_of
+from evals.running.runner import describe_submission
+from evals.serving.episode import TOOLS, Episode, World, told
+from evals.serving.training import MOST, open_training, short_names
+from programs.desk import as_json
+
+_EPISODES = dict[str, Episode]()  # by the identity of a sample that is being answered
+
+
+def _make_tool(state: TaskState, episode: Episode, name: str) -> Tool:
+    @wraps(getattr(episode, name))
+    async def use(**arguments: Any) -> str:
+        seen = episode.act(name, arguments)
+        state.completed = seen.done
+        return seen.text
+
+    return ToolDef(use, name=name).as_tool()
+
+
+@solver
+def open_episode(world: World) -> Solver:
+    """Give each sample the tools of an episode of its own."""
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        _EPISODES[state.uuid] = episode = world.open(str(state.sample_id))
+        state.tools = [_make_tool(state, episode, name) for name in TOOLS]
+        return state
+
+    return solve
+
+
+@scorer(metrics={"*": [mean(), stderr()]})
+def metrics_of_ranking(world: World) -> Scorer:
+    """Score what was handed in, or would have been by then, by every metric of the task."""
+    environment = world.environment
+    names = [name for name in environment.metrics if not is_pairwise(name)]
+
+    async def score(state: TaskState, target: Target) -> Score:
+        episode = _EPISODES[state.uuid]
+        episode.cut()
+        assert episode.submission
+        outcome = describe_submission(episode.submission, episode.query, environment.documents)
+        rankings = {(query_id := episode.query.query_id): ranking_of(outcome)}
+        found = {name: compute(name, query_id, rankings, environment) for name in names}
+        values = {name: float("nan") if value is None else value for name, value in found.items()}
+        return Score(value=values, answer=episode.submission.answer, metadata={"outcome": outcome})
+
+    return score
+
+
+async def _forget(state: TaskState) -> None:
+    _EPISODES.pop(state.uuid).leave()
+
+
+def _make_task(name: str) -> Callable[..., Task]:
+    def search(split: str = "dev", max_messages: int = 4 * MOST, **fields: Any) -> Task:
+        world = open_training(task=name, split=split, allow_test=True, **fields)
+        samples = [Sample(as_json(told(query)), id=query_id) for query_id, query in world.queries.items()]
+        return Task(
+            samples,
+            setup=open_episode(world),
+            solver=generate(),
+            cleanup=_forget,
+            scorer=metrics_of_ranking(world),
+            message_limit=max_messages,
+        )
+
+    return search
+
+
+for _name, _task in short_names(environments.tasks()).items():
+    _made = _make_task(_task)
+    _made.__module__ = "sextant"  # which is in no distribution, so that Inspect takes the name as it is
+    task(name=f"sextant/{_name}")(_made)
