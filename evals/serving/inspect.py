@@ -35,7 +35,7 @@ def _make_tool(state: TaskState, episode: Episode, name: str) -> Tool:
     return ToolDef(use, name=name).as_tool()
 
 
-@solver
+@solver  # type: ignore[untyped-decorator]
 def open_episode(world: World) -> Solver:
     """Give each sample the tools of an episode of its own."""
 
@@ -47,7 +47,7 @@ def open_episode(world: World) -> Solver:
     return solve
 
 
-@scorer(metrics={"*": [mean(), stderr()]})
+@scorer(metrics={"*": [mean(), stderr()]})  # type: ignore[untyped-decorator]
 def metrics_of_ranking(world: World) -> Scorer:
     """Score what was handed in, or would have been by then, by every metric of the task."""
     environment = world.environment

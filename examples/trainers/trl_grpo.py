@@ -68,8 +68,9 @@ def train(folder, calls, steps=3, **fields):
 
 
 if __name__ == "__main__":
-    searches = "the shopkeeper and the grocery cards", "a colleague who nodded from the front"
+    searches = "engineer on call, the pager was mine that night", "a colleague who nodded"
     calls = [("search", {"query": text, "k": 3}) for text in searches]
     with tempfile.TemporaryDirectory() as folder:
-        for line in train(folder, calls, task="congress", data="mini", limit=2).state.log_history[:-1]:
-            print({name: line[name] for name in ("step", "reward", "reward_std", "grad_norm", "tools/call_frequency")})
+        trainer = train(folder, calls, task="congress", data="mini", query_ids=("MINI-q02",))
+    for line in trainer.state.log_history[:-1]:
+        print({name: line[name] for name in ("step", "reward", "reward_std", "grad_norm", "tools/call_frequency")})
