@@ -5,12 +5,12 @@ the agent's name from --agent. Doors are in evals/serving. docs/guide/serving.md
 """
 
 import argparse
-import ipaddress
 import os
 import secrets
+import sys
 
 from evals.running.request import Request
-from evals.serving.clients import Place, print_config
+from evals.serving.clients import TOKEN, Place, print_config
 from tools import options
 from tools.console import Parser, positive, run_and_leave
 from tools.errors import UsageError
@@ -21,7 +21,6 @@ DOORS = {
     "http": "evals.serving.rest:serve",
     "openenv": "evals.serving.openenv:serve",
 }
-TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show
 # Options of a run that an agent outside has no use for.
 _WITHOUT = {"program", "compiled", "prompts", "cassette", "isolated", "again", "no_prompts"}
 
@@ -55,7 +54,8 @@ def command(arguments: argparse.Namespace) -> int:
     arguments.program = f"served:{arguments.agent}"
     request = options.from_options(Request, vars(arguments))
     if arguments.print_config:
-        print_config(place)
+        again = [word for word in sys.argv[1:] if word != "--print-config"]  # paths may be read in another folder
+        print_config(place, [sys.executable, "-m", "evals.serve", *again, "--runs", str(request.runs.resolve())])
         return 0
     return _serve(arguments, request, place)
 
@@ -78,20 +78,13 @@ def _serve(arguments: argparse.Namespace, request: Request, place: Place) -> int
 
 def _place(arguments: argparse.Namespace) -> Place:
     token = os.environ.get(TOKEN, "")
-    if not _is_here(arguments.address) and not token:
+    place = Place(arguments.address, arguments.port, token, arguments.mcp or "", arguments.rewards)
+    if not place.is_here and not token:
         proposal = secrets.token_urlsafe(24)
         raise UsageError(f"{arguments.address} can be reached by others; export {TOKEN}={proposal}, or another secret")
-    transport = arguments.mcp or ""
     if arguments.port > 65_535:
         raise UsageError(f"--port {arguments.port} is above 65535")
-    return Place(arguments.address, arguments.port, token, transport, arguments.rewards)
-
-
-def _is_here(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
+    return place
 
 
 if __name__ == "__main__":

@@ -1,9 +1,15 @@
 """Where a door is, and what to paste into an agent for it to find it: `python -m evals.serve ... --print-config`."""
 
+import ipaddress
+import json
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tools.console import put_out
+
+TOKEN = "SEXTANT_TOKEN"  # the variable of the token that clients have to show
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +27,47 @@ class Place:
         """Its address in the web."""
         return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{self.port}"
 
+    @property
+    def is_here(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.address).is_loopback
+        except ValueError:
+            return self.address == "localhost"
 
-def configuration(url: str, token: str) -> dict[str, Any]:
-    """Return a server over HTTP as .mcp.json has it."""
-    server: dict[str, Any] = {"type": "http", "url": url}
-    return {"mcpServers": {"sextant": server | ({"headers": {"Authorization": f"Bearer {token}"}} if token else {})}}
+
+def on_web(url: str, token: str) -> dict[str, Any]:
+    """Return a server of MCP over HTTP, as .mcp.json and others have it; `token` may be a variable's name in braces."""
+    return {"type": "http", "url": url} | ({"headers": {"Authorization": f"Bearer {token}"}} if token else {})
 
 
-def print_config(place: Place) -> None:
-    """Print the configuration of each agent that is known for a door at `place`."""
-    put_out(f"{place.url}\n")
+def print_config(place: Place, command: Sequence[str]) -> None:
+    """Print what to paste into agents for a door at `place`, or on stdio for `command`, which opens it."""
+    if not place.transport:
+        put_out(f"{place.url}\n")
+        return
+    url, secret = f"{place.url}/mcp", bool(place.token)  # which stays in its variable
+    if place.transport == "stdio":
+        claude = code = {"type": "stdio", "command": command[0], "args": list(command[1:])}
+        python = {"transport": "stdio", **claude}
+        del python["type"]
+        shell = f"claude mcp add sextant -- {shlex.join(command)}"
+        codex = f"command = {json.dumps(command[0])}\nargs = {json.dumps(command[1:])}"
+    else:
+        claude, code = (on_web(url, name * secret) for name in (f"${{{TOKEN}}}", f"${{env:{TOKEN}}}"))
+        python = {**on_web(url, "TOKEN" * secret), "transport": "streamable_http"}
+        del python["type"]
+        shell = f"claude mcp add --transport http sextant {url}"
+        shell += f' --header "Authorization: Bearer ${TOKEN}"' * secret
+        codex = f"url = {json.dumps(url)}" + f'\nbearer_token_env_var = "{TOKEN}"' * secret
+    parts = {
+        "Claude Code, in a shell": shell,
+        "Claude Code, .mcp.json": json.dumps({"mcpServers": {"sextant": claude}}, indent=2),
+        "Codex, ~/.codex/config.toml": f"[mcp_servers.sextant]\n{codex}",
+        "VS Code, .vscode/mcp.json": json.dumps({"servers": {"sextant": code}}, indent=2),
+        "LangChain's MCP adapter, in Python; an episode belongs to a session, so tools share one": (
+            f"client = MultiServerMCPClient({{'sextant': {python}}})\n"
+            "async with client.session('sextant') as session:\n    tools = await load_mcp_tools(session)"
+        ),
+    }
+    put_out("\n\n".join(f"# {where}\n{what}" for where, what in parts.items()) + "\n")

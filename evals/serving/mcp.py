@@ -28,7 +28,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, ValidationError
 from starlette.datastructures import Headers
 
-from evals.serving.clients import Place, configuration
+from evals.serving.clients import Place, on_web
 from evals.serving.episode import TOOLS, Episode, World, describe
 from evals.serving.host import IDLE, MOST, Host
 from evals.serving.web import Guard, WebServer, token_of
@@ -119,8 +119,8 @@ class Guest:
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """What `claude --mcp-config` and .mcp.json have of the server."""
-        return configuration(self.url, self.token)
+        """What `claude --mcp-config` has of the server."""
+        return {"mcpServers": {"sextant": on_web(self.url, self.token)}}
 
 
 class Guests(Clients):

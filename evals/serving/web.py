@@ -23,7 +23,7 @@ from tools.errors import UsageError
 
 MOST_BYTES = 4 * 2**20  # of a request
 ENDING = 3.0  # seconds that requests have to end
-HERE = ("127.0.0.1", "localhost", "::1", "[::1]")  # as an address, and in a Host header
+HERE = ("127.0.0.1", "localhost", "[::1]")  # in a Host header
 
 Application = Callable[..., Any]  # ASGI
 
@@ -33,7 +33,7 @@ class Guard:
 
     def __init__(self, application: Application, place: Place, admits: Callable[[str], bool] | None = None) -> None:
         """`admits` tells whether a token is right, by default the token of the place."""
-        self._application, self._here = application, place.address in HERE
+        self._application, self._hosts = application, {*HERE, place.address} if place.is_here else set[str]()
         self._admits = admits or (lambda token: not place.token or compare_digest(token.encode(), place.token.encode()))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -48,7 +48,7 @@ class Guard:
 
     def _refusal(self, headers: Headers) -> tuple[int, str] | None:
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self._here and host.rpartition(":")[0] not in HERE and host not in HERE:
+        if self._hosts and not self._hosts & {host, host.rpartition(":")[0]}:
             return HTTPStatus.MISDIRECTED_REQUEST, "this Host is not ours"
         if origin and urlsplit(origin).netloc != host:
             return HTTPStatus.FORBIDDEN, "requests from other sites are refused"
