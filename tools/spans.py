@@ -8,7 +8,6 @@ OpenInference's. Left out: programs and model calls, whose spans autolog makes, 
 import inspect
 import os
 import sys
-from collections.abc import Callable
 from functools import cache, partial, wraps
 from importlib import import_module
 from typing import Any
@@ -45,8 +44,8 @@ def start() -> None:
         of_programs.instrument()
 
 
-def _watched(kind: str, method: Any, describe: Callable[[Any], tuple[dict[str, Any], Any]]) -> Any:
-    """Have a method make a span of each call; of what it returns, `describe` makes attributes, and MLflow's output."""
+def _watched(kind: str, method: Any) -> Any:
+    """Have a session's method make a span of each call."""
     parameters = inspect.signature(method)
 
     @wraps(method)
@@ -58,8 +57,9 @@ def _watched(kind: str, method: Any, describe: Callable[[Any], tuple[dict[str, A
         about = {"openinference.span.kind": kind, "input.value": encodable([asked])[0]}
         with begin(method.__name__, attributes=about) as span:
             found = method(*words, **named)
-            attributes, output = describe(found)
-            span.set_attributes(attributes)
+            if live or span.is_recording():
+                attributes, output = _describe(found)
+                span.set_attributes(attributes)
             if live:
                 span.set_inputs(asked)
                 span.set_outputs(output)
@@ -68,7 +68,10 @@ def _watched(kind: str, method: Any, describe: Callable[[Any], tuple[dict[str, A
     return call
 
 
-def _describe_documents(found: list[Snippet]) -> tuple[dict[str, Any], Any]:
+def _describe(found: list[Snippet] | str) -> tuple[dict[str, Any], Any]:
+    """Return the attributes of what a search or a reading returned, and the form in which MLflow shows it."""
+    if isinstance(found, str):
+        return {"tool.name": "read", "output.value": encodable([found])[0]}, found
     attributes, texts = dict[str, Any](), encodable(one.text for one in found)
     for place, (one, text) in enumerate(zip(found, texts, strict=True)):
         about = {"id": one.doc_id, "content": text, "score": one.score}
@@ -79,7 +82,5 @@ def _describe_documents(found: list[Snippet]) -> tuple[dict[str, Any], Any]:
 class WatchedSession(Session):
     """A session that makes a span of each search and each reading."""
 
-    search = _watched("RETRIEVER", Session.search, _describe_documents)
-    read = _watched(
-        "TOOL", Session.read, lambda text: ({"tool.name": "read", "output.value": encodable([text])[0]}, text)
-    )
+    search = _watched("RETRIEVER", Session.search)
+    read = _watched("TOOL", Session.read)
