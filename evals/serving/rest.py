@@ -11,84 +11,79 @@ speak these protocols: they belong to no session and leave no trace, so runs wit
 searches and reads refuse them.
 """
 
-import asyncio
 import html
-import inspect
 import json
-import re
 import secrets
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from fastapi import FastAPI, HTTPException, Response
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, create_model
 
 from evals.serving import web
 from evals.serving.clients import Place
-from evals.serving.episode import TOOLS, Episode
-from evals.serving.host import MOST, Host, NothingOpen
+from evals.serving.episode import TOOLS, Episode, parameters
+from evals.serving.host import Host, NothingOpen
 from tools.console import say
 from tools.errors import UsageError
 from tools.retriever import Search
 
 MOST_FOUND = 10_000  # documents in an answer to a search without a session
-_KINDS: dict[Any, dict[str, Any]] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    bool: {"type": "boolean"},
-    list[str]: {"type": "array", "items": {"type": "string"}},
-}
-_STILL = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+LOST = "this cannot be done now; the query is handed out again"
 
 
-class Refused(Exception):
-    """An answer that is an error."""
-
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status = status
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Call(NamedTuple):
-    """One thing that can be asked for."""
+class Opening(_Body):
+    """What a session is opened with."""
 
-    method: str
-    path: str
-    does: Callable[..., Any]
-    takes: Mapping[str, inspect.Parameter]  # beside what is in the path
-    says: str
+    query_id: str = ""
+
+
+class Used(_Body):
+    """What the agent's own model has used."""
+
+    calls: NonNegativeInt
+    tokens_in: NonNegativeInt
+    tokens_out: NonNegativeInt
+    usd: float | None = None
+
+
+class Batch(_Body):
+    """What Search-R1 asks."""
+
+    queries: list[str]
+    topk: int | None = None
+    return_scores: bool = False
 
 
 def serve(host: Host, place: Place) -> None:
     """Serve until every query is answered."""
-    web.run(application(host, place), host, place)
+    web.serve(application(host, place), host, place)
 
 
-def application(host: Host, place: Place) -> Starlette:
+def application(host: Host, place: Place) -> FastAPI:
     """Return the interface as an ASGI application."""
-    rest = Rest(host, place)
-    tools = [_call("POST", f"/sessions/{{session}}/{tool}", rest.act(tool), getattr(Episode, tool)) for tool in TOOLS]
-    calls = [
-        _call("GET", "/", rest.count),
-        _call("POST", "/sessions", rest.open),
-        _call("GET", "/sessions/{session}", rest.show),
-        *tools,
-        _call("POST", "/sessions/{session}/usage", rest.charge),
-        _call("DELETE", "/sessions/{session}", rest.leave),
-        _call("POST", "/retrieve", rest.retrieve),
-        _call("GET", "/v1/{index}/search", rest.anserini),
+    rest, session = Rest(host, place), "/sessions/{session}"
+    app = FastAPI(title="Sextant", description=(__doc__ or "").partition("\n")[0], docs_url=None, redoc_url=None)
+    calls: list[tuple[str, str, Callable[..., Any]]] = [
+        ("GET", "/", rest.count),
+        ("POST", "/sessions", rest.open),
+        ("GET", session, rest.show),
+        *(("POST", f"{session}/{tool}", rest.does(tool)) for tool in TOOLS),
+        ("POST", f"{session}/usage", rest.charge),
+        ("DELETE", session, rest.leave),
+        ("POST", "/retrieve", rest.retrieve),
+        ("GET", "/v1/{index}/search", rest.search),
     ]
-    threads = ThreadPoolExecutor(MOST, "rest")
-    routes = [Route(call.path, _endpoint(call, threads), methods=[call.method]) for call in calls]
-    description, page = _describe(calls, place), _page(calls)
-    routes += [
-        Route("/openapi.json", lambda request: JSONResponse(description)),
-        Route("/docs", lambda request: HTMLResponse(page, headers=_STILL)),
-    ]
-    return Starlette(routes=routes)
+    for method, path, does in calls:
+        app.add_api_route(path, does, methods=[method], response_model=None)
+    page = _page(app.openapi()["paths"])
+    app.add_api_route("/docs", lambda: HTMLResponse(page), include_in_schema=False)
+    return app
 
 
 class Rest:
@@ -97,178 +92,111 @@ class Rest:
     def __init__(self, host: Host, place: Place) -> None:
         self._host, self._rewards = host, place.rewards
         self._sessions = dict[str, Episode]()
-        documents, retrievers, limits, _ = host.toolbox._world  # noqa: SLF001  # programs have no search without a trace
-        self._documents, self._retriever = documents, retrievers[""]
-        narrow = any(query.excluded or query.candidates is not None for query in host.environment.queries)
+        world = host.toolbox._world  # noqa: SLF001  # programs have no search without a trace
+        self._documents, self._retriever, limits = world[0], world[1][""], world[2]
+        narrow = any(query.excluded or query.candidates is not None for query in host.queries.values())
         self._free = not narrow and limits.searches is None and limits.reads is None
 
-    def count(self) -> Any:
+    def count(self) -> dict[str, int]:
         """Tell how many queries there are, and how many of them are answered and open."""
         return self._host.state()
 
-    def open(self, query_id: str = "") -> Any:
+    def open(self, body: Opening | None = None) -> dict[str, Any]:
         """Open a session for a query, by default the next; its id is the right to it."""
-        if not isinstance(query_id, str):
-            raise Refused(400, "query_id is a text")
         try:
-            episode = self._host.open(query_id)
+            episode = self._host.open(body.query_id if body else "")
         except NothingOpen as refusal:
             full = self._host.state()["open"] >= self._host.most
-            raise Refused(429 if full else 409, str(refusal)) from None
+            raise HTTPException(429 if full else 409, str(refusal)) from None
         except UsageError as refusal:
-            raise Refused(404, str(refusal)) from None
-        for session in [one for one, other in list(self._sessions.items()) if other.over]:
-            self._sessions.pop(session, None)
+            raise HTTPException(404, str(refusal)) from None
+        for over in [session for session, other in list(self._sessions.items()) if other.over]:
+            self._sessions.pop(over, None)
         self._sessions[session := secrets.token_urlsafe(24)] = episode
         return {"session": session, **episode.task()}
 
-    def show(self, session: str) -> Any:
+    def show(self, session: str) -> dict[str, Any]:
         """Tell what was done in a session so far."""
         episode = self._find(session)
         steps = [step.tool for step in list(episode.desk.session.trace.steps) if not step.refused]
         done = {"searches": steps.count("search"), "reads": steps.count("read")}
         return {**episode.task(), **done, "selected": list(episode.desk.selected), "done": episode.over}
 
-    def act(self, tool: str) -> Callable[..., Any]:
-        """Return what does one thing in a session."""
+    def does(self, tool: str) -> Callable[..., Any]:
+        """Return what uses one of the tools."""
+        known = parameters(tool).items()
+        fields: Any = {name: (one.annotation, ... if one.default is one.empty else one.default) for name, one in known}
+        arguments = create_model(tool.title(), __base__=_Body, **fields)
 
-        def does(session: str, **arguments: Any) -> Response:
+        def use(session: str, body: arguments) -> Response:  # type: ignore[valid-type]
             episode = self._find(session)
             try:
-                seen = episode.act(tool, arguments)
-            except Exception:
+                seen = episode.act(tool, body.model_dump(exclude_unset=True))  # type: ignore[attr-defined]
+            except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
                 episode.leave()
-                raise
+                say(f"{tool} of query {episode.query.query_id}: {type(error).__name__}: {error}")  # may name files here
+                raise HTTPException(503, LOST) from None
             reward = f', "reward": {json.dumps(seen.reward)}' if self._rewards else ""
             made = f'{{"result": {seen.text}, "done": {json.dumps(seen.done)}{reward}}}'
             return Response(made.encode("utf-8", "replace"), media_type="application/json")
 
-        return does
+        use.__name__, use.__doc__ = tool, (getattr(Episode, tool).__doc__ or "").partition("\n")[0]
+        return use
 
-    def charge(self, session: str, calls: int, tokens_in: int, tokens_out: int, usd: float | None = None) -> Any:
+    def charge(self, session: str, body: Used) -> dict[str, bool]:
         """Book what the agent's own model has used."""
-        counts = (calls, tokens_in, tokens_out)
-        if not all(type(one) is int and one >= 0 for one in counts) or not isinstance(usd, int | float | None):
-            raise Refused(400, "calls, tokens_in and tokens_out are whole numbers, usd is a number")
-        self._find(session).charge(calls=calls, tokens_in=tokens_in, tokens_out=tokens_out, usd=usd)
+        self._find(session).charge(**body.model_dump())
         return {"noted": True}
 
-    def leave(self, session: str) -> Any:
+    def leave(self, session: str) -> dict[str, bool]:
         """Give the query of a session back, which is then handed out again."""
         self._find(session).leave()
         self._sessions.pop(session, None)
         return {"left": True}
 
-    def retrieve(self, queries: list[str], topk: int | None = None, return_scores: bool = False) -> Any:
+    def retrieve(self, body: Batch) -> Response:
         """Search as Search-R1's retrieval_server.py does, in batches; it belongs to no session, and leaves no trace."""
-        if not isinstance(queries, list) or not all(isinstance(text, str) for text in queries):
-            raise Refused(400, "queries is a list of texts")
         lists = list[Any]()
-        for hits in self._search(queries, 3 if topk is None else topk):
+        for hits in self._search(body.queries, 3 if body.topk is None else body.topk):
             found = [(self._documents[hit.doc_id], hit.score) for hit in hits]
             shown = [({"id": one.doc_id, "contents": f'"{one.title}"\n{one.text}'}, score) for one, score in found]
-            lists.append([{"document": one, "score": score} if return_scores else one for one, score in shown])
-        return {"result": lists}
+            lists.append([{"document": one, "score": score} if body.return_scores else one for one, score in shown])
+        return _as_json({"result": lists})
 
-    def anserini(self, index: str, query: str = "", hits: str = "10", **_: str) -> Any:
+    def search(self, index: str, query: str, hits: int = 10) -> Response:
         """Search as Anserini's RestServer does; it belongs to no session, and leaves no trace."""
         if index != (ours := self._host.environment.task.rpartition("/")[2]):
-            raise Refused(400, f"Unable to open index: {index[:60]}; this one is {ours}")
-        if not query or not hits.isdecimal() or not int(hits):
-            raise Refused(400, "Parameter 'query' is required; 'hits' must be a positive integer")
-        found = self._search([query], int(hits[:9]))[0]
-        shown = [{"docid": hit.doc_id, "score": hit.score, "rank": rank, "doc": self._documents[hit.doc_id].text}
-                 for rank, hit in enumerate(found, start=1)]  # fmt: skip
-        return {"api": "v1", "index": index, "query": {"text": query}, "candidates": shown}
+            raise HTTPException(400, f"Unable to open index: {index[:60]}; this one is {ours}")
+        candidates = [
+            {"docid": hit.doc_id, "score": hit.score, "rank": rank, "doc": self._documents[hit.doc_id].text}
+            for rank, hit in enumerate(self._search([query], hits)[0], start=1)
+        ]
+        return _as_json({"api": "v1", "index": index, "query": {"text": query}, "candidates": candidates})
 
     def _search(self, texts: list[str], k: int) -> Any:
         if not self._free:
-            raise Refused(403, "the run has exclusions, pools or limits, which hold in sessions alone; open one")
-        if type(k) is not int or k < 1 or k * len(texts) > MOST_FOUND:
-            raise Refused(400, f"a request finds 1 to {MOST_FOUND:,} documents, for all its queries together")
+            raise HTTPException(403, "the run has exclusions, pools or limits, which hold in sessions alone; open one")
+        if k < 1 or k * len(texts) > MOST_FOUND:
+            raise HTTPException(400, f"a request finds 1 to {MOST_FOUND:,} documents, for all its queries together")
         return self._retriever.search_many([Search(text) for text in texts], k)
 
     def _find(self, session: str) -> Episode:
         if (episode := self._sessions.get(session)) is None:
-            raise Refused(404, "there is no such session, or it is over")
+            raise HTTPException(404, "there is no such session, or it is over")
         self._host.touch(episode)
         return episode
 
 
-def _call(method: str, path: str, does: Callable[..., Any], like: Callable[..., Any] | None = None) -> Call:
-    """Describe a call by the function that answers it, or by one `like` it."""
-    described = like or does
-    known = inspect.signature(described).parameters.items()
-    takes = {name: one for name, one in known if name != "self" and f"{{{name}}}" not in path and name != "_"}
-    return Call(method, path, does, takes, (inspect.getdoc(described) or "").partition("\n")[0])
+def _as_json(made: Any) -> Response:
+    return Response(json.dumps(made), media_type="application/json")
 
 
-def _endpoint(call: Call, threads: ThreadPoolExecutor) -> Any:
-    """Return what answers a call in a thread of its own."""
-    signature = inspect.signature(call.does)
-
-    def work(given: Mapping[str, Any], body: bytes) -> Response:
-        try:
-            try:
-                arguments = json.loads(body) if body.strip() else {}
-                signature.bind(**given, **arguments)
-            except (ValueError, TypeError, RecursionError) as error:
-                raise Refused(400, f"the body is a JSON object with the arguments: {str(error)[:100]}") from None
-            made = call.does(**given, **arguments)
-            return made if isinstance(made, Response) else _as_response(made)
-        except Refused as refusal:
-            return _as_response({"error": str(refusal)}, refusal.status)
-        except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
-            say(f"{call.path}: {type(error).__name__}: {error}")  # which may name files of this machine
-            return _as_response({"error": "this cannot be done now; the query is handed out again"}, 503)
-
-    async def endpoint(request: Request) -> Response:
-        given = {**request.query_params, **request.path_params}
-        return await asyncio.get_running_loop().run_in_executor(threads, work, given, await request.body())
-
-    return endpoint
-
-
-def _as_response(made: Any, status: int = 200) -> Response:
-    return Response(json.dumps(made), status, media_type="application/json")
-
-
-def _describe(calls: list[Call], place: Place) -> dict[str, Any]:
-    """Return the description in OpenAPI's words."""
-    paths = dict[str, Any]()
-    for call in calls:
-        asked = [(name, "path", True, _KINDS[str]) for name in re.findall(r"{(\w+)}", call.path)]
-        fields = {name: _kind(one) for name, one in call.takes.items()}
-        needed = [name for name, one in call.takes.items() if one.default is one.empty]
-        made: dict[str, Any] = {"summary": call.says, "responses": {"200": {"description": "JSON"}}}
-        if call.method == "POST":
-            schema = {"type": "object", "properties": fields, "required": needed, "additionalProperties": False}
-            made["requestBody"] = {"content": {"application/json": {"schema": schema}}}
-        else:
-            asked += [(name, "query", name in needed, kind) for name, kind in fields.items()]
-        made["parameters"] = [dict(zip(("name", "in", "required", "schema"), one, strict=True)) for one in asked]
-        paths.setdefault(call.path, {})[call.method.lower()] = made
-    about = {"title": "Sextant", "version": "1", "description": (__doc__ or "").partition("\n")[0]}
-    bearer = {"bearer": {"type": "http", "scheme": "bearer"}}
-    secured = {"components": {"securitySchemes": bearer}, "security": [{"bearer": []}]} if place.token else {}
-    return {"openapi": "3.1.0", "info": about, "servers": [{"url": place.url}], "paths": paths, **secured}
-
-
-def _kind(parameter: inspect.Parameter) -> dict[str, Any]:
-    for kind, schema in _KINDS.items():
-        if parameter.annotation in (kind, kind | None):
-            return schema
-    return {"type": "number"}
-
-
-def _page(calls: list[Call]) -> str:
+def _page(paths: dict[str, Any]) -> str:
     """Return the description as a page that loads nothing."""
     rows = "".join(
-        f"<dt><code>{call.method} {html.escape(call.path)}</code> {html.escape(', '.join(call.takes))}</dt>"
-        f"<dd>{html.escape(call.says)}</dd>"
-        for call in calls
+        f"<dt><code>{method.upper()} {html.escape(path)}</code></dt><dd>{html.escape(call['description'])}</dd>"
+        for path, methods in paths.items()
+        for method, call in methods.items()
     )
-    style = "body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto}dt{margin-top:1em}"
-    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>Sextant</title><style>{style}</style>"
-    said = "Arguments are a JSON object. <a href=openapi.json>openapi.json</a> has the same for programs."
-    return f"{head}<h1>Sextant</h1><p>{said}</p><dl>{rows}</dl></html>"
+    said = "Arguments are JSON objects. <a href=openapi.json>openapi.json</a> has them all, in OpenAPI's words."
+    return f"<!doctype html><html lang=en><title>Sextant</title><h1>Sextant</h1><p>{said}</p><dl>{rows}</dl></html>"

@@ -8,7 +8,9 @@ and its length.
 import socket
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable
+from contextlib import suppress
 from hmac import compare_digest
 from http import HTTPStatus
 from typing import Any
@@ -19,10 +21,14 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 from evals.serving.clients import Place
+from evals.serving.host import Host
+from tools.console import say
 from tools.errors import UsageError
 
 MOST_BYTES = 4 * 2**20  # of a request
 ENDING = 3.0  # seconds that requests have to end
+UNREAD = 60_000  # milliseconds that an answer may lie unread, before its connection is cut off
+CONNECTIONS = 1024  # at a time; to more it is said that they should come later
 HERE = ("127.0.0.1", "localhost", "[::1]")  # in a Host header
 
 Application = Callable[..., Any]  # ASGI
@@ -50,7 +56,8 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._hosts and not self._hosts & {host, host.rpartition(":")[0]}:
             return HTTPStatus.MISDIRECTED_REQUEST, "this Host is not ours"
-        if origin and urlsplit(origin).netloc != host:
+        foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        if foreign or (origin and urlsplit(origin).netloc != host):
             return HTTPStatus.FORBIDDEN, "requests from other sites are refused"
         if not self._admits(token_of(headers)):
             return HTTPStatus.UNAUTHORIZED, "the token is missing or wrong; send Authorization: Bearer TOKEN"
@@ -62,8 +69,11 @@ class Guard:
 
 
 def token_of(headers: Headers) -> str:
-    """Return the token that a request shows, or ""."""
-    return headers.get("authorization", "").removeprefix("Bearer ")
+    """Return the token that a request shows, or "". As a password it may come from a client that takes a URL alone."""
+    kind, _, shown = headers.get("authorization", "").partition(" ")
+    with suppress(ValueError):
+        return b64decode(shown).decode().partition(":")[2] if kind.lower() == "basic" else shown
+    return ""
 
 
 class WebServer:
@@ -77,15 +87,31 @@ class WebServer:
         except OSError as error:
             raise UsageError(f"port {port} of {address} cannot be used: {error.strerror}; choose --port") from None
         self.port: int = listening.getsockname()[1]
-        ending = int(ENDING)
-        config = uvicorn.Config(application, log_config=None, access_log=False, timeout_graceful_shutdown=ending)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections have it from the socket that they came to
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
+        config = uvicorn.Config(application, log_config=None, access_log=False, timeout_graceful_shutdown=int(ENDING))
+        config.limit_concurrency, config.ws_max_size = CONNECTIONS, MOST_BYTES
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             time.sleep(0.01)
 
+    def ended(self) -> bool:
+        """Whether it has stopped by itself."""
+        return not self._thread.is_alive()
+
     def stop(self) -> None:
         """Let what is under way end, and take nothing more."""
         self._server.should_exit = True
         self._thread.join(2 * ENDING)
+
+
+def serve(application: Application, host: Host, place: Place) -> None:
+    """Serve an application at a place until every query of the host is answered, or the command is interrupted."""
+    server = WebServer(Guard(application, place), place.address, place.port)
+    say(f"serving at {place.url}")
+    try:
+        host.wait(server.ended)
+    finally:
+        server.stop()
