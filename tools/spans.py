@@ -6,6 +6,7 @@ OpenInference's. Left out: programs and model calls, whose spans autolog makes, 
 """
 
 import inspect
+import json
 import os
 import sys
 from functools import cache, partial, wraps
@@ -50,11 +51,12 @@ def _watched(kind: str, method: Any) -> Any:
 
     @wraps(method)
     def call(*words: Any, **named: Any) -> Any:
-        _, asked, *_ = parameters.bind(*words, **named).arguments.values()
+        session, asked, *_ = parameters.bind(*words, **named).arguments.values()
         mlflow: Any = sys.modules.get("mlflow")
         live = mlflow and mlflow.get_current_active_span()
         begin: Any = partial(mlflow.start_span, span_type=kind) if live else _TRACER.start_as_current_span
         about = {"openinference.span.kind": kind, "input.value": encodable([asked])[0]}
+        about["metadata"] = json.dumps({"query_id": session.query_id})
         with begin(method.__name__, attributes=about) as span:
             found = method(*words, **named)
             if live or span.is_recording():

@@ -24,11 +24,12 @@ def test_a_search_is_a_retriever_span_with_its_documents_inside_the_trace(corpus
             session.read("invented")
     search, read, refused, _ = kept.get_finished_spans()
     assert {one.parent.span_id for one in (search, read, refused)} == {program.get_span_context().span_id}
-    told = {"openinference.span.kind": "RETRIEVER", "input.value": "blue? blood"}
+    query = {"metadata": '{"query_id": "q1"}'}
+    told = query | {"openinference.span.kind": "RETRIEVER", "input.value": "blue? blood"}
     for place, one in enumerate(found):
         prefix = f"retrieval.documents.{place}.document"
         told |= {f"{prefix}.id": one.doc_id, f"{prefix}.content": one.text, f"{prefix}.score": one.score}
     assert dict(search.attributes) == told
-    about = {"openinference.span.kind": "TOOL", "input.value": found[0].doc_id}
+    about = query | {"openinference.span.kind": "TOOL", "input.value": found[0].doc_id}
     assert dict(read.attributes) == about | {"tool.name": "read", "output.value": text}
     assert not refused.status.is_ok and "invented" in refused.status.description
