@@ -1,0 +1,145 @@
+"""Agents of other makes come in over MCP, by the SDKs and adapters of others, and do what our own programs do."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import closing
+
+import pytest
+from conftest import ROOT
+from mcp import Client, StdioServerParameters
+from mcp_agents import answer, answer_all, call, come_in
+from waiting import wait_for
+
+TASK = ("--task", "congress", "--split", "dev")
+TOKEN = "a secret of the test"
+SERVE = [sys.executable, "-m", "evals.serve", *TASK]
+
+
+def outcomes(runs):
+    """What every query came to, but for times and digests over them."""
+    (path,) = runs.rglob("outcomes.jsonl")
+    found = {}
+    for one in map(json.loads, path.read_text().splitlines()):
+        for step in one["trace"]["steps"]:
+            del step["started"], step["seconds"]
+        found[one["query_id"]] = {name: one[name] for name in ("ranking", "answer", "trace", "usage", "error")}
+    return found
+
+
+@pytest.fixture
+def ours(run, tmp_path):
+    """What a function of one's own comes to in evals.run."""
+    assert run("--program", "mcp_agents:in_process", *TASK, "--runs", tmp_path / "ours").code == 0
+    return outcomes(tmp_path / "ours")
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Starts the server over HTTP; gives its process and its address."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    started = []
+
+    def start(*options):
+        command = [*SERVE, "--mcp", "http", "--port", str(port), "--runs", str(tmp_path / "runs"), *options]
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "SEXTANT_TOKEN": TOKEN}, stderr=subprocess.PIPE
+        )
+        started.append(process)
+        while process.poll() is None and b"agents come in" not in process.stderr.readline():
+            pass
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        return process, f"http://127.0.0.1:{port}/mcp"
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_on_stdio_a_client_answers_what_it_likes_and_the_next_one_the_rest(tmp_path, ours):
+    words = [*SERVE[1:], "--mcp", "stdio", "--runs", str(tmp_path / "runs")]
+    server = StdioServerParameters(command=SERVE[0], args=words, cwd=ROOT, env=dict(os.environ))
+
+    async def two_come():
+        async with Client(server) as client:
+            assert "submitted" in await answer(client)
+            await call(client, "next_query")  # which it leaves
+        async with Client(server) as client:
+            await answer_all(client)
+
+    asyncio.run(two_come())
+    wait_for(lambda: outcomes(tmp_path / "runs") == ours)
+
+
+def test_over_http_clients_work_side_by_side_and_a_killed_server_goes_on(tmp_path, serve, ours):
+    process, url = serve()
+
+    async def some_come():
+        async with come_in(url, TOKEN) as one, come_in(url, TOKEN) as other, come_in(url, TOKEN) as third:
+            left = await call(third, "next_query")
+            await asyncio.gather(answer(one), answer(other))
+            state = json.loads((await one.read_resource("sextant://task")).contents[0].text)
+            assert (state["answered"], state["open"]) == (2, 1)
+            return left["query_id"]
+
+    left = asyncio.run(some_come())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = outcomes(tmp_path / "runs")
+    assert len(kept) == 2 and left not in kept and kept == {query_id: ours[query_id] for query_id in kept}
+    process, url = serve()
+
+    async def others_come():
+        async with come_in(url, TOKEN) as gone:
+            await call(gone, "next_query")
+        async with come_in(url, TOKEN) as one, come_in(url, TOKEN, mode="legacy") as other:
+            await asyncio.gather(answer_all(one), answer_all(other))
+
+    asyncio.run(others_come())
+    assert process.wait(60) == 0
+    assert outcomes(tmp_path / "runs") == ours
+
+
+def run_of_others(command, url, **more):
+    environment = {**os.environ, "SEXTANT_TOKEN": TOKEN}
+    ended = subprocess.run([*command, url], env=environment, capture_output=True, text=True, timeout=300, **more)
+    assert ended.returncode == 0, ended.stderr
+
+
+def install(*command, **more):
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=500, **more)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"{command[0]} could not install it here: {error}")
+
+
+def test_an_agent_in_javascript_does_the_same_by_the_npm_sdk(tmp_path, serve, ours):
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("there is no node, or no npm")
+    install("npm", "install", "--prefix", str(tmp_path), "@modelcontextprotocol/sdk")
+    script = shutil.copy(ROOT / "tests" / "support" / "mcp_agent.mjs", tmp_path)
+    process, url = serve()
+    run_of_others(["node", script], url)
+    assert process.wait(60) == 0 and outcomes(tmp_path / "runs") == ours
+
+
+def test_an_agent_of_langchain_does_the_same_by_its_adapter(tmp_path, serve, ours):
+    # Which wants another version of the SDK than ours.
+    python = str(tmp_path / "other" / "bin" / "python")
+    if shutil.which("uv"):
+        install("uv", "venv", str(tmp_path / "other"))
+        install("uv", "pip", "install", "--python", python, "langchain", "langchain-mcp-adapters")
+    else:
+        install(sys.executable, "-m", "venv", str(tmp_path / "other"))
+        install(python, "-m", "pip", "install", "langchain", "langchain-mcp-adapters")
+    process, url = serve()
+    run_of_others([python, str(ROOT / "tests" / "support" / "langchain_agent.py")], url)
+    assert process.wait(60) == 0 and outcomes(tmp_path / "runs") == ours
