@@ -70,10 +70,10 @@ def test_every_page_that_the_code_names_exists():
 
 def test_every_option_in_the_readme_exists():
     from benchmarks import calls, retrieval
-    from evals import compare, curves, export, import_run, replay, report, run, view
+    from evals import compare, curves, export, import_run, replay, report, run, serve, view
     from optimizers import compile
 
-    commands = (run, calls, retrieval, compare, compile, curves, replay, view, report, export, import_run)
+    commands = (run, calls, retrieval, compare, compile, curves, replay, serve, view, report, export, import_run)
     parsers = [command.parser() for command in commands]
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README + REFERENCE)) <= known | {"--strict"}
