@@ -1,0 +1,122 @@
+"""Long runs of what trainers do: ten thousand episodes, a policy that learns, and others' trainers and evaluators.
+
+What does not install beside us is tried where a Python of another environment is named: $SEXTANT_INSPECT_PYTHON and
+$SEXTANT_VERIFIERS_PYTHON, each with the package, Sextant and what that needs.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from random_episodes import play
+
+from evals import compare, import_run
+from evals.serving.episode import POTENTIALS
+from evals.serving.training import Turns, open_training
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "trainers"
+sys.path.append(str(EXAMPLES))
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_rewards_sum_to_the_metric_over_10000_episodes_in_the_same_memory():
+    cost, used = 0.01, []
+    for number in range(10_000):
+        world = open_training(data="mini", shaping=["", *POTENTIALS][number % 4], search_cost=cost * (number % 2))
+        chance = random.Random(number)
+        episode = world.open(chance.choice(list(world.queries)))
+        rewards = play(episode, chance)
+        searches = sum(step.tool == "search" for step in episode.submission.trace.steps)
+        worth = world.value(episode.query.query_id, episode.submission) - cost * (number % 2) * searches
+        assert abs(sum(rewards) - worth) <= 1e-12, number
+        used.append(resident()) if number % 1000 == 999 else None
+    assert used[-1] - used[1] < 4e6, used
+
+
+def test_an_action_costs_under_a_fifth_of_a_millisecond_beside_the_search():
+    world, many, took = open_training(data="mini"), 300, {}
+    (retriever,) = world.toolbox._world[1].values()
+    texts = [query.text for query in world.queries.values()]
+    calls = {
+        "search": [{"query": text} for text in texts[:8]],
+        "select": [{"doc_ids": ["none"]}],
+        "submit": [{}],
+    }
+    for kind in ("whole", "search"):
+        start = time.process_time()
+        for number in range(many):
+            turns = Turns(world, list(world.queries)[number % len(texts)]) if kind == "whole" else None
+            for name, several in calls.items():
+                for arguments in several:
+                    if turns:
+                        turns.take(json.dumps({"name": name, "arguments": arguments}))
+                    elif name == "search":
+                        retriever.search(arguments["query"], 10)
+        took[kind] = time.process_time() - start
+    actions = many * sum(map(len, calls.values()))
+    assert (took["whole"] - took["search"]) / actions < 0.0002, took
+
+
+def test_a_policy_learns_from_its_rewards_and_not_from_shuffled_ones(command_of, tmp_path):
+    import gymnasium
+    from gymnasium_grpo import chances, record, train
+
+    environment = gymnasium.make("evals.serving.gym:sextant/writing-v0", data="mini", shaping="surfaced")
+    shuffled = np.mean([chances(train(environment, 60, shuffled=True, seed=seed)) for seed in range(6)], axis=0)
+    policies = {"step-0": np.zeros(4), "step-60": train(environment, 60), "shuffled": np.log(shuffled)}
+    runs = {
+        name: record(name, logits, task="writing", data="mini", runs=tmp_path).folder
+        for name, logits in policies.items()
+    }
+    found = command_of(compare)(*runs.values(), "--metric", "nDCG@10", "--json").json["comparisons"]
+    learnt, chance = found
+    assert learnt["difference"] > 0.2 and learnt["p_holm"] < 0.001
+    assert chance["p_holm"] > 0.05, "what rewards say about actions is all that there is to learn"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_trl_trains_a_model_that_calls_our_tools(tmp_path):
+    pytest.importorskip("trl")
+    import trl_grpo
+
+    searches = "engineer on call, the pager was mine that night", "a colleague who nodded"
+    calls = [("search", {"query": text, "k": 3}) for text in searches]
+    fields = {"task": "congress", "data": "mini", "query_ids": ("MINI-q02",), "shaping": "read"}
+    steps = trl_grpo.train(str(tmp_path), calls, **fields).state.log_history[:-1]
+    assert len(steps) == 3
+    assert all(step["tools/call_frequency"] > 0 and step["tools/failure_frequency"] == 0 for step in steps)
+    assert any(step["reward"] > 0 and step["grad_norm"] > 0 for step in steps)
+
+
+def of_another(name, package):
+    """Return the interpreter that $SEXTANT_NAME_PYTHON names; skip where it has no such package."""
+    python = os.environ.get(f"SEXTANT_{name}_PYTHON", sys.executable)
+    if subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{package} is in no environment; $SEXTANT_{name}_PYTHON names one")
+    return python
+
+
+def example(python, name, place):
+    ran = subprocess.run([python, EXAMPLES / name], cwd=place, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout.splitlines()[-1]
+
+
+def test_a_log_of_inspect_becomes_a_run_with_the_same_scores(command_of, tmp_path):
+    _, log, means = example(of_another("INSPECT", "inspect_ai"), "inspect_eval.py", tmp_path).split(" ", 2)
+    words = (log, "--task", "congress", "--data", "mini", "--split", "dev", "--runs", tmp_path, "--json")
+    made = command_of(import_run)(*words)
+    assert made.code == 0
+    assert {name: round(made.json["metrics"][name]["mean"], 4) for name in json.loads(means)} == json.loads(means)
+    row = json.loads((Path(made.json["run"]) / "outcomes.jsonl").read_text().splitlines()[0])
+    assert [step["tool"] for step in row["trace"]["steps"]][:2] == ["search", "select"]
+    assert made.json["usage"]["calls"] == 36
