@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -262,6 +263,7 @@ def told(query: Query) -> dict[str, str]:
     return {"query_id": query.query_id, "query": query.text, "objective": query.objective}
 
 
+@cache
 def parameters(tool: str) -> dict[str, inspect.Parameter]:
     """Return what a tool takes, by name."""
     return {name: one for name, one in inspect.signature(getattr(Episode, tool)).parameters.items() if name != "self"}
