@@ -5,6 +5,7 @@
     dense:Qwen/Qwen3-Embedding-4B                         with a model, by name or by folder
     fusion(bm25,dense,weights=[1,2])                      made of other retrievers
     rerank(fusion(bm25,dense),cross:PATH,depth=50)
+    http(http://host:port/v1/INDEX,dialect=anserini)      an address, with or without quotes
     splade:"a folder, with a comma"                       quotes around what has commas or brackets in it
     my.py:Overlap(prefix=5)                               a class in a file of one's own, or package.module:Overlap
 
@@ -41,6 +42,7 @@ RETRIEVERS = {
     "pool_bm25": "tools.retrievers.rank_bm25:PoolBM25",
     "dense": "tools.retrievers.neural.dense:Dense",
     "api": "tools.retrievers.neural.api:Api",
+    "http": "tools.retrievers.http:Http",
     "chroma": "tools.retrievers.vectors.chroma:Chroma",
     "splade": "tools.retrievers.neural.sparse:Sparse",
     "late": "tools.retrievers.neural.late_interaction:LateInteraction",
@@ -324,6 +326,8 @@ def _check(spec: Spec, *, embedder: bool = False) -> Spec:
     kind, subject, parts = kind_of(spec.kind, embedder=embedder), spec.subject, spec.parts
     match kind.subject:
         case "str":
+            if not subject and len(parts) == 1 and "//" in parts[0].kind + parts[0].subject:  # an address
+                subject, parts = f"{parts[0].kind}:{parts[0].subject}".rstrip(":"), ()
             if parts:
                 raise UsageError(f"{spec.kind} takes a model, as in {spec.kind}:MODEL, and no other retriever")
             if not subject and not kind.model:

@@ -19,7 +19,8 @@ SPECS = [
     *("rerank(bm25,cross:MODEL,depth=3)", "lens(bm25,attribute=stance)"),
     "lens(dense:MODEL,attribute=authorship,query=true)",
 ]
-SPECS += [kind for kind in RETRIEVERS if not any(kind in text for text in SPECS)]  # by its name alone, and so tested
+ELSEWHERE = ("http",)  # wants a server of searches: tests/fast/retrievers/test_http.py
+SPECS += [kind for kind in RETRIEVERS if kind not in ELSEWHERE and not any(kind in text for text in SPECS)]
 # These have a score for every document; the others may rank only documents that share a word with the text.
 SCORE_ALL = ("rank_bm25", "dense", "api", "chroma", "late", "cross", "fusion", "rerank(fusion", "lens(dense")
 

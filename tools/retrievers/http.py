@@ -1,0 +1,158 @@
+"""The searches of a server elsewhere, by ids: Anserini's REST server, Search-R1's, or a run's (python -m evals.serve).
+
+The server has to have indexed the task's own documents under their ids; texts are taken from the task. A server knows
+no exclusions and no pools, so it is asked for more until enough of what may come back is there. Searches are not kept:
+a cassette does not have them. Left out: documents below rank 10,000.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import quote
+
+import orjson
+
+from tools.corpus import Corpus
+from tools.errors import DataError, ProviderRefused, RunIncomplete, UsageError
+from tools.models.call import DEADLINE
+from tools.models.sending.gate import LONGEST_WAIT, retry_after
+from tools.models.sending.post import Server, Unanswered
+from tools.models.spec import SERVER_KEY, hide_keys, is_server, secret
+from tools.models.terms import Terms
+from tools.records import Hit
+from tools.retriever import Retriever, Search
+from tools.retrievers import spell
+from tools.text import encodable
+
+DEEPEST = 10_000  # documents that are asked for
+LARGEST = 256 << 20  # bytes of an answer, with the texts of as many
+SLOWEST = 120.0  # seconds until an answer is given up
+LONGEST = 7000  # bytes of a search in an address: Anserini's server takes 8,192 with the rest
+_LOG = logging.getLogger("sextant")
+
+
+class Http(Retriever):
+    """The searches of a server, looked up in the task's documents by their ids."""
+
+    loads_weights = True  # so to say: a dry run asks no server
+    ties_by_id = False  # the server's order is taken as it is
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        url: str,
+        *,
+        dialect: Literal["anserini", "search-r1"] = "anserini",
+        terms: Terms | None = None,
+    ) -> None:
+        """`url` is http://host:port/v1/INDEX of Anserini, or http://host:port of Search-R1."""
+        self.name = spell("http", url, options={"dialect": dialect} if dialect != "anserini" else None)
+        self._corpus, self._url, self._dialect, self._terms = corpus, url, dialect, terms or Terms()
+        headers = {"Content-Type": "application/json"}
+        if key := secret(SERVER_KEY):
+            headers["Authorization"] = f"Bearer {key}"
+        self._server = Server(url.removesuffix("/retrieve").removesuffix("/search"), headers, largest=LARGEST)
+        self._said = False  # that there are unknown ids
+
+    @classmethod
+    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+        """Refuse what is no address. Nothing is sent."""
+        if not is_server(model):
+            raise UsageError(f"http({model}) is no server; write http(http://host:port/v1/INDEX,dialect=anserini)")
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """Return how many words at the end of a text are too many for an address."""
+        return 0 if self._dialect != "anserini" else len(text.split()) - len(_cut(text).split())
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        found, pending = dict[int, list[Hit]](), list(range(len(searches)))
+        asked = k + max(len(search.excluded) for search in searches)
+        while pending:
+            asked = min(asked, DEEPEST)
+            answers = self._ask([searches[place].text for place in pending], asked)
+            for place, hits in zip(pending, answers, strict=True):
+                found[place] = self._narrow(searches[place], hits)[:k]
+            full = [len(hits) >= asked < DEEPEST for hits in answers]  # there may be more
+            pending = [place for place, more in zip(pending, full, strict=True) if more and len(found[place]) < k]
+            asked *= 4
+        return [found[place] for place in range(len(searches))]
+
+    def _narrow(self, search: Search, hits: list[Hit]) -> list[Hit]:
+        """Return those of the hits that the corpus has and the search allows, each once."""
+        known = [hit for hit in {hit.doc_id: hit for hit in reversed(hits)}.values() if hit.doc_id in self._corpus]
+        if hits and len(known) < len({hit.doc_id for hit in hits}) and not self._said:
+            self._said = True
+            strange = next(hit.doc_id for hit in hits if hit.doc_id not in self._corpus)
+            _LOG.warning(f"{self.name} gives documents that the task lacks, e.g. {strange[:60]!r}; they are left out")
+        among = self._corpus if search.among is None else search.among
+        return [hit for hit in reversed(known) if hit.doc_id in among and hit.doc_id not in search.excluded]
+
+    def _ask(self, texts: Sequence[str], k: int) -> list[list[Hit]]:
+        """Return so many hits of each text, as the server ranks them."""
+        texts = encodable(texts)
+        if self._dialect == "anserini":
+            paths = [f"/search?query={quote(_cut(text), safe='')}&hits={k}" for text in texts]
+            return [self._read(self._send(path, b"").get("candidates"), k) for path in paths]
+        lists = list[list[Hit]]()
+        most = max(1, DEEPEST // k)
+        for start in range(0, len(texts), most):
+            batch = texts[start : start + most]
+            body = orjson.dumps({"queries": batch, "topk": k, "return_scores": True})
+            lists += [self._read(one, k) for one in self._list(self._send("/retrieve", body).get("result"), len(batch))]
+        return lists
+
+    def _list(self, answer: Any, expected: int) -> list[Any]:
+        if not isinstance(answer, list) or len(answer) != expected:
+            raise DataError(f"{self._url} gave no list of hits for each search; is its dialect {self._dialect}?")
+        return answer
+
+    def _read(self, entries: Any, k: int) -> list[Hit]:
+        """Return the hits of one search, by falling score; where ids are missing, DataError."""
+        hits = list[Hit]()
+        entry: Any
+        for entry in entries if isinstance(entries, list) else [entries]:
+            try:
+                document = entry.get("document", entry)
+                doc_id = next(document[name] for name in ("docid", "id", "doc_id") if name in document)
+                hits.append(Hit(str(doc_id), float(entry["score"])))
+            except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+                raise DataError(f"{self._url} gave a hit without an id or a score: {str(entry)[:80]!r}") from None
+        if not all(math.isfinite(hit.score) for hit in hits):
+            raise DataError(f"{self._url} gave a score that is not finite")
+        return sorted(hits, key=lambda hit: -hit.score)[:k]
+
+    def _send(self, path: str, body: bytes) -> Any:
+        """Return the object that answers a request. RunIncomplete where none comes, ProviderRefused for a 4xx."""
+        patience, wrong = self._terms.patience, ""
+        for attempt in range(patience.attempts):
+            pause = patience.first * 2.0**attempt
+            try:
+                answer = self._server.post(path, body, deadline=min(time.monotonic() + SLOWEST, DEADLINE.get()))
+                if answer.status == 200:
+                    return _object(orjson.loads(answer.body))
+                wrong = f"status {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
+                if answer.status < 500 and answer.status not in (408, 425, 429):
+                    raise ProviderRefused(f"{self._url} refuses a search: {hide_keys(wrong)}")
+                pause = max(pause, min(retry_after(answer.headers) or 0.0, LONGEST_WAIT))
+            except Unanswered as failure:
+                wrong = str(failure)
+            except ValueError:
+                raise DataError(f"{self._url} gave an answer that is no JSON object") from None
+            if attempt + 1 < patience.attempts and time.monotonic() + pause < DEADLINE.get():
+                self._terms.gate.rest(pause)  # or Interrupted
+        raise RunIncomplete(f"{self._url} does not answer: {hide_keys(wrong)}; the same command goes on")
+
+
+def _object(made: Any) -> dict[str, Any]:
+    if not isinstance(made, dict):
+        raise ValueError
+    return made
+
+
+def _cut(text: str) -> str:
+    """Return as much of the beginning of a text as has room in an address."""
+    while len(quote(text, safe="", errors="replace")) > LONGEST:
+        text = text[: len(text) * 9 // 10]
+    return text
