@@ -8,7 +8,7 @@ out again. With `repeat`, queries go on being handed out for training, and what 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
@@ -17,10 +17,11 @@ from evals.folder import Outcome, RunFolder, place
 from evals.measuring.scoring import record_look
 from evals.running import evaluation, runner
 from evals.running.request import Request
-from evals.serving.episode import Episode, Reward, World
+from evals.serving.episode import Episode, Observation, Reward, World
 from programs.served import Served
-from tools.console import check_interrupts
-from tools.errors import SessionRefusal, UsageError
+from tools.console import check_interrupts, say
+from tools.errors import RunIncomplete, SessionRefusal, UsageError
+from tools.names import describe as describe_error
 
 MOST = 64  # episodes open at a time
 IDLE = 600.0  # seconds without an action, after which an episode makes room for another
@@ -75,6 +76,16 @@ class Host(World):
         with self._lock:
             if episode in self._open:
                 self._open[episode] = time.monotonic()
+
+    def act(self, episode: Episode, tool: str, arguments: Mapping[str, Any]) -> Observation:
+        """Do one thing in an episode. RunIncomplete where that cannot be done now; its query is handed out again."""
+        self.touch(episode)
+        try:
+            return episode.act(tool, arguments)
+        except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
+            episode.leave()
+            say(f"{tool[:60]} of query {episode.query.query_id}: {describe_error(error)}")  # may name files of ours
+            raise RunIncomplete("this cannot be done now; the query is handed out again") from None
 
     def keep(self, episode: Episode) -> None:
         """Write the outcome of an episode, where its query has none yet."""

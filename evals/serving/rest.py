@@ -19,18 +19,16 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Response
 from fastapi.responses import HTMLResponse
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, create_model
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
 
 from evals.serving import web
 from evals.serving.clients import Place
-from evals.serving.episode import TOOLS, Episode, parameters
+from evals.serving.episode import TOOLS, Episode, describe
 from evals.serving.host import Host, NothingOpen
-from tools.console import say
-from tools.errors import UsageError
+from tools.errors import RunIncomplete, UsageError
 from tools.retriever import Search
 
 MOST_FOUND = 10_000  # documents in an answer to a search without a session
-LOST = "this cannot be done now; the query is handed out again"
 
 
 class _Body(BaseModel):
@@ -49,7 +47,7 @@ class Used(_Body):
     calls: NonNegativeInt
     tokens_in: NonNegativeInt
     tokens_out: NonNegativeInt
-    usd: float | None = None
+    usd: NonNegativeFloat | None = None
 
 
 class Batch(_Body):
@@ -73,7 +71,6 @@ def application(host: Host, place: Place) -> FastAPI:
         ("GET", "/", rest.count),
         ("POST", "/sessions", rest.open),
         ("GET", session, rest.show),
-        *(("POST", f"{session}/{tool}", rest.does(tool)) for tool in TOOLS),
         ("POST", f"{session}/usage", rest.charge),
         ("DELETE", session, rest.leave),
         ("POST", "/retrieve", rest.retrieve),
@@ -81,6 +78,11 @@ def application(host: Host, place: Place) -> FastAPI:
     ]
     for method, path, does in calls:
         app.add_api_route(path, does, methods=[method], response_model=None)
+    for tool in TOOLS:
+        schema = {"requestBody": {"content": {"application/json": {"schema": describe(tool)["parameters"]}}}}
+        app.add_api_route(
+            f"{session}/{tool}", rest.does(tool), methods=["POST"], response_model=None, openapi_extra=schema
+        )
     page = _page(app.openapi()["paths"])
     app.add_api_route("/docs", lambda: HTMLResponse(page), include_in_schema=False)
     return app
@@ -117,30 +119,21 @@ class Rest:
 
     def show(self, session: str) -> dict[str, Any]:
         """Tell what was done in a session so far."""
-        episode = self._find(session)
-        steps = [step.tool for step in list(episode.desk.session.trace.steps) if not step.refused]
-        done = {"searches": steps.count("search"), "reads": steps.count("read")}
-        return {**episode.task(), **done, "selected": list(episode.desk.selected), "done": episode.over}
+        return self._find(session).state()
 
     def does(self, tool: str) -> Callable[..., Any]:
         """Return what uses one of the tools."""
-        known = parameters(tool).items()
-        fields: Any = {name: (one.annotation, ... if one.default is one.empty else one.default) for name, one in known}
-        arguments = create_model(tool.title(), __base__=_Body, **fields)
 
-        def use(session: str, body: arguments) -> Response:  # type: ignore[valid-type]
-            episode = self._find(session)
+        def use(session: str, body: dict[str, Any]) -> Response:
             try:
-                seen = episode.act(tool, body.model_dump(exclude_unset=True))  # type: ignore[attr-defined]
-            except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
-                episode.leave()
-                say(f"{tool} of query {episode.query.query_id}: {type(error).__name__}: {error}")  # may name files here
-                raise HTTPException(503, LOST) from None
+                seen = self._host.act(self._find(session), tool, body)
+            except RunIncomplete as failure:
+                raise HTTPException(503, str(failure)) from None
             reward = f', "reward": {json.dumps(seen.reward)}' if self._rewards else ""
             made = f'{{"result": {seen.text}, "done": {json.dumps(seen.done)}{reward}}}'
             return Response(made.encode("utf-8", "replace"), media_type="application/json")
 
-        use.__name__, use.__doc__ = tool, (getattr(Episode, tool).__doc__ or "").partition("\n")[0]
+        use.__name__, use.__doc__ = tool, describe(tool)["description"]
         return use
 
     def charge(self, session: str, body: Used) -> dict[str, bool]:

@@ -5,6 +5,7 @@ machine, which reach the loopback address under another name (DNS rebinding) or 
 and its length.
 """
 
+import logging
 import socket
 import threading
 import time
@@ -91,6 +92,7 @@ class WebServer:
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
         config = uvicorn.Config(application, log_config=None, access_log=False, timeout_graceful_shutdown=int(ENDING))
         config.limit_concurrency, config.ws_max_size = CONNECTIONS, MOST_BYTES
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients that go away are no errors of ours
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()

@@ -1,0 +1,83 @@
+"""An OpenEnv environment: reset, step and state, a session for each connection by WebSocket.
+
+`reset(query_id=...)` opens the query, or the next one; a step is one of the tools with its arguments. A client that
+goes away leaves its query pending. examples/openenv is the folder that OpenEnv's hub expects, with a typed client. Left
+out: its web interface, and reset and step by HTTP alone, which have no session.
+"""
+
+from typing import Any
+
+from openenv.core.env_server import create_fastapi_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
+from pydantic import Field
+
+from evals.serving import web
+from evals.serving.clients import Place
+from evals.serving.episode import TOOLS, Episode
+from evals.serving.host import Host
+from programs.desk import as_json
+
+
+class SearchAction(Action):
+    """One use of a tool."""
+
+    tool: str = Field(description=f"one of {', '.join(TOOLS)}")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="what the tool takes, by name")
+
+
+class SearchObservation(Observation):
+    """What came of it."""
+
+    text: str = Field("", description="JSON; after reset the query, with what counts as a find")
+
+
+class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
+    """The episodes of one client, one after another."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, host: Host, rewards: bool) -> None:
+        super().__init__()
+        self._host, self._rewards, self._steps = host, rewards, 0
+        self._episode: Episode | None = None
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, *, query_id: str = "", **_: Any
+    ) -> SearchObservation:
+        """Open a query, by default the next; one that is open is given back."""
+        self.close()
+        self._episode, self._steps = self._host.open(query_id), 0
+        return SearchObservation(text=as_json(self._episode.task()))
+
+    def step(self, action: SearchAction, timeout_s: float | None = None, **_: Any) -> SearchObservation:
+        """Use a tool."""
+        if (episode := self._episode) is None:
+            raise RuntimeError("no query is open; reset first, in the same connection")
+        self._steps += 1
+        seen = self._host.act(episode, action.tool, action.arguments)
+        return SearchObservation(text=seen.text, done=seen.done, reward=seen.reward if self._rewards else None)
+
+    @property
+    def state(self) -> State:
+        """What is open."""
+        return State(episode_id=self._episode.query.query_id if self._episode else None, step_count=self._steps)
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        """Say what this is."""
+        return EnvironmentMetadata(name="sextant", description=self._host.environment.task, version="1")
+
+    def close(self) -> None:
+        """Give an open query back."""
+        if self._episode:
+            self._episode.leave()
+
+
+def serve(host: Host, place: Place) -> None:
+    """Serve until every query is answered."""
+
+    def make() -> SearchEnvironment:
+        return SearchEnvironment(host, place.rewards)
+
+    app = create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most)
+    web.serve(app, host, place)
