@@ -19,6 +19,7 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -90,7 +91,7 @@ class Command(Program):
         guest.episode.cut()
         session.enter(None)
         submission: Submission = guest.episode.submission
-        return submission.copy(usage=desk.session.usage)
+        return replace(submission, usage=desk.session.usage)
 
     def _run(self, query: Query, guest: Any, folder: Path) -> int | None:
         """Return the exit code of the agent; None where the query's time was up before."""
