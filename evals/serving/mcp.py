@@ -40,7 +40,6 @@ from tools.records import Query
 from tools.session import Toolbox
 
 LINGER = 10.0  # seconds that clients have to go when all queries are answered
-SESSIONS = 1000  # of clients, at a time
 SESSION = "mcp-session-id"
 USAGE = "sextant/usage"
 INSTRUCTIONS = (
@@ -185,7 +184,6 @@ class Door:
             self.server.add_request_handler("server/discover", types.RequestParams, self._discover)
         application = self.server.streamable_http_app(
             json_response=True,
-            max_sessions=SESSIONS,
             session_idle_timeout=IDLE,
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # which Guard is
         )

@@ -9,8 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
 
+import httpx2
 import pytest
 from conftest import ROOT
 from mcp import Client, StdioServerParameters
@@ -143,3 +145,103 @@ def test_an_agent_of_langchain_does_the_same_by_its_adapter(tmp_path, serve, our
     process, url = serve()
     run_of_others([python, str(ROOT / "tests" / "support" / "langchain_agent.py")], url)
     assert process.wait(60) == 0 and outcomes(tmp_path / "runs") == ours
+
+
+def message(method, **params):
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+HELLO = message("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "x", "version": "1"})
+LARGE = message("tools/call", name="search", arguments={"query": "x" * 10_000_000})
+
+
+def test_who_attacks_is_refused_and_harms_nobody(tmp_path, serve, ours):
+    _, url = serve()
+    right = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream"}
+
+    async def attack():
+        async with come_in(url, TOKEN) as client, httpx2.AsyncClient(timeout=60) as web:
+
+            async def status(told, content=HELLO, **more):
+                return (await web.post(url, headers={**right, **told}, json=content, **more)).status_code
+
+            async def pieces():
+                yield json.dumps(HELLO).encode()
+
+            task = await call(client, "next_query")
+            assert (
+                await status({"Authorization": ""}) == await status({"Authorization": "Bearer wröng".encode()}) == 401
+            )
+            assert await status({"Host": "evil.example:80"}) == 421
+            assert await status({"Origin": "http://evil.example"}) == 403
+            assert await status({}, LARGE) == 413
+            assert await status({"Mcp-Session-Id": "0" * 32}, message("tools/list")) == 404
+            assert (await web.post(url, headers=right, content=pieces())).status_code == 411
+            mute = [socket.create_connection(("127.0.0.1", httpx2.URL(url).port)) for _ in range(100)]
+            for one in mute:  # which sends a lot, and reads nothing
+                body = json.dumps(HELLO).encode()
+                lines = [
+                    "POST /mcp HTTP/1.1",
+                    f"Host: 127.0.0.1:{httpx2.URL(url).port}",
+                    "Content-Type: application/json",
+                ]
+                head = "\r\n".join([*lines, f"Content-Length: {len(body)}", *(f"{a}: {b}" for a, b in right.items())])
+                one.sendall(20 * (head.encode() + b"\r\n\r\n" + body))
+            for wrong in ("../../etc/passwd", "MINI-q01", "", "\x00"):
+                assert "error" in await call(client, "read", doc_id=wrong)
+            assert "error" in await call(client, "submit", doc_ids=["forged"])
+            assert "error" in await call(client, "search", query=3)
+            assert "error" in await call(client, "no such tool")
+            for _ in range(5):
+                async with come_in(url, TOKEN) as other:
+                    assert "submitted" in await answer(other)
+            assert (await call(client, "next_query")) == task, "it is still its own"
+            assert (await call(client, "search", query=task["query"], k=10**9))[0].keys() == {"doc_id", "title", "text"}
+
+    asyncio.run(attack())
+    kept = outcomes(tmp_path / "runs")
+    assert len(kept) == 5 and kept == {query_id: ours[query_id] for query_id in kept}
+
+
+@asynccontextmanager
+async def recording(url):
+    """Yield another address of the same server, and all bytes that come and go there."""
+    seen, to = bytearray(), httpx2.URL(url)
+
+    async def relay(reader, writer):
+        while some := await reader.read(65536):
+            seen.extend(some)
+            writer.write(some)
+        writer.close()
+
+    async def connect(reader, writer):
+        theirs = await asyncio.open_connection(to.host, to.port)
+        await asyncio.gather(relay(reader, theirs[1]), relay(theirs[0], writer), return_exceptions=True)
+
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp", seen
+    server.close()
+
+
+@pytest.mark.parametrize("rewards", [(), ("--rewards",)])
+def test_the_socket_tells_no_judgement_no_other_query_and_no_path(rewards, tmp_path, serve, ours):
+    _, url = serve(*rewards)
+
+    async def record():
+        async with recording(url) as (seen_at, seen), come_in(seen_at, TOKEN) as client:
+            await client.list_tools()
+            await client.list_resources()
+            await answer(client)
+            await client.read_resource("sextant://task")
+            await call(client, "next_query")
+            await client.read_resource("sextant://episode")
+            return seen.decode()
+
+    seen = asyncio.run(record())
+    (answered,) = outcomes(tmp_path / "runs")
+    others = [query_id for query_id in ours if query_id in seen]
+    assert answered in others and len(others) == 2, "its own two queries"
+    paths = str(ROOT), str(tmp_path), f"{Path.home()}/"
+    for secret in (*paths, "qrels", "relevan", "grade", "gold", "judge"):
+        assert secret not in seen, secret
+    assert ('\\"reward\\"' in seen) == bool(rewards)
