@@ -50,17 +50,17 @@ async def answer_all(client):
         pass
 
 
-BEFORE = {"gives": sys.exit, "hangs": lambda: os.system("sleep 600")}  # what an agent does before it submits
+BEFORE = {"gives": lambda: os._exit(3), "hangs": lambda: os.system("sleep 600")}  # what an agent does before it submits
 
 
 async def _main(how):
     async with come_in(os.environ["SEXTANT_MCP_URL"], os.environ["SEXTANT_TOKEN"]) as client:
-        if how == "fails":
-            sys.exit("Traceback\nValueError: no idea")
         await answer(client, BEFORE.get(how, lambda: None))
     usage = {"input_tokens": 100, "cache_read_input_tokens": 50, "output_tokens": 20}
     sys.stdout.write(json.dumps({"type": "result", "total_cost_usd": 0.25, "num_turns": 5, "usage": usage}))
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "fails":
+        sys.exit("Traceback\nValueError: no idea")
     anyio.run(_main, sys.argv[1])
