@@ -43,7 +43,7 @@ class Common(Settings):
     program: Annotated[
         str,
         Option(
-            f"one of {', '.join(sorted(SYSTEMS))}; or your own: FILE.py:NAME or package.module:NAME; "
+            f"one of {', '.join(sorted(SYSTEMS))}; or your own: FILE.py:NAME or package.module:NAME; or command:LINE; "
             "evals.run --program list says what each does",
             "NAME",
             missing="python -m evals.run --program list has them",

@@ -10,6 +10,7 @@ from evals.serving.clients import Place
 from evals.serving.episode import Reward
 from evals.serving.host import serve
 from evals.showing.tables import show_scores
+from tools.errors import UsageError
 from tools.names import pick
 
 __all__ = ["Reward", "open_door"]
@@ -20,7 +21,11 @@ def open_door(door: str, request: Request, place: Place, reward: Reward | None, 
 
     What the door returns, if anything, is called at the end: it lets clients go that have come for more queries.
     """
-    through, ends = pick("door", door, {door: door}), list[Callable[[], None] | None]()
+    try:
+        through, ends = pick("door", door, {door: door}), list[Callable[[], None] | None]()
+    except ModuleNotFoundError as error:
+        extra = door.partition(":")[0].rpartition(".")[2]
+        raise UsageError(f"this needs {error.name}, which is missing: pip install 'sextant[{extra}]'") from None
     serve_it = partial(serve, request, reward=reward, repeat=repeat, report=report)
     result = serve_it(lambda host: ends.append(through(host, place)))
     if place.transport != "stdio":  # whose protocol has stdout

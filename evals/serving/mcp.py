@@ -284,7 +284,7 @@ def serve(host: Host, place: Place) -> Callable[[], None]:
         return lambda: _wait(ended.done)
     server = door.web(place)
     _LOG.info("agents come in at %s/mcp; --print-config says how", replace(place, port=server.port).url)
-    host.wait()
+    host.wait(server.ended)
 
     def end() -> None:
         _wait(lambda: not clients, LINGER)
