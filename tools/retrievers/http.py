@@ -81,74 +81,61 @@ class Http(Retriever):
 
     def _narrow(self, search: Search, hits: list[Hit]) -> list[Hit]:
         """Return those of the hits that the corpus has and the search allows, each once."""
-        known = [hit for hit in {hit.doc_id: hit for hit in reversed(hits)}.values() if hit.doc_id in self._corpus]
-        if hits and len(known) < len({hit.doc_id for hit in hits}) and not self._said:
+        given = dict[str, Hit]()
+        for hit in hits:
+            given.setdefault(hit.doc_id, hit)
+        unknown = [doc_id for doc_id in given if doc_id not in self._corpus]
+        if unknown and not self._said:
             self._said = True
-            strange = next(hit.doc_id for hit in hits if hit.doc_id not in self._corpus)
-            _LOG.warning(f"{self.name} gives documents that the task lacks, e.g. {strange[:60]!r}; they are left out")
+            said = f"{len(unknown)} documents of {len(given)} that the task lacks, e.g. {unknown[0][:60]!r}"
+            _LOG.warning(f"{self.name} gives {said}; such ones are left out")
         among = self._corpus if search.among is None else search.among
-        return [hit for hit in reversed(known) if hit.doc_id in among and hit.doc_id not in search.excluded]
+        barred = {*unknown, *search.excluded}
+        return [hit for doc_id, hit in given.items() if doc_id in among and doc_id not in barred]
 
     def _ask(self, texts: Sequence[str], k: int) -> list[list[Hit]]:
-        """Return so many hits of each text, as the server ranks them."""
-        texts = encodable(texts)
-        if self._dialect == "anserini":
-            paths = [f"/search?query={quote(_cut(text), safe='')}&hits={k}" for text in texts]
-            return [self._read(self._send(path, b"").get("candidates"), k) for path in paths]
-        lists = list[list[Hit]]()
-        most = max(1, DEEPEST // k)
-        for start in range(0, len(texts), most):
-            batch = texts[start : start + most]
-            body = orjson.dumps({"queries": batch, "topk": k, "return_scores": True})
-            lists += [self._read(one, k) for one in self._list(self._send("/retrieve", body).get("result"), len(batch))]
-        return lists
+        """Return so many hits of each text, by falling score. DataError for an answer that has none."""
+        try:
+            if self._dialect == "anserini":
+                asked = [f"/search?query={quote(_cut(text), safe='')}&hits={k}" for text in encodable(texts)]
+                return [_sorted([(one["docid"], one) for one in self._send(path)["candidates"]], k) for path in asked]
+            found, most = list[list[Hit]](), max(1, DEEPEST // k)
+            for start in range(0, len(texts), most):
+                batch = encodable(texts[start : start + most])
+                asked_for = {"queries": batch, "topk": k, "return_scores": True}
+                lists = self._send("/retrieve", orjson.dumps(asked_for))["result"]
+                made = [_sorted([(one["document"]["id"], one) for one in hits], k) for hits in lists]
+                found += [hits for _, hits in zip(batch, made, strict=True)]
+            return found
+        except (KeyError, TypeError, ValueError) as error:
+            wrong = f"gave no hits with ids and scores ({type(error).__name__}: {str(error)[:80]})"
+            raise DataError(f"{self._url} {wrong}; is its dialect {self._dialect}?") from None
 
-    def _list(self, answer: Any, expected: int) -> list[Any]:
-        if not isinstance(answer, list) or len(answer) != expected:
-            raise DataError(f"{self._url} gave no list of hits for each search; is its dialect {self._dialect}?")
-        return answer
-
-    def _read(self, entries: Any, k: int) -> list[Hit]:
-        """Return the hits of one search, by falling score; where ids are missing, DataError."""
-        hits = list[Hit]()
-        entry: Any
-        for entry in entries if isinstance(entries, list) else [entries]:
-            try:
-                document = entry.get("document", entry)
-                doc_id = next(document[name] for name in ("docid", "id", "doc_id") if name in document)
-                hits.append(Hit(str(doc_id), float(entry["score"])))
-            except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
-                raise DataError(f"{self._url} gave a hit without an id or a score: {str(entry)[:80]!r}") from None
-        if not all(math.isfinite(hit.score) for hit in hits):
-            raise DataError(f"{self._url} gave a score that is not finite")
-        return sorted(hits, key=lambda hit: -hit.score)[:k]
-
-    def _send(self, path: str, body: bytes) -> Any:
-        """Return the object that answers a request. RunIncomplete where none comes, ProviderRefused for a 4xx."""
+    def _send(self, path: str, body: bytes = b"") -> Any:
+        """Return the JSON that answers a request. RunIncomplete where none comes, ProviderRefused for a 4xx."""
         patience, wrong = self._terms.patience, ""
         for attempt in range(patience.attempts):
             pause = patience.first * 2.0**attempt
             try:
                 answer = self._server.post(path, body, deadline=min(time.monotonic() + SLOWEST, DEADLINE.get()))
                 if answer.status == 200:
-                    return _object(orjson.loads(answer.body))
+                    return orjson.loads(answer.body)
                 wrong = f"status {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
                 if answer.status < 500 and answer.status not in (408, 425, 429):
                     raise ProviderRefused(f"{self._url} refuses a search: {hide_keys(wrong)}")
                 pause = max(pause, min(retry_after(answer.headers) or 0.0, LONGEST_WAIT))
             except Unanswered as failure:
                 wrong = str(failure)
-            except ValueError:
-                raise DataError(f"{self._url} gave an answer that is no JSON object") from None
             if attempt + 1 < patience.attempts and time.monotonic() + pause < DEADLINE.get():
                 self._terms.gate.rest(pause)  # or Interrupted
         raise RunIncomplete(f"{self._url} does not answer: {hide_keys(wrong)}; the same command goes on")
 
 
-def _object(made: Any) -> dict[str, Any]:
-    if not isinstance(made, dict):
-        raise ValueError
-    return made
+def _sorted(entries: list[tuple[Any, Any]], k: int) -> list[Hit]:
+    hits = [Hit(str(doc_id), float(entry["score"])) for doc_id, entry in entries]
+    if not all(math.isfinite(hit.score) for hit in hits):
+        raise ValueError("a score is not finite")
+    return sorted(hits, key=lambda hit: -hit.score)[:k]
 
 
 def _cut(text: str) -> str:

@@ -1,0 +1,17 @@
+"""The environment's server: python -m evals.serve with its options; $SEXTANT_TOKEN is what clients have to show."""
+
+import sys
+
+from evals.serve import command, parser
+from tools.console import run_and_leave
+
+OPTIONS = ["--task", "congress", "--split", "dev", "--rewards", "--repeat"]
+
+
+def main() -> None:
+    sys.argv[1:] = [*OPTIONS, "--openenv", "--address", "0.0.0.0", "--port", "8000", *sys.argv[1:]]
+    run_and_leave(parser(), command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""OpenEnv's own client against our door: $SEXTANT_OPENENV names a Python that has openenv-core and what we need."""
+
+import os
+import socket
+import subprocess
+
+import pytest
+from conftest import ROOT
+from rest_client import outcomes
+from waiting import wait_for
+
+PYTHON = os.environ.get("SEXTANT_OPENENV", "")
+pytestmark = pytest.mark.skipif(not PYTHON, reason="set SEXTANT_OPENENV to a Python with sextant[openenv]")
+TASK = ("--task", "congress", "--split", "dev")
+
+
+@pytest.fixture
+def serve(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port, started = free.getsockname()[1], []
+
+    def start(*options):
+        words = [*TASK, "--openenv", "--port", str(port), "--runs", str(tmp_path / "runs"), *options]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "SEXTANT_TOKEN": "sesame"}
+        started.append(process := subprocess.Popen([PYTHON, "-m", "evals.serve", *words], cwd=ROOT, env=environment))
+        wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
+        return process, port
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def play(name, port, **more):
+    script = ROOT / "tests" / "support" / "openenv_agents.py"
+    command = [PYTHON, script, name, f"http://agent:sesame@127.0.0.1:{port}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300, **more).stdout
+
+
+def test_a_run_by_openenv_is_that_of_a_program(serve, run, tmp_path):
+    assert run("--program", "mcp_agents:in_process", *TASK, "--runs", tmp_path / "ours").code == 0
+    process, port = serve()
+    assert "a client without the token is refused" in play("answer_all", port)
+    assert process.wait(60) == 0
+    assert outcomes(tmp_path / "runs") == outcomes(tmp_path / "ours")
+
+
+def test_sixty_four_sessions_at_a_time_are_rewarded_each_for_its_own_and_a_further_one_is_refused(serve):
+    _, port = serve("--repeat", "--rewards", "--shaping", "surfaced")
+    assert "64 at a time" in play("sixty_four", port)
+
+
+def test_the_folder_for_the_hub_is_whole_but_for_its_lock():
+    command = ["-c", "import sys; from openenv.cli._validation import validate_multi_mode_deployment as check;"]
+    command[-1] += "from pathlib import Path; print(check(Path(sys.argv[1]))[1])"
+    found = subprocess.check_output([PYTHON, *command, ROOT / "examples" / "openenv"], text=True)
+    assert found.strip() == "[\"Missing uv.lock - run 'uv lock' to generate it\"]"
