@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -33,7 +34,7 @@ def serve(tmp_path):
 
 
 def play(name, port, **more):
-    script = ROOT / "tests" / "support" / "openenv_agents.py"
+    script = Path(__file__).with_name("openenv_agents.py")
     command = [PYTHON, script, name, f"http://agent:sesame@127.0.0.1:{port}"]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300, **more).stdout
 

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "openenv"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "openenv"))
 
 from client import SearchEnv
 from models import SearchAction
