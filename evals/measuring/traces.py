@@ -126,10 +126,15 @@ class Anytime:
 def submit_so_far(session: "Session") -> Submission:
     """Submit the ranking that the trace has by now, for a session that one of its limits has ended."""
     session.join()
+    return session.submit(rank_so_far(session), why="budget")
+
+
+def rank_so_far(session: "Session") -> tuple[str, ...]:
+    """Return the ranking that the trace has by now."""
     found = Anytime({}, ())
     for step in session.trace.steps:
         found.add(step_json(step))
-    return session.submit(found.ranking(session.limits.depth), why="budget")
+    return tuple(found.ranking(session.limits.depth))
 
 
 class Fate(StrEnum):

@@ -19,7 +19,7 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 from evals.measuring.metrics import check_metric, compute, is_pairwise, ranking_of
-from evals.measuring.traces import submit_so_far
+from evals.measuring.traces import rank_so_far, submit_so_far
 from programs.desk import Desk, as_json
 from tools import session
 from tools.errors import SessionRefusal, UsageError
@@ -221,6 +221,13 @@ class Episode:
                 return 0.0
             self._end(submit_so_far(self.desk.session))
             return self._reward()
+
+    def value_so_far(self) -> float:
+        """Return the metric of what it has handed in, or would if it were cut off now."""
+        with self._lock:
+            trace = self.desk.session.trace
+            handed_in = self.submission or Submission(rank_so_far(self.desk.session), trace)
+            return self.world.value(self.query.query_id, handed_in)
 
     def leave(self) -> None:
         """End the episode without an outcome: its query is asked again."""

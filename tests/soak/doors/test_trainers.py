@@ -123,3 +123,14 @@ def test_a_log_of_inspect_becomes_a_run_with_the_same_scores(command_of, tmp_pat
     row = json.loads((Path(made.json["run"]) / "outcomes.jsonl").read_text().splitlines()[0])
     assert [step["tool"] for step in row["trace"]["steps"]][:2] == ["search", "select"]
     assert made.json["usage"]["calls"] == 36
+
+
+def test_verifiers_own_evaluator_gives_our_rewards(tmp_path):
+    rewards = json.loads(example(of_another("VERIFIERS", "verifiers"), "verifiers_eval.py", tmp_path))
+    world = open_training(data="mini")
+    assert len(rewards) == 4
+    for query_id, found in rewards.items():
+        episode = world.open(query_id)
+        episode.act("search", {"query": world.queries[query_id].text, "k": 20})
+        assert found["metric"]["score"] == episode.cut()
+    assert any(found["metric"]["score"] for found in rewards.values())
