@@ -5,11 +5,12 @@ goes away leaves its query pending. examples/openenv is the folder that OpenEnv'
 out: its web interface, and reset and step by HTTP alone, which have no session.
 """
 
+from functools import partial
 from typing import Any
 
 from openenv.core.env_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
+from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
 from evals.serving import web
@@ -63,10 +64,6 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
         """What is open."""
         return State(episode_id=self._episode.query.query_id if self._episode else None, step_count=self._steps)
 
-    def get_metadata(self) -> EnvironmentMetadata:
-        """Say what this is."""
-        return EnvironmentMetadata(name="sextant", description=self._host.environment.task, version="1")
-
     def close(self) -> None:
         """Give an open query back."""
         if self._episode:
@@ -75,9 +72,7 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
 
 def serve(host: Host, place: Place) -> None:
     """Serve until every query is answered."""
-
-    def make() -> SearchEnvironment:
-        return SearchEnvironment(host, place.rewards)
-
-    app = create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most)
+    app = create_fastapi_app(
+        partial(SearchEnvironment, host, place.rewards), SearchAction, SearchObservation, max_concurrent_envs=host.most
+    )
     web.serve(app, host, place)

@@ -15,9 +15,9 @@ import html
 import json
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Response
+from fastapi import Body, FastAPI, HTTPException, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
 
@@ -33,12 +33,6 @@ MOST_FOUND = 10_000  # documents in an answer to a search without a session
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Opening(_Body):
-    """What a session is opened with."""
-
-    query_id: str = ""
 
 
 class Used(_Body):
@@ -103,10 +97,10 @@ class Rest:
         """Tell how many queries there are, and how many of them are answered and open."""
         return self._host.state()
 
-    def open(self, body: Opening | None = None) -> dict[str, Any]:
+    def open(self, query_id: Annotated[str, Body(embed=True)] = "") -> dict[str, Any]:
         """Open a session for a query, by default the next; its id is the right to it."""
         try:
-            episode = self._host.open(body.query_id if body else "")
+            episode = self._host.open(query_id)
         except NothingOpen as refusal:
             full = self._host.state()["open"] >= self._host.most
             raise HTTPException(429 if full else 409, str(refusal)) from None
@@ -151,9 +145,10 @@ class Rest:
         """Search as Search-R1's retrieval_server.py does, in batches; it belongs to no session, and leaves no trace."""
         lists = list[Any]()
         for hits in self._search(body.queries, 3 if body.topk is None else body.topk):
-            found = [(self._documents[hit.doc_id], hit.score) for hit in hits]
-            shown = [({"id": one.doc_id, "contents": f'"{one.title}"\n{one.text}'}, score) for one, score in found]
-            lists.append([{"document": one, "score": score} if body.return_scores else one for one, score in shown])
+            found = [self._documents[hit.doc_id] for hit in hits]
+            shown = [{"id": one.doc_id, "contents": f'"{one.title}"\n{one.text}'} for one in found]
+            scored = [{"document": one, "score": hit.score} for one, hit in zip(shown, hits, strict=True)]
+            lists.append(scored if body.return_scores else shown)
         return _as_json({"result": lists})
 
     def search(self, index: str, query: str, hits: int = 10) -> Response:

@@ -17,22 +17,12 @@ import pytest
 from conftest import ROOT
 from mcp import Client, StdioServerParameters
 from mcp_agents import answer, answer_all, call, come_in
+from rest_client import outcomes
 from waiting import wait_for
 
 TASK = ("--task", "congress", "--split", "dev")
 TOKEN = "a secret of the test"
 SERVE = [sys.executable, "-m", "evals.serve", *TASK]
-
-
-def outcomes(runs):
-    """What every query came to, but for times and digests over them."""
-    (path,) = runs.rglob("outcomes.jsonl")
-    found = {}
-    for one in map(json.loads, path.read_text().splitlines()):
-        for step in one["trace"]["steps"]:
-            del step["started"], step["seconds"]
-        found[one["query_id"]] = {name: one[name] for name in ("ranking", "answer", "trace", "usage", "error")}
-    return found
 
 
 @pytest.fixture
