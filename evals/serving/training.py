@@ -2,12 +2,13 @@
 
     world = open_training(task="congress", shaping="surfaced")
 
-The environments are in gym.py, trl.py, skyrl.py, verifiers.py and nemo.py. In place of such a world they take the host
-of a run (evals/serving/host.py), whose outcomes are kept: that is how a checkpoint is evaluated. Left out: training.
+In place of such a world, an environment takes the host of a run (evals/serving/host.py), whose outcomes are kept: that
+is how a checkpoint is evaluated. Left out: training.
 """
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any
@@ -50,10 +51,9 @@ def open_training(
 
 def describe_tools() -> str:
     """Return the tools and the form of a call, for the prompt of a model that is given no tools of its own."""
-    said = [f"{name}{inspect.signature(getattr(Episode, name))}".replace("(self, ", "(") for name in TOOLS]
-    docs = [inspect.getdoc(getattr(Episode, name)) for name in TOOLS]
-    tools = "\n\n".join(f"{one}\n{doc}" for one, doc in zip(said, docs, strict=True))
-    return f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}. The tools:\n\n{tools}"
+    methods = [getattr(Episode, name) for name in TOOLS]
+    said = [f"{one.__name__}{inspect.signature(one)}\n{inspect.getdoc(one)}".replace("(self, ", "(") for one in methods]
+    return "\n\n".join([f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}.", *said])
 
 
 def prompt_rows(world: World, *, described: bool = False) -> list[dict[str, Any]]:
@@ -67,10 +67,9 @@ def prompt_rows(world: World, *, described: bool = False) -> list[dict[str, Any]
 
 def short_names(tasks: Sequence[str]) -> dict[str, str]:
     """Return tasks by what they are registered as: without their suite, where there is no other of that name."""
-    ends = [task.rpartition("/")[2] for task in tasks]
-    return {
-        end if ends.count(end) == 1 else task.replace("/", "-"): task for end, task in zip(ends, tasks, strict=True)
-    }
+    ends = {task: task.rpartition("/")[2] for task in tasks}
+    several = Counter(ends.values())
+    return {end if several[end] == 1 else task.replace("/", "-"): task for task, end in ends.items()}
 
 
 class Turns:

@@ -73,7 +73,7 @@ class Script(BaseHTTPRequestHandler):
 if __name__ == "__main__":
     here = str(Path(__file__).parent)
     sys.path.insert(0, here)  # where the taskset and the harness are found by name
-    os.environ |= {"SCRIPT_KEY": "none"}
+    os.environ |= {"SCRIPT_KEY": "none", "PYTHONPATH": here}
     server = ThreadingHTTPServer(("127.0.0.1", 0), Script)
     Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}/v1"

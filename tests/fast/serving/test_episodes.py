@@ -1,4 +1,4 @@
-"""Episodes: what rewards sum to, what a cut-off hands in, and what Gymnasium, TRL and SkyRL make of them."""
+"""Episodes: what rewards sum to, what a cut-off hands in, and what Gymnasium makes of them."""
 
 import json
 import random

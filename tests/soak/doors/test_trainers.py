@@ -100,6 +100,17 @@ def test_trl_trains_a_model_that_calls_our_tools(tmp_path):
     assert any(step["reward"] > 0 and step["grad_norm"] > 0 for step in steps)
 
 
+def test_skyrl_plays_an_episode_of_texts():
+    pytest.importorskip("skyrl_gym")
+    import skyrl_env
+
+    (searched, submitted), said = skyrl_env.play(data="mini", shaping="surfaced", search_cost=0.25)
+    assert not searched["done"] and searched["reward"] == 0.75 and submitted["done"]
+    assert said == {"reward": pytest.approx(searched["reward"] + submitted["reward"]), "searches": 1}
+    [described, _] = skyrl_env.make_rows(open_training(data="mini"))[0]["prompt"]
+    assert '"arguments": {"query": "..."}' in described["content"]
+
+
 def of_another(name, package):
     """Return the interpreter that $SEXTANT_NAME_PYTHON names; skip where it has no such package."""
     python = os.environ.get(f"SEXTANT_{name}_PYTHON", sys.executable)
