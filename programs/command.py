@@ -18,7 +18,7 @@ import signal
 import subprocess
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -71,44 +71,39 @@ class Command(Program):
 
     def forward(self, query: Query) -> Submission:
         """Start the agent, and wait until it ends; what it has not submitted by then is made of its trace."""
-        guests = _open_guests()
-        with (
-            guests.admit(self.toolbox, self.depth, query) as guest,
-            TemporaryDirectory(prefix="sextant-agent-") as made,
-        ):
-            desk, folder = guest.episode.desk, Path(made)
-            session.enter(desk.session)
-            code = self._run(query, guest, folder)
-            printed, said = ((folder / name).read_text("utf-8", "replace") for name in ("stdout", "stderr"))
-        _book(desk.session, printed.strip())
-        if kept := f"{printed}\n{said if code else ''}".replace(guest.token, "***").strip():
-            desk.session.note(hide_keys(kept)[-KEPT:])
-        if code is None and not guest.episode.submission:
+        place = TemporaryDirectory(prefix="sextant-agent-")
+        with _open_clients().admit(self.toolbox, self.depth, query) as (episode, token, server), place as name:
+            opened, folder = episode.desk.session, Path(name)
+            session.enter(opened)
+            given = {"SEXTANT_MCP_URL": server["url"], "SEXTANT_TOKEN": token, "SEXTANT_QUERY": query.text[:_LONGEST]}
+            given["SEXTANT_MCP_CONFIG"] = str(folder / "mcp.json")
+            (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"sextant": server}}), encoding="utf-8")
+            prompt = PROMPT.format(objective=query.objective, query=query.text)
+            (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
+            code = self._run(given, folder)
+            printed, said = ((folder / one).read_text("utf-8", "replace").strip() for one in ("stdout", "stderr"))
+        _book(opened, printed)
+        if kept := f"{printed}\n{said if code else ''}".replace(token, "***").strip():
+            opened.note(hide_keys(kept)[-KEPT:])
+        if code is None and not episode.submission:
             raise dspy.LMTimeoutError("the query's time is up (--query-timeout), and the agent was ended")
-        if code and not any(step.tool != "note" for step in desk.session.trace.steps):
-            last = (said.strip() or "it said nothing").splitlines()[-1]
+        if code and not any(step.tool != "note" for step in opened.trace.steps):
+            last = (said or "it said nothing").splitlines()[-1]
             raise AgentFailed(f"{self.words[0]} ended with exit code {code}: {hide_keys(last)[:500]}")
-        guest.episode.cut()
+        episode.cut()
         session.enter(None)
-        submission: Submission = guest.episode.submission
-        return replace(submission, usage=desk.session.usage)
+        submission: Submission = replace(episode.submission, usage=opened.usage)
+        return submission
 
-    def _run(self, query: Query, guest: Any, folder: Path) -> int | None:
+    def _run(self, given: dict[str, str], folder: Path) -> int | None:
         """Return the exit code of the agent; None where the query's time was up before."""
-        (folder / "mcp.json").write_text(json.dumps(guest.configuration), encoding="utf-8")
-        prompt = PROMPT.format(objective=query.objective, query=query.text)
-        (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
-        given = {"SEXTANT_MCP_URL": guest.url, "SEXTANT_TOKEN": guest.token, "SEXTANT_QUERY": query.text[:_LONGEST]}
-        given["SEXTANT_MCP_CONFIG"] = str(folder / "mcp.json")
-        words = [
-            re.sub(r"\$(SEXTANT_\w+)|\{query\}", lambda found: given.get(found[1] or "SEXTANT_QUERY", found[0]), word)
-            for word in self.words
-        ]
-        with (
-            (folder / "stdin").open("rb") as stdin,
-            (folder / "stdout").open("wb") as stdout,
-            (folder / "stderr").open("wb") as stderr,
-        ):
+        pattern = re.compile(r"\$(SEXTANT_\w+)|\{query\}")
+        words = [pattern.sub(lambda one: given.get(one[1] or "SEXTANT_QUERY", one[0]), word) for word in self.words]
+        with ExitStack() as files:
+            stdin, stdout, stderr = (
+                files.enter_context((folder / name).open("rb" if name == "stdin" else "wb"))
+                for name in ("stdin", "stdout", "stderr")
+            )
             process = subprocess.Popen(
                 words, env=os.environ | given, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
             )
@@ -139,7 +134,7 @@ def _book(opened: session.Session, printed: str) -> None:
         opened.charge(Usage(paid_usd=usd, list_usd=usd))
 
 
-def _open_guests() -> Any:
+def _open_clients() -> Any:
     """Return the server that all agents of this process come in by."""
     with _STARTING:
         try:
@@ -150,7 +145,7 @@ def _open_guests() -> Any:
             ) from None
         if not AT_END.count(_end_all):
             AT_END.append(_end_all)
-        return door.open_guests()
+        return door.open_clients()
 
 
 def _end(group: int) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -66,101 +66,59 @@ class Used(BaseModel):
 
 
 class Clients:
-    """Who has which episode of a host. Threads share it."""
+    """Who has which episode. Threads share it."""
 
-    by_session = True  # whether clients are told apart by their sessions, and not by their tokens
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, host: Host | None = None) -> None:
+        """Without a host, each agent is given its one episode by `admit`, and a token for it in place of a session."""
+        self.host = host
         self._episodes = dict[str, Episode]()
         self._lock = threading.RLock()
+        self._server = None if host else Door(self).web(Place("127.0.0.1", 0, ""), self._episodes.__contains__)
 
     def __len__(self) -> int:
         return len(self._episodes)
 
-    def card(self) -> dict[str, Any]:
-        """Return what an agent may know of the task."""
-        task, host = self._host.environment, self._host
-        told = {"task": task.task, "split": task.split, "objective": task.queries[0].objective, "metric": task.metric}
-        return {**told, "documents": len(task.documents), "ranking": host.depth, **host.state()}
-
-    def enter(self, client: str) -> Episode:
-        """Return the episode that a client is at, or else a new one. SessionRefusal where there is none."""
-        with self._lock:
-            there = self._episodes.get(client)
-            if not there or there.over:
-                there = self._host.open()
-                self._episodes = {name: one for name, one in self._episodes.items() if not one.over} | {client: there}
-            self._host.touch(there)
-            return there
-
-    def present(self, client: str) -> Episode:
-        """Return the episode that a client is at. SessionRefusal where there is none."""
-        there = self._episodes.get(client)
-        if not there or there.over:
-            raise SessionRefusal("no query is open; next_query gives one")
-        self._host.touch(there)
-        return there
-
-    def leave(self, client: str) -> None:
-        """Take back what a client was at."""
-        if there := self._episodes.pop(client, None):
-            there.leave()
-
-
-@dataclass(frozen=True, slots=True)
-class Guest:
-    """One episode for an agent, and how the agent comes to it."""
-
-    episode: Episode
-    url: str
-    token: str
-
-    @property
-    def configuration(self) -> dict[str, Any]:
-        """What `claude --mcp-config` has of the server."""
-        return {"mcpServers": {"sextant": on_web(self.url, self.token)}}
-
-
-class Guests(Clients):
-    """Agents that were each given an episode, and a token for it."""
-
-    by_session = False
-
-    def __init__(self) -> None:
-        self._episodes = dict[str, Episode]()
-        self._server = Door(self).web(Place("127.0.0.1", 0, ""), admits=lambda token: token in self._episodes)
-
     @contextmanager
-    def admit(self, toolbox: Toolbox, depth: int, query: Query) -> Iterator[Guest]:
-        """Open an episode of a query, for the time of the block."""
-        token, url = secrets.token_urlsafe(24), f"http://127.0.0.1:{self._server.port}/mcp"
-        self._episodes[token] = Episode(World(toolbox, None, depth), query)
+    def admit(self, toolbox: Toolbox, depth: int, query: Query) -> Iterator[tuple[Episode, str, dict[str, Any]]]:
+        """Open an episode for the time of the block; yield it with its token, and the server as .mcp.json has it."""
+        assert self._server
+        token, episode = secrets.token_urlsafe(24), Episode(World(toolbox, None, depth), query)
+        self._episodes[token] = episode
         try:
-            yield Guest(self._episodes[token], url, token)
+            yield episode, token, on_web(f"http://127.0.0.1:{self._server.port}/mcp", token)
         finally:
             del self._episodes[token]
 
     def card(self) -> dict[str, Any]:
-        """Return what an agent may know of the task: here its query says all."""
-        return {}
+        """Return what an agent may know of the task."""
+        if not (host := self.host):
+            return {}
+        task = host.environment
+        told = {"task": task.task, "split": task.split, "objective": task.queries[0].objective, "metric": task.metric}
+        return {**told, "documents": len(task.documents), "ranking": host.depth, **host.state()}
 
-    def enter(self, client: str) -> Episode:
-        """Return the episode of an agent."""
-        return self.present(client)
-
-    def present(self, client: str) -> Episode:
-        """Return the episode of an agent. SessionRefusal where it is over."""
-        there = self._episodes.get(client)
-        if not there or there.over:
-            raise SessionRefusal("your query is answered, and there is no other")
+    def present(self, client: str, *, new: bool = False) -> Episode:
+        """Return the episode that a client is at, else, where asked for, a `new` one. SessionRefusal for none."""
+        with self._lock:
+            there = self._episodes.get(client)
+            if not there or there.over:
+                if not (new and self.host):
+                    raise SessionRefusal("no query is open; next_query gives one, unless all are answered")
+                there = self.host.open()
+                for gone in [name for name, one in self._episodes.items() if one.over]:
+                    del self._episodes[gone]
+                self._episodes[client] = there
+        if self.host:
+            self.host.touch(there)
         return there
 
     def leave(self, client: str) -> None:
-        """Do nothing: an agent may come back until its process ends."""
+        """Take back what a client was at, where it could be another's."""
+        if self.host and (there := self._episodes.pop(client, None)):
+            there.leave()
 
 
-open_guests = cache(Guests)  # programs/command.py calls it in one thread at a time
+open_clients = cache(Clients)  # programs/command.py calls it in one thread at a time
 
 
 class Door:
@@ -180,7 +138,7 @@ class Door:
 
     def web(self, place: Place, admits: Callable[[str], bool] | None = None) -> WebServer:
         """Serve it over HTTP."""
-        if self.clients.by_session:
+        if self.clients.host:
             self.server.add_request_handler("server/discover", types.RequestParams, self._discover)
         application = self.server.streamable_http_app(
             json_response=True,
@@ -191,7 +149,7 @@ class Door:
         async def answer(scope: Any, receive: Any, send: Any) -> None:
             await application(scope, receive, send)
             if scope["type"] == "http" and scope["method"] == "DELETE":
-                self.clients.leave(Headers(scope=scope).get(SESSION, ""))
+                await run_sync(self.clients.leave, Headers(scope=scope).get(SESSION, ""))
 
         return WebServer(Guard(answer, place, admits), place.address, place.port)
 
@@ -223,7 +181,8 @@ class Door:
         try:
             if uri not in RESOURCES:
                 raise SessionRefusal(f"there is no such resource; there are {' and '.join(RESOURCES)}")
-            told = self.clients.card() if uri.endswith("/task") else self.clients.present(client).state()
+            read = self.clients.card if uri.endswith("/task") else self.clients.present(client).state
+            told: Any = await run_sync(read)  # which may wait for a search
         except SessionRefusal as refusal:
             raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
         text = types.TextResourceContents(uri=uri, text=as_json(told), mime_type="application/json")
@@ -239,7 +198,7 @@ class Door:
         """Return which client sends a request."""
         if context.request is None:  # on stdio there is one
             return ""
-        if not self.clients.by_session:
+        if not self.clients.host:
             return token_of(context.request.headers)
         if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": context.protocol_version}
@@ -252,7 +211,7 @@ class Door:
         """Return the texts that are the result of a call, and whether it failed here."""
         try:
             if tool == "next_query":
-                return [as_json(self.clients.enter(client).task())], False
+                return [as_json(self.clients.present(client, new=True).task())], False
             episode = self.clients.present(client)
             if used is not None:
                 episode.charge(**Used.model_validate(used).model_dump())
