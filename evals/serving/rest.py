@@ -18,8 +18,9 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, HTTPException, Response
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
+from starlette.exceptions import HTTPException as Refusal
 
 from evals.serving import web
 from evals.serving.clients import Place
@@ -77,6 +78,8 @@ def application(host: Host, place: Place) -> FastAPI:
         app.add_api_route(
             f"{session}/{tool}", rest.does(tool), methods=["POST"], response_model=None, openapi_extra=schema
         )
+    refuse: Any = lambda _, refusal: JSONResponse({"error": refusal.detail}, refusal.status_code)  # noqa: E731
+    app.add_exception_handler(Refusal, refuse)
     page = _page(app.openapi()["paths"])
     app.add_api_route("/docs", lambda: HTMLResponse(page), include_in_schema=False)
     return app

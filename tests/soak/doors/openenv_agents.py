@@ -28,7 +28,7 @@ async def answer(env):
 
 async def refused(url):
     try:
-        async with SearchEnv(url) as env:
+        async with SearchEnv(url, connect_timeout_s=60) as env:
             await env.reset()
     except (ConnectionError, RuntimeError):
         return True
@@ -49,7 +49,7 @@ async def sixty_four(url):
     together = asyncio.Barrier(64)
 
     async def work(number):
-        async with SearchEnv(url) as env:
+        async with SearchEnv(url, connect_timeout_s=60) as env:
             await env.reset()
             await together.wait()
             if number == 0:

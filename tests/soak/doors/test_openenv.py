@@ -36,7 +36,7 @@ def serve(tmp_path):
 def play(name, port, **more):
     script = Path(__file__).with_name("openenv_agents.py")
     command = [PYTHON, script, name, f"http://agent:sesame@127.0.0.1:{port}"]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300, **more).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300, **more).stdout
 
 
 def test_a_run_by_openenv_is_that_of_a_program(serve, run, tmp_path):
