@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "openenv"))
 
 from client import SearchEnv
 from models import SearchAction
+from websockets.exceptions import ConnectionClosed
 
 
 async def use(env, tool, **arguments):
@@ -30,7 +31,7 @@ async def refused(url):
     try:
         async with SearchEnv(url, connect_timeout_s=60) as env:
             await env.reset()
-    except (ConnectionError, RuntimeError):
+    except (ConnectionError, ConnectionClosed, RuntimeError):
         return True
     return False
 
