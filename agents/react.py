@@ -254,8 +254,7 @@ def _no_call() -> None:  # at the top of the file: teleprompters pickle what the
 
 def _complain(turn: _Turn) -> tuple[str, Fault]:
     kinds: dict[str, Kind] = {"length": "cut off", "refusal": "refused", "content_filter": "refused"}
-    kind = "refused" if refuses(turn["thought"]) else kinds.get(turn["finish"], "empty")
-    return _NOTHING, Fault(kind, _NOTHING)
+    return _NOTHING, Fault("refused" if refuses(turn["thought"]) else kinds.get(turn["finish"], "empty"), _NOTHING)
 
 
 def _check_calls(outputs: Mapping[str, Any]) -> None:

@@ -60,8 +60,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec, request.headers)
     with run_folder.claim(path, config):
-        seconds = inputs.terms.query_seconds
-        study = Study(path, training, aim, workers=request.workers, query_seconds=seconds, say=tell)
+        study = Study(path, training, aim, workers=request.workers, query_seconds=inputs.terms.query_seconds, say=tell)
         inputs.open(study)
         for part, queries in study.parts.items():
             if not queries:

@@ -48,5 +48,4 @@ class CompileRequest(Common):
 
     def run(self, **others: Any) -> Request:
         """Return the request of a run with the same program, task, model and limits; `others` are fields of its own."""
-        shared = {one.name: getattr(self, one.name) for one in fields(Common)}
-        return Request(**shared | others)
+        return Request(**{one.name: getattr(self, one.name) for one in fields(Common)} | others)

@@ -71,8 +71,7 @@ class Plan:
         if self.ranges:
             for chosen in tune.combinations(self.ranges, self.options["trials"], request.seed):
                 trial(resolved.constructor, fitted.parameters(chosen))
-        program = trial(resolved.constructor, resolved.values)
-        if self.optimizer.prompts and not program.predictors():
+        if self.optimizer.prompts and not trial(resolved.constructor, resolved.values).predictors():
             remedy = "--optimizer tune searches its parameters and retriever"
             raise UsageError(f"{request.program_label} has no prompts; {remedy}")
         for file, member in zip(request.of, self.members, strict=True):
@@ -103,8 +102,7 @@ def plan(request: CompileRequest) -> Plan:
     template = first = request.retriever or "bm25"
     ranges: tune.Ranges = {}
     if request.optimizer == "tune":
-        constructor = find_program(request.program)
-        ranges = tune.ranges(request.program_label, constructor, template, request.ranges)
+        ranges = tune.ranges(request.program_label, find_program(request.program), template, request.ranges)
         for chosen in tune.each_retriever(template, ranges):
             retrievers.require(retrievers.check(chosen))
         first = tune.fill(template, {name: values[0] for name, values in ranges.items()} | {tune.RETRIEVER: template})

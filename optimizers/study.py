@@ -185,8 +185,7 @@ class Study(Books):
             def search(trace: list[Any] = trace) -> Outcome | Exception:
                 DEADLINE.set(time.monotonic() + self._query_seconds)  # in this context, which is of the query
                 with dspy.context(trace=trace if traced else None):
-                    own = partial(type(program).forward, program)
-                    return answer(own, query, self.training.environment.documents)
+                    return answer(partial(type(program).forward, program), query, self.training.environment.documents)
 
             result = contextvars.copy_context().run(search)
             if isinstance(result, dict):

@@ -126,8 +126,7 @@ def knn(job: Job) -> Found:
 
     def traced(query: Any) -> tuple[float, list[Any]]:
         with dspy.context(lm=job.teacher_lm or job.lm, trace=[]):
-            value = job.study.metric(None, job.student(query_id=query.query_id))
-            return value, list(dspy.settings.trace)
+            return job.study.metric(None, job.student(query_id=query.query_id)), list(dspy.settings.trace)
 
     threshold = _threshold(job)
     names = {id(predictor): name for name, predictor in job.student.named_predictors()}
@@ -297,8 +296,7 @@ def _steps(strategy: str) -> list[str]:
 @_row({}, step=False)
 def ensemble(job: Job) -> Found:
     """Compiled programs side by side, their rankings fused (Ensemble); --of names them."""
-    programs = [member.assemble(job.plain()) for member in job.members]
-    program = dspy.Ensemble(reduce_fn=fuse).compile(programs)
+    program = dspy.Ensemble(reduce_fn=fuse).compile([member.assemble(job.plain()) for member in job.members])
     parameters = {"members": [member.digest() for member in job.members]}
     return Found(job.study.instrument(program, parameters), {"members": tuple(job.members)})
 

@@ -62,8 +62,7 @@ def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, s
         if not text.strip():
             raise UsageError(f"--range '{name}=' has no values; write NAME=low..high or NAME=a|b|c")
         if name in known:
-            texts = _values(name, text)
-            found[name] = [parse_parameters(program, constructor, {name: one})[name] for one in texts]
+            found[name] = [parse_parameters(program, constructor, {name: one})[name] for one in _values(name, text)]
         elif name in (RETRIEVER, *places):
             found[name] = _values(name, text) if name in places else [one.strip() for one in text.split("|")]
         else:

@@ -94,8 +94,7 @@ def list_metrics(source: Source) -> dict[str, float]:
 
 
 def _name(name: str) -> str:
-    plain = name.replace(" [", "/").replace("]", "").replace("@", "_at_")
-    return re.sub(r"[^A-Za-z0-9_./ :-]", "_", plain)[:250]
+    return re.sub(r"[^A-Za-z0-9_./ :-]", "_", name.replace(" [", "/").replace("]", "").replace("@", "_at_"))[:250]
 
 
 def _text(value: Any) -> str:

@@ -81,8 +81,7 @@ def make_spans(one: Answered, source: Source) -> list[ReadableSpan]:
         parents[hop] = trace.add(f"hop {hop}", "CHAIN", root, span, {})
     for step in steps:
         during = (step.started, step.started + step.seconds)
-        kind = _KINDS.get(step.tool, "CHAIN")
-        parent = trace.add(step.tool, kind, parents[step.hop], during, _of_step(step, one))
+        parent = trace.add(step.tool, _KINDS.get(step.tool, "CHAIN"), parents[step.hop], during, _of_step(step, one))
         if one.usage is not None and step.usage.calls:
             parent = trace.add("model calls", "LLM", parent, during, _of_model(step.usage, source))
         for call in source.calls(step.calls):

@@ -263,5 +263,4 @@ class _SeenShare:
 def judge_places(places: Mapping[str, int], grades: Mapping[str, float], relevant: Collection[str]) -> Judged:
     """Judge a ranking by the places of what counts."""
     unit_at = {place: unit for unit, place in places.items()}
-    units = [unit_at.get(place, "") for place in range(1, max(unit_at, default=0) + 1)]
-    return judge_units(units, grades, relevant)
+    return judge_units([unit_at.get(place, "") for place in range(1, max(unit_at, default=0) + 1)], grades, relevant)

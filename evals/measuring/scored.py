@@ -295,8 +295,7 @@ def bounds_beside(path: Path) -> dict[str, Any]:
     siblings = list[Path]()
     with suppress(OSError):  # a folder that may be entered and not listed
         siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
-    others = filter(None, (_read_lightly(place, like=own) for place in siblings))
-    return bounds_among(own, others, own.metric).json()
+    return bounds_among(own, filter(None, (_read_lightly(place, like=own) for place in siblings)), own.metric).json()
 
 
 def list_bounds(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -344,8 +343,7 @@ def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
     if floors := [one for one, _ in bare if one.retriever == own.retriever]:
         found["floor"] = min(floors, key=near)
     if bare:
-        best = min(bare, key=lambda pair: (-pair[1], pair[0].retriever != own.retriever, pair[0].path.name))
-        found["best"] = best[0]
+        found["best"] = min(bare, key=lambda pair: (-pair[1], pair[0].retriever != own.retriever, pair[0].path.name))[0]
     least = max(own.mean(metric) or 0.0, *(mean for _, mean in bare), 0.0)
     for kind, pool in _POOLS.items():
         pooled = [

@@ -309,8 +309,7 @@ def attribution_json(text: str, relevant: Sequence[Row], outcome: Row, judgement
     """Return a line of attribution.jsonl: the query, what counts, its fates, and documents scored as another unit."""
     query_id, unit_of, units = outcome["query_id"], judgements.unit_of, dict[str, str]()
     if unit_of:
-        steps = outcome["trace"]["steps"]
-        seen = dict.fromkeys(chain(outcome["ranking"], *(step["doc_ids"] for step in steps)))
+        seen = dict.fromkeys(chain(outcome["ranking"], *(step["doc_ids"] for step in outcome["trace"]["steps"])))
         units = {doc_id: unit for doc_id in seen if (unit := unit_of(doc_id)) != doc_id}
     return {
         "query_id": query_id,

@@ -129,8 +129,7 @@ class _Account:
         elif history.decision == "select":
             fate = Fate.RANKED_LOW
         elif history.chars:
-            selects = any(step.tool == "select" for step in self.trace.steps)
-            fate = Fate.PASSED_OVER if selects else Fate.RANKED_LOW
+            fate = Fate.PASSED_OVER if any(step.tool == "select" for step in self.trace.steps) else Fate.RANKED_LOW
         else:
             fate = Fate.NOT_SHOWN if history.rank or place else Fate.NEVER_SURFACED
         return _Relevant(unit, history, place, fate)

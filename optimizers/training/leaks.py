@@ -64,6 +64,5 @@ def collect_passages(split: Split, queries: Sequence[Query], environment: Enviro
     """Collect queries of a split, and the documents that are wanted for them."""
     for query in queries:
         yield Passage("query", split, query.query_id, query.text)
-    gold = relevant(queries, environment)
-    for doc_id in dict.fromkeys(doc_id for ids in gold.values() for doc_id in ids):
+    for doc_id in dict.fromkeys(doc_id for ids in relevant(queries, environment).values() for doc_id in ids):
         yield Passage("gold document", split, doc_id, indexed_text(environment.documents[doc_id]))

@@ -125,8 +125,7 @@ def find_spots(group: Group, metric: str = "") -> list[Spot]:
         largest = max((group.system(run).size for run in oracle), default=0)
         ranked = _best(group, [run for run in oracle if group.system(run).size == largest], named)
         if searched and ranked:
-            what = f"{short(task)}: {searched[1]} against {ranked[1]}"
-            found.append(Spot(short(task), ranked[0], searched[0], what))
+            found.append(Spot(short(task), ranked[0], searched[0], f"{short(task)}: {searched[1]} against {ranked[1]}"))
         found += _published_spot(group, task, named)
     return found
 

@@ -99,10 +99,9 @@ def write(report: Report, out: Path) -> list[Path]:
     """Write the report into a folder, in place of an earlier one; the files, index.html first."""
     style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    markdown = _render("report.md", report, escape=False)
     files = {
         "index.html": _render("report.html", report, escape=True, style=Markup(style), style_hash=digest),
-        "report.md": re.sub(r"\n{3,}", "\n\n", markdown).strip() + "\n",
+        "report.md": re.sub(r"\n{3,}", "\n\n", _render("report.md", report, escape=False)).strip() + "\n",
         **{f"tables/{table.stem}.csv": _to_csv(table) for table in report.tables},
         **{f"plots/{plot.stem}.svg": plot.light for plot in report.plots},
     }
