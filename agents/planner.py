@@ -89,8 +89,9 @@ class _State(TypedDict, total=False):
 class _Work(Work):
     start = _State(round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why="")
 
-    def ranking(self, state: dict[str, Any]) -> list[str]:
-        return ranking(state)
+    def ranking(self, state: _State) -> list[str]:  # those not selected by their best rank, earliest first
+        best, selected = state["best"], state["selected"]
+        return selected + sorted(best.keys() - set(selected), key=best.__getitem__)
 
     def plan(self, state: _State) -> _State:
         self.session.hop = 1
@@ -182,12 +183,6 @@ class Planner(Agent):
     def most_calls(self, pool: int) -> int:
         """Return one for the plan or a reflection a round, and one for reading each sub-question."""
         return self.rounds * (self.parts + 1)
-
-
-def ranking(state: dict[str, Any]) -> list[str]:
-    """Return the selected documents, then the others by their best rank, earliest first."""
-    best, selected = state["best"], list(state["selected"])
-    return selected + sorted(best.keys() - set(selected), key=best.__getitem__)
 
 
 def _check_searchable(outputs: Outputs) -> None:

@@ -9,7 +9,7 @@ The ranking: by grade down to 1; then what was never read, by fused score; then 
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -96,8 +96,13 @@ class _State(TypedDict, total=False):
 class _Work(Work):
     start = _State(round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why="")
 
-    def ranking(self, state: Mapping[str, Any]) -> list[str]:
-        return ranking(state)
+    def ranking(
+        self, state: _State
+    ) -> list[str]:  # by grade from 3 to 1, then unread by fused score, then read in vain
+        grades = state["grades"]
+        read = sorted(grades, key=lambda doc_id: -grades[doc_id])  # stable: of equal grades, as they were picked
+        fits = [doc_id for doc_id in read if grades[doc_id]]
+        return fits + [doc_id for doc_id in fuse(state["lists"]) if doc_id not in grades] + read[len(fits) :]
 
     def reformulate(self, state: _State) -> _State:
         number = self.session.hop = state["round"] + 1
@@ -220,14 +225,6 @@ def _check_ids(shown: Sequence[str]) -> Check:
 
     vars(check)["asks"] = {"id": {"enum": sorted(shown)}}
     return check
-
-
-def ranking(state: Mapping[str, Any]) -> list[str]:
-    """Order by grade from 3 to 1, then what was not read by fused score, then what was read in vain."""
-    grades = state["grades"]
-    read = sorted(grades, key=lambda doc_id: -grades[doc_id])  # stable: of equal grades, as they were picked
-    fits = [doc_id for doc_id in read if grades[doc_id]]
-    return fits + [doc_id for doc_id in fuse(state["lists"]) if doc_id not in grades] + read[len(fits) :]
 
 
 def fuse(lists: Sequence[Sequence[str]]) -> list[str]:

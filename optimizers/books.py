@@ -49,8 +49,7 @@ class Evaluation:
 class Books:
     """The candidates and evaluations of a compilation's folder. Threads share them."""
 
-    def __init__(self, folder: Path, parts: Mapping[str, tuple[Query, ...]]) -> None:
-        """`parts` are the queries to "train" on and for "validation"."""
+    def __init__(self, folder: Path, parts: Mapping[str, tuple[Query, ...]]) -> None:  # of "train" and "validation"
         self.folder = folder
         self.parts = parts
         # The candidates that are the program as it is, what an optimizer started from, and what it returned.

@@ -73,8 +73,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
         return found, problem
 
 
-def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:
-    """Everything that determines what is found; budgets, concurrency and places do not."""
+def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:  # without budgets, concurrency, places
     request, plan, environment = inputs.request, inputs.plan, inputs.training.environment
     of_run = configuration.configuration(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
@@ -183,7 +182,6 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
 
 
 def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
-    """Find where the prompts repeat texts to train on, or of test, which is worse; looked for once all is chosen."""
     request, training, texts = inputs.request, inputs.training, result.list_texts(compiled)
     if not texts:
         return []
@@ -224,7 +222,6 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
 
 
 def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | None) -> dict[str, Any]:
-    """Run the program as it was, compiled, and where it started on test; compare in the metric that was chosen by."""
     request, plan, spent = inputs.request, inputs.plan, inputs.spent(study)
     before = {"parameters": plan.parameters(plan.start), "retriever": str(plan.resolved.retriever)}
     started = {"from the start": before | {"compiled": start}} if start else {}

@@ -277,8 +277,7 @@ class _Log(io.TextIOWrapper):
 
 
 @contextmanager
-def _quiet(study: Study) -> Iterator[None]:
-    """Send what DSPy prints and logs to optimizer.log in the folder; our own talk still reaches the terminal."""
+def _quiet(study: Study) -> Iterator[None]:  # what DSPy prints and logs goes to optimizer.log, not our own talk
     file = disk.open_file(study.folder / "optimizer.log", "ab")
     with _Log(file, encoding="utf-8", errors="backslashreplace") as log:
         handler = logging.StreamHandler(log)

@@ -62,11 +62,10 @@ class Study(Books):
         training: Training,
         objective: Objective,
         *,
-        workers: int = 1,
-        query_seconds: float = math.inf,
-        say: Callable[[str], None] = lambda line: None,
+        workers: int = 1,  # evaluations at a time
+        query_seconds: float = math.inf,  # that each of them may take
+        say: Callable[[str], None] = lambda line: None,  # is told of progress
     ) -> None:
-        """`workers` is evaluations at a time, each of which may take `query_seconds`; `say` is told of progress."""
         parts = {"train": training.train, "validation": training.validation}
         super().__init__(folder, {part: tuple(objective.usable(queries)) for part, queries in parts.items()})
         self.training, self.objective = training, objective

@@ -63,8 +63,7 @@ def _row(options: Options, **about: bool) -> Callable[[Make], Make]:
     return add
 
 
-def _shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:
-    """Return the examples in the order of a seed: most optimizers have no seed of their own, and go by the order."""
+def _shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:  # most have no seed of their own
     if seed:
         random.Random(seed).shuffle(examples)
     return examples
@@ -216,9 +215,7 @@ def gepa(job: Job) -> Made:
     return made, _both(job)
 
 
-class _InferRules(dspy.InferRules):
-    """DSPy's, with rules written on a signature of the candidate's own, not on the one that all copies share."""
-
+class _InferRules(dspy.InferRules):  # with rules on a signature of the candidate's own, which no copies share
     def update_program_instructions(self, predictor: Any, natural_language_rules: str) -> None:
         instructions = f"{predictor.signature.instructions}\n\nFollow these rules:\n{natural_language_rules}"
         predictor.signature = instructed(predictor.signature, instructions)

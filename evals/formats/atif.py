@@ -116,8 +116,7 @@ def _write_step(number: int, step: Step, one: Answered, source: Source) -> dict[
     return made | {"extra": extra}
 
 
-def _calls(calls: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what was sent for a step and what came back, for its `extra`; nothing where that is not kept."""
+def _calls(calls: list[dict[str, Any]]) -> dict[str, Any]:  # for `extra`; none where they are not kept
     names = ("key", "model", "finish", "settings", "messages", "tools", "outputs")
     return {"calls": [{name: call[name] for name in names} for call in calls]} if calls else {}
 
@@ -253,8 +252,7 @@ def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents
     return [step]
 
 
-def _find_documents(results: list[dict[str, Any]]) -> list[str] | None:
-    """Return the documents that an observation names, best first, each once; None where it does not say."""
+def _find_documents(results: list[dict[str, Any]]) -> list[str] | None:  # best first; None: it does not say
     found, says = dict[str, None](), False
     for one in results:
         ids, source = _extra(one).get("doc_ids"), _extra(one).get("source_doc_id")

@@ -105,8 +105,7 @@ class _Trace:
 
     def add(
         self, name: str, kind: str, parent: SpanContext | None, during: tuple[float, float], told: Mapping[str, Any]
-    ) -> SpanContext:
-        """Add a span between two points of time in seconds."""
+    ) -> SpanContext:  # `during` is in seconds
         place = self._digest.copy()
         place.update(b"\0%d" % len(self.spans))
         context = SpanContext(int(self._digest.hexdigest()[:32], 16), int(place.hexdigest()[:16], 16), is_remote=False)
@@ -137,9 +136,8 @@ def _of_step(step: Step, one: Answered) -> dict[str, Any]:
     told = {"input.value": step.argument, "output.value": step.refused}
     attributes: dict[str, Any] = {name: text for name, text in told.items() if text}
     if step.tool == "search":
-        about: dict[str, Any] = {"k": step.k, "retriever": step.retriever}
-        about |= {"instruction": step.instruction} if step.instruction else {}
-        attributes["metadata"] = compact(about)
+        instruction = {"instruction": step.instruction} if step.instruction else {}
+        attributes["metadata"] = compact({"k": step.k, "retriever": step.retriever, **instruction})
     elif step.tool == "read":
         attributes |= {"tool.name": "read", "tool.parameters": compact({"doc_id": step.argument})}
     prefix = {"search": "retrieval.documents", "rank": "reranker.output_documents"}.get(step.tool, "output.documents")
@@ -155,14 +153,14 @@ def _of_step(step: Step, one: Answered) -> dict[str, Any]:
 
 
 def _of_model(usage: Usage, source: Source) -> dict[str, Any]:
-    attributes: dict[str, Any] = {
+    return {
         "llm.token_count.prompt": usage.input_tokens,
         "llm.token_count.completion": usage.output_tokens,
         "llm.token_count.total": usage.input_tokens + usage.output_tokens,
         "metadata": compact({"calls": usage.calls, "repairs": usage.repairs, "paid_usd": usage.paid_usd}),
         "llm.model_name": source.run.config["lm"]["name"],
+        **({} if usage.list_usd is None else {"llm.cost.total": usage.list_usd}),
     }
-    return attributes | ({} if usage.list_usd is None else {"llm.cost.total": usage.list_usd})
 
 
 def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,8 +189,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {"message": made | {"tool_call_id": message.get("tool_call_id")}}
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes that are nested in a value, each under its whole name; without empty ones."""
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # each under its whole name; no empty ones
     if isinstance(value, dict | list):
         for key, one in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _flat(f"{name}.{key}", one)

@@ -108,8 +108,7 @@ class RunFile:
                 found = [line for doc_id, line in zip(doc_ids, places, strict=True) if doc_id == wrong.doc_id]
                 raise self._wrong(found[:2][-1], str(wrong)) from None  # the second, of one that is there twice
 
-    def _fields(self) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield (line number, six columns) of lines that are not empty; only ASCII's blanks separate, as in C."""
+    def _fields(self) -> Iterator[tuple[int, list[bytes]]]:  # (line number, columns); only ASCII's blanks separate
         try:
             with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as lines:
                 for number, line in enumerate(lines, start=1):

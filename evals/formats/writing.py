@@ -89,8 +89,7 @@ class Source:
         told = "prompts and answers of models are in it, with documents' texts; --no-prompts leaves them out"
         return [told] if self.answers and self.model and self.answers.is_file() else []
 
-    def __iter__(self) -> Iterator[Answered]:
-        """Yield the queries one at a time: a run may be larger than memory."""
+    def __iter__(self) -> Iterator[Answered]:  # one at a time: a run may be larger than memory
         run, judged = self.run, self.run.judged if self.has_judged else {}
         for query_id in self.query_ids:
             outcome = run.outcomes[query_id]
@@ -171,8 +170,7 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
 def _is_replaceable(place: Path) -> bool:
     files = [""] if place.is_file() else files_in(place)
     try:
-        listed = json.loads((place / MANIFEST).read_bytes())["files"] if files else []
-        return set(files) <= {MANIFEST, *listed}
+        return set(files) <= {MANIFEST, *(json.loads((place / MANIFEST).read_bytes())["files"] if files else ())}
     except (OSError, ValueError, LookupError, TypeError):
         return False
 

@@ -322,8 +322,7 @@ def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result
     return rows, list(dict.fromkeys(notes))
 
 
-def _read_fates(run: Run, k: int) -> Fates:
-    """Return the fates alone of each line, because there may be a million documents."""
+def _read_fates(run: Run, k: int) -> Fates:  # no more of each line: there may be a million documents
     rows = ((query_id, run.judged[query_id]["relevant"]) for query_id in run.query_ids)
     return {query_id: {one["unit"]: fate_at(one, k) for one in relevant} for query_id, relevant in rows if relevant}
 

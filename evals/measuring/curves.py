@@ -97,9 +97,8 @@ def _choose_metric(run: Run, name: str) -> str:
 def _refuse(run: Run, axis: str) -> str:
     if axis != "searches" and not run.usage_known:
         return "it was imported without what its model calls used"
-    if axis == "usd" and run.scores["usage"]["list_usd"] is None:
-        return "the price of its model is not known"
-    return ""
+    unknown = axis == "usd" and run.scores["usage"]["list_usd"] is None
+    return "the price of its model is not known" if unknown else ""
 
 
 def _why_nothing(metric: str, refused: Mapping[str, dict[str, str]], drawn: Mapping[str, Any]) -> str:
@@ -238,9 +237,7 @@ class _RankedValue:
         return self._value
 
 
-class _SeenShare:
-    """The share of relevant documents that came back from a search so far, or were shown to a model."""
-
+class _SeenShare:  # of relevant documents: what came back from a search so far, or was shown to a model
     def __init__(self, row: Row, metric: str) -> None:
         self._relevant = frozenset(one["unit"] for one in row["relevant"])
         self._unit_of, self._shown = row.get("units", {}), metric == "shown"

@@ -219,8 +219,12 @@ def _number(cell: str) -> float | None:
 
 
 Kind = Literal["floor", "best", "union", "ceiling"]
-LABELS: dict[Kind, str]
-LABELS = {"floor": "floor", "best": "best bare retriever", "union": "lower bound", "ceiling": "ceiling"}
+LABELS: dict[Kind, str] = {
+    "floor": "floor",
+    "best": "best bare retriever",
+    "union": "lower bound",
+    "ceiling": "ceiling",
+}
 _POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
 
 
@@ -318,12 +322,10 @@ def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
 
 def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
     """Return the bounds among `runs` of each program that searches the whole corpus, by `metric` or its headline."""
-    found = []
-    for run in runs:
-        if run.config["program"] != FLOOR and not run.config.get("pool"):
-            others = [other for other in runs if other is not run]
-            found.append(bounds_among(run, others, metric if metric in run.columns else run.metric))
-    return found
+    searching = [run for run in runs if run.config["program"] != FLOOR and not run.config.get("pool")]
+    others = [[other for other in runs if other is not run] for run in searching]
+    named = [metric if metric in run.columns else run.metric for run in searching]
+    return list(map(bounds_among, searching, others, named))
 
 
 def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:

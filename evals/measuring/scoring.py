@@ -262,8 +262,7 @@ def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
     return [f"{many} were cut on their way into a prompt {by}: {share:.1f} % of their characters"]
 
 
-def _raised_at(outcome: run_folder.Outcome) -> str:
-    """Return file and line of an outcome's error: the last of its traceback that is in no library; "" for none."""
+def _raised_at(outcome: run_folder.Outcome) -> str:  # the last of its traceback that is in no library
     frames = re.findall(r'^  File "([^"<]+)", line (\d+)', outcome.get("traceback") or "", re.MULTILINE)
     own = [f"{file}:{line}" for file, line in frames if "site-packages" not in file]
     return own[-1].removeprefix(f"{Path.cwd()}/") if own else ""

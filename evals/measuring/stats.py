@@ -59,8 +59,7 @@ def bootstrap_means(rows: np.ndarray) -> list[Interval]:
     return [Interval(*map(float, bounds)) for bounds in zip(means, low, high, strict=True)]
 
 
-def _means_of_resamples(rows: np.ndarray) -> np.ndarray:
-    """Return the mean of each column in each resample, shape (resamples, columns). At least one row."""
+def _means_of_resamples(rows: np.ndarray) -> np.ndarray:  # of each column, shape (resamples, columns)
     many, means = len(rows), []
     for draws in _draw_queries(many):
         places = draws + np.arange(len(draws))[:, None] * many

@@ -253,11 +253,9 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[History, int], Fa
             return Fate.ERROR
         if not steps:
             return Fate.RANKED_LOW if place else Fate.UNKNOWN
-        if history.decision == "select":
+        if history.decision == "select" or (history.chars and not selects):
             return Fate.RANKED_LOW
         if history.chars:
-            if not selects:
-                return Fate.RANKED_LOW
             return Fate.SHOWN_IN_PART if history.chars < history.length else Fate.NOT_SELECTED
         if not history.rank and not place:
             return Fate.LIMIT if cut_off or any(tool == "search" for tool, _ in refused) else Fate.NEVER_SURFACED

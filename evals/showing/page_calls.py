@@ -39,9 +39,7 @@ def find_words(
     return {"hits": found[:MOST], "more": len(found) > MOST}
 
 
-class _Search:
-    """A search, and what it has found in documents and in parts of prompts, which come again and again."""
-
+class _Search:  # and what it has found in documents and in parts of prompts, which come again and again
     def __init__(self, words: list[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None) -> None:
         self._words, self._documents, self._reader = words, documents, reader
         self._in_documents, self._in_parts = dict[str, str](), dict[int, str]()
@@ -89,8 +87,7 @@ class _Search:
                 yield "answer of the model", self._around(text)
             yield "reasoning", self._around(reasoning or "")
 
-    def _around(self, text: str) -> str:
-        """Return what is around the word that appears last in `text`; nothing where one of them is missing."""
+    def _around(self, text: str) -> str:  # what is around the word that appears last; "" where one is missing
         lowered = text.lower()
         if not all(word in lowered for word in self._words):
             return ""

@@ -6,7 +6,6 @@ texts where the corpus is at hand, else only ids.
 
 import hashlib
 import json
-import math
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -116,22 +115,17 @@ class Answers:
         self,
         paths: Sequence[Path],
         *,
-        exported: bool = False,
-        texts: bool = True,
-        prompts: bool = True,
-        chosen: Callable[[Sequence[str]], Sequence[str]] = lambda query_ids: query_ids,
+        exported: bool = False,  # whether an answer waits for the corpus
+        texts: bool = True,  # whether there are any of documents
+        prompts: bool = True,  # whether there are model calls
+        chosen: Callable[[Sequence[str]], Sequence[str]] = lambda query_ids: query_ids,  # of the queries of a run
     ) -> None:
-        """`chosen` says which of a run's queries there are; an `exported` answer waits for the corpus.
-
-        Without `texts` there are none of documents, without `prompts` no model calls. DataError for a path without a
-        run.
-        """
         self._paths, self._exported, self._chosen, self.prompts = list(paths), exported, chosen, prompts
         self._texts = _Texts(wait=exported, documents=texts)
         self._lock = threading.Lock()
         self._ids: dict[Path, str] = {}  # once given, the id of a folder stays
         self._known: dict[str, _Entry] = {}  # by id
-        scored.find_folders(self._paths)
+        scored.find_folders(self._paths)  # DataError for a path without a run
         self._scan()
 
     def __call__(self, path: str) -> bytes:
@@ -273,8 +267,7 @@ class Answers:
             return _Entry(path, stamp, None, str(problem))
         return _Entry(path, stamp, _Opened(run, list(self._chosen(run.query_ids))))
 
-    def _id(self, given: Path, path: Path) -> str:
-        """Return how links name a run folder: its place below `given`, in letters that need no escape anywhere."""
+    def _id(self, given: Path, path: Path) -> str:  # in links: its place below `given`, in letters that need no escape
         place = path.resolve()
         if place not in self._ids:
             below = path.relative_to(given).parts or place.parts[-2:]
@@ -326,9 +319,7 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
     }
 
 
-class _Texts:
-    """Texts of queries and documents; the data of each run is loaded once, in a thread."""
-
+class _Texts:  # of queries and documents; the data of each run is loaded once, in a thread
     def __init__(self, *, wait: bool, documents: bool) -> None:
         """`wait` for a corpus, however long it takes; without `documents` there are no texts of these."""
         self._wait, self._documents = wait, documents
@@ -391,8 +382,7 @@ def _stamp(path: Path) -> dict[str, tuple[int, ...]]:
     return states
 
 
-def _well_formed(text: str) -> str:
-    """Return `text` with lone surrogates, which are in no UTF-8 and no address, written out."""
+def _well_formed(text: str) -> str:  # with lone surrogates written out, which are in no UTF-8
     return _SURROGATE.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
@@ -400,17 +390,8 @@ def plain_json(value: Any) -> bytes:
     """Return JSON that every browser reads: UTF-8, no NaN, whatever the data holds. TypeError for what is too deep."""
     try:
         return orjson.dumps(value)
-    except TypeError:
-        return orjson.dumps(_plain(value))
-
-
-def _plain(value: Any) -> Any:  # without what orjson does not take: lone surrogates, numbers beyond 64 bits
-    if isinstance(value, str):
-        return _well_formed(value)
-    if isinstance(value, dict):
-        return {_well_formed(str(key)): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, int) and abs(value) >= 2**63:
-        return float(value) if abs(value) < 2**1000 else str(math.inf)
-    return value
+    except TypeError:  # lone surrogates, or numbers beyond 64 bits, which are floats to every browser
+        text = _well_formed(json.dumps(value, ensure_ascii=False))
+        return orjson.dumps(
+            json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 19 else float(digits))
+        )

@@ -201,8 +201,7 @@ class _Account:
         lines = [f"- place {place}: {_name(unit)}.{self._quote(unit, first[unit])}" for place, unit in wrong]
         return ["Ranked high, but judged not relevant:", *lines] if lines else []
 
-    def comparisons_lost(self) -> list[str]:
-        """Tell pairs of documents that are not ordered as they are judged, where the task is scored by such pairs."""
+    def comparisons_lost(self) -> list[str]:  # where the task is scored by pairs
         if not is_pairwise(self.environment.metric):
             return []
         comparisons = self.environment.comparisons.get(self.query.query_id, ())
@@ -284,8 +283,7 @@ def _name(doc_id: str) -> str:
     return doc_id if len(doc_id) <= _ID and re.fullmatch(r"[\w:.#/@+-]+", doc_id) else _quoted(doc_id, _ID)
 
 
-def _quoted(text: str, chars: int) -> str:
-    """Quote at most `chars` characters on one line: no controls, formats, surrogates, quotes or prompt markers."""
+def _quoted(text: str, chars: int) -> str:  # on one line: no controls, formats, surrogates, quotes, prompt markers
     beginning = text[: 4 * chars]  # is enough; a document may have megabytes
     line = defuse(" ".join("".join(map(_harmless, beginning)).split()))
     whole = len(line) <= chars and beginning == text

@@ -111,8 +111,7 @@ def divide(
 
 def _too_few(dev: Environment, repeats: int) -> UsageError:
     have = f"{dev.task} ({dev.data}) has {plural(len(dev.queries), 'dev query', 'dev queries')}"
-    if repeats:
-        have += f", of which {repeats} nearly repeat{'s' if repeats == 1 else ''} a test query"
+    have += f", of which {repeats} nearly repeat{'s' if repeats == 1 else ''} a test query" if repeats else ""
     needs = "compiling needs at least 2, one to train on and one to choose by"
     return UsageError(f"{have}; {needs}; {_REMEDY}")
 

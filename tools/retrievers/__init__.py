@@ -366,8 +366,7 @@ def _check_number(spec: Spec, kind: Kind) -> None:
         raise UsageError(f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {found}")
 
 
-def _read_value(what: str, value: Value, kind: Any) -> Value:
-    """Read the text `value` as an option's type: str, int, float, bool, a choice, or a tuple of these."""
+def _read_value(what: str, value: Value, kind: Any) -> Value:  # str, int, float, bool, a choice, a tuple of these
     choices = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
         return tuple(_read_value(what, one, choices[0]) for one in (value if isinstance(value, tuple) else (value,)))

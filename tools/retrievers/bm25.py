@@ -152,9 +152,7 @@ class WordRetriever(Retriever):
         (folder / "summary.json").write_text(json.dumps(summary))
 
 
-class _Counter:
-    """Counts words of texts: a growing hash table, whose first rows are the stop words, and counts by document."""
-
+class _Counter:  # a growing hash table of words, whose first rows are the stop words, and counts by document
     def __init__(self, analyzer: Analyzer) -> None:
         self._analyzer, self._reading = analyzer, analyzer.reading()
         integers = np.empty(0, dtype=np.int64)
@@ -202,14 +200,12 @@ class _Counter:
             table = table._replace(letters=_grow(table.letters, needed, 0))
         self._words = table
 
-    def _hash(self, codes: NDArray[np.int64], words: int) -> NDArray[np.int32]:
-        """Return slots for so many words: the next power of two that leaves half of them free."""
+    def _hash(self, codes: NDArray[np.int64], words: int) -> NDArray[np.int32]:  # half of them free
         slots = np.full(1 << (2 * words - 1).bit_length(), -1, np.int32)
         kernels.rehash(slots, codes, self._known)
         return slots
 
-    def save(self, folder: Path) -> Statistics:
-        """Write the vocabulary; return what was counted, without the stop words."""
+    def save(self, folder: Path) -> Statistics:  # of what was counted, without the stop words
         _, codes, starts, letters = self._words
         slots = self._hash(codes, self._known)
         whole = Words(slots, codes[: self._known], starts[: self._known + 1], letters[: starts[self._known]])
@@ -221,8 +217,7 @@ class _Counter:
         lengths = [counts.lengths for counts in self._counts] or [np.zeros(0, dtype=np.int64)]
         return Statistics(frequency, np.concatenate(lengths))
 
-    def take(self) -> Iterator[Counts]:
-        """Yield the counts of each block, in order, and forget them."""
+    def take(self) -> Iterator[Counts]:  # of each block, in order, which are then forgotten
         while self._counts:
             yield self._counts.pop(0)
 

@@ -42,8 +42,7 @@ def words(text: str) -> list[str]:
 
 
 @cache
-def _stem(word: str) -> str:
-    """Return the stem of a word of a text; empty for a stop word."""
+def _stem(word: str) -> str:  # empty for a stop word
     if word.endswith(_POSSESSIVE):
         word = word[:-2]
     word = "".join("i" if letter == "\u0130" else letter.lower() for letter in word)  # one for one, as in Java

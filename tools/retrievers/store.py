@@ -156,8 +156,7 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
 
 
 @contextmanager
-def _naming_room(folder: Path) -> Iterator[None]:
-    """Turn an OSError of the disk into a DataError, which says how much room there is."""
+def _naming_room(folder: Path) -> Iterator[None]:  # an OSError of the disk says how much room there is
     try:
         yield
     except (ConnectionError, TimeoutError):
@@ -168,8 +167,7 @@ def _naming_room(folder: Path) -> Iterator[None]:
         raise DataError(f"the index cannot be built in {folder}, where {free}: {error}; {todo}") from error
 
 
-def _sound(place: Path) -> bool:
-    """Tell whether the index is there, every byte as it was written. Takes about a second a GB."""
+def _sound(place: Path) -> bool:  # every byte as it was written; takes about a second a GB
     files = _manifest(place).get("files")
     if not isinstance(files, dict):
         return False
@@ -196,8 +194,7 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
-def _draft(place: Path) -> Path:
-    """Return where it is built: one's own place where another person's draft is at the common one."""
+def _draft(place: Path) -> Path:  # one's own where another person's is at the common place
     draft = place.with_name(f".{place.name}.draft")
     if draft.exists() and not os.access(draft, os.W_OK):
         return place.with_name(f".{place.name}-{os.geteuid()}.draft")

@@ -208,8 +208,7 @@ def _shorten(text: str) -> str:
 _LEVELS = (("parameters", "compiled", "lm", "retriever", "files", "depth", "max_p", "judgements"), ("code", "versions"))
 
 
-def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:
-    """run.name -> what is added to the name, empty where no column has two of these runs."""
+def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:  # run.name -> what is added to the name, or ""
     by_task: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         by_task[run.config["task"]].append(run.name)

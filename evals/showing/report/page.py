@@ -154,8 +154,7 @@ def _to_csv(table: Table | Words) -> str:
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?%?( \(-?\d+(\.\d+)?%? to -?\d+(\.\d+)?%?\))?")
 
 
-def _defuse(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula (CWE-1236); numbers stay numbers."""
+def _defuse(cell: object) -> object:  # what no spreadsheet takes for a formula (CWE-1236)
     if cell is None or isinstance(cell, int | float):
         return "" if cell is None else repr(cell)
     text = readable(cell)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from openai_server import asked, given, ids, prompts
 
 from agents.planner import Planner
-from agents.planner import ranking as planner_ranking
+from agents.planner import _Work as PlannerWork
 from agents.verifier import Verifier, fuse
-from agents.verifier import ranking as verifier_ranking
+from agents.verifier import _Work as VerifierWork
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.records import Document, Query
@@ -109,7 +109,7 @@ def test_it_ends_without_reflection_when_a_round_surfaces_nothing_new(server, co
 
 def test_the_ranking_is_what_was_selected_then_the_rest_by_rank_round_and_place():
     best = {"e": (0, 1, 1), "b": (1, 1, 1), "x": (1, 2, 0), "y": (0, 1, 0), "a": (1, 1, 0), "z": (0, 2, 0)}
-    assert planner_ranking({"best": best, "selected": ["a", "b"]}) == ["a", "b", "y", "e", "z", "x"]
+    assert PlannerWork.ranking(None, {"best": best, "selected": ["a", "b"]}) == ["a", "b", "y", "e", "z", "x"]
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def test_reads_bounds_what_is_verified_in_all(server, posts):
 
 def test_the_ranking_is_by_grade_then_unread_then_read_in_vain():
     state = {"lists": [["a", "b", "c", "d", "u"], ["e", "v", "u"]], "grades": {"a": 0, "b": 3, "c": 1, "d": 2, "e": 3}}
-    assert verifier_ranking(state) == ["b", "e", "d", "c", "u", "v", "a"]
+    assert VerifierWork.ranking(None, state) == ["b", "e", "d", "c", "u", "v", "a"]
 
 
 @hypothesis_given(st.lists(st.lists(st.sampled_from("abcdefg"), unique=True), max_size=5))

@@ -116,9 +116,7 @@ class LensIndex(Retriever):
         return self.parts[0].search_many(searches, k)
 
 
-class _ThroughLens(Retriever):
-    """The annotations, searched with the annotation of the query."""
-
+class _ThroughLens(Retriever):  # the annotations, searched with the annotation of the query
     def __init__(self, notes: Retriever, annotator: Annotator, chars: int) -> None:
         self.name = notes.name
         self._notes, self._annotator, self._chars = notes, annotator, chars

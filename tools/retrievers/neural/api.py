@@ -158,10 +158,8 @@ class ApiEmbedder(Embedder):
         return embedded
 
     def _shortened(self, text: str, refusal: NotAccepted, kept: bool) -> _Embedded:
-        """Send a refused text again and again, each time without its last tenth, until it is accepted.
-
-        Tokens cannot be counted here. Between 90 and 100 per cent of what the model takes is kept.
-        """
+        # Tokens cannot be counted here, so a refused text is sent again and again, each time without its last tenth,
+        # until it is accepted. Between 90 and 100 per cent of what the model takes is kept.
         name, whole, longest = self._api.name, len(text), self._row.max_document_tokens
         while refusal.about == "length" and longest and len(text) > longest:  # a character may be a token
             text = text[: len(text) * 9 // 10]

@@ -62,14 +62,11 @@ class Chroma(Retriever):
         home: Path | None,
         embedder: Embedder,
         *,
-        url: str = "",
-        ef_search: int = 400,
-        ef_construction: int = 200,
-        neighbors: int = 32,
+        url: str = "",  # of a Chroma server; without one, the index is in a folder
+        ef_search: int = 400,  # documents that a search keeps in view
+        ef_construction: int = 200,  # that the build keeps in view
+        neighbors: int = 32,  # that each is linked to
     ) -> None:
-        """`ef_search` and `ef_construction` are how many documents a search, and the build, keep in view; `neighbors`
-        how many each document is linked to. `url` is a Chroma server's; without one, the index is in a folder.
-        """
         graph: dict[str, Value] = {"ef_construction": ef_construction, "neighbors": neighbors}
         options: dict[str, Value] = {"ef_search": ef_search, **graph}
         self.require("", 1, {"url": url, **options})
@@ -113,10 +110,8 @@ class Chroma(Retriever):
         return rankings
 
     def _ask_graph(self, searches: Sequence[Search], queries: Vectors, k: int) -> dict[int, Rows]:
-        """Return what the graph finds for each search, by its place, without what is excluded; none where too few.
-
-        What the graph is asked for a search depends on that search alone, so its hits do, too.
-        """
+        # By the places of searches, without what is excluded; none where too few are left. What the graph is asked for
+        # a search depends on that search alone, so its hits do, too.
         excluded = [self._ranker.rows(search.excluded) for search in searches]
         places = defaultdict[int, list[int]](list)  # by how many documents are needed
         for i, search in enumerate(searches):

@@ -163,20 +163,15 @@ def _two_threads() -> bool:
 
 
 def _rounding(lengths: NDArray[Any], dimension: int) -> NDArray[np.float32]:
-    """Bound the errors of float32 inner products with a query of length 1, summed in any order.
-
-    d u |x| |y|, with u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1); the 8 and
-    the 1.01 cover the few operations around it.
-    """
+    # Bounds the errors of float32 inner products with a query of length 1, summed in any order: d u |x| |y|, with
+    # u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1); the 8 and the 1.01 cover
+    # the few operations around it.
     return (lengths * (1.01 * (dimension + 8) * 2.0**-24)).astype(np.float32)
 
 
 def _write_codes(vectors: Vectors, folder: Path) -> None:
-    """Fill `folder` with codes, scales and errors.
-
-    The mean of all vectors, of which many models' have much, is subtracted first: it adds the same to all scores of a
-    query. The largest remaining number of each vector becomes 127.
-    """
+    # The mean of all vectors, of which many models' have much, is subtracted first: it adds the same to all scores of a
+    # query. The largest remaining number of each vector becomes 127.
     mean = np.zeros(vectors.shape[1])
     for start in range(0, len(vectors), _BLOCK):
         mean += vectors[start : start + _BLOCK].sum(axis=0, dtype=np.float64) / len(vectors)
