@@ -18,6 +18,7 @@ from rich.text import Text
 
 from evals.measuring.scored import list_bounds
 from evals.measuring.traces import WORDS
+from programs import SCHEMES
 from tools.console import clean, number, plural, put_out, queries
 
 WIDTH = 80  # characters that a table has to fit into, where its cells are short
@@ -140,8 +141,10 @@ def _embolden(cell: str, text: str, start: str, end: str) -> str:
 FORMS: dict[str, Callable[[Sequence[Part]], str]] = {"terminal": printed, "markdown": to_markdown, "latex": to_latex}
 
 
-def model(name: str) -> str:
-    """Return a model's name as it is shown."""
+def model(name: str, program: str = "") -> str:
+    """Return a model's name as it is shown; agents outside have one of their own."""
+    if program.partition(":")[0] in SCHEMES:
+        return "the agent's own"
     return "offline, no language model" if name == "offline" else name
 
 
@@ -155,7 +158,7 @@ def task_line(scores: dict[str, Any]) -> str:
 
 def system_line(scores: dict[str, Any]) -> str:
     """Return the program, retriever and model of a run."""
-    system = f"{scores['program']} over {scores['retriever']}, model: {model(scores['lm'])}"
+    system = f"{scores['program']} over {scores['retriever']}, model: {model(scores['lm'], scores['program'])}"
     if compiled := scores.get("compiled"):
         system += f", compiled by {compiled['optimizer']} ({compiled['digest']})"
         system += f", prompts: {clean(compiled['file'])} (edited: {compiled['edited']})" if "edited" in compiled else ""
@@ -237,7 +240,8 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         at = f", at {one['at']}" if one["at"] and ", line " not in one["error"] else ""
         lines.append(f"failed: {queries(one['queries'])}, first {one['first']}, with {one['error']}{at}")
     used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
-    if usage["calls"] and (scores["lm"] != "offline" or usage.get("unmetered")):
+    metered = scores["lm"] != "offline" or scores["program"].partition(":")[0] in SCHEMES
+    if usage["calls"] and (metered or usage.get("unmetered")):
         used += _used(usage)
     used += f", {usage['repairs']} answers asked for again" if usage["repairs"] else ""
     used += f", {scores['invented_ids']} invented ids dropped" if scores["invented_ids"] else ""
