@@ -87,8 +87,7 @@ class Notes(Agent, MultiHop):
 
 
 class _Saver(SqliteSaver):
-    def restore(self, thread: str) -> dict[str, Any] | None:
-        """Return the last state of a thread; None where it has none. sqlite3.DatabaseError for a damaged one."""
+    def restore(self, thread: str) -> dict[str, Any] | None:  # the last state, if any; sqlite3.DatabaseError: damaged
         if (begun := self.get_tuple({"configurable": {"thread_id": thread}})) is None:
             return None
         checkpoint: Any = begun.checkpoint
@@ -103,25 +102,21 @@ class _Saver(SqliteSaver):
             cursor.execute("DELETE FROM writes WHERE thread_id = ?", (thread,))
         return values
 
-    def keep_last(self, thread: str) -> None:
-        """Remove all checkpoints of a thread but the last one, which has everything."""
+    def keep_last(self, thread: str) -> None:  # of its checkpoints, which has everything
         old = "thread_id = ?1 AND checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?1)"
         with self.cursor() as cursor:
             for table in ("checkpoints", "writes"):
                 cursor.execute(f"DELETE FROM {table} WHERE {old}", (thread,))
 
 
-class _Checkpoints(Shared):
-    """A run's checkpoints, whose file is opened at the first query: its folder is made after the agent."""
-
+class _Checkpoints(Shared):  # of a run, whose file is opened at the first query: its folder is made after the agent
     def __init__(self, folder: Path | None) -> None:
         self._path = folder and folder / "checkpoints.sqlite"
         self._saver: _Saver | None = None
         self._lock = threading.Lock()  # the first queries of several workers may all want to open the file
 
     @contextmanager
-    def open(self) -> Iterator[_Saver | None]:
-        """Yield the run's saver, which its worker threads share (it has a lock of its own); None without a folder."""
+    def open(self) -> Iterator[_Saver | None]:  # which worker threads share: it has a lock of its own; None: no folder
         path = self._path
         try:
             with self._lock:
@@ -138,9 +133,7 @@ class _Checkpoints(Shared):
             raise DataError(f"{path}: {error}; remove the file, and the queries in it start again") from None
 
 
-class _Json:
-    """Checkpoints as JSON: lone surrogates survive, and reading makes no objects, as LangGraph's own form does."""
-
+class _Json:  # checkpoints as JSON: lone surrogates survive, and reading makes no objects, as LangGraph's own form does
     def dumps_typed(self, value: Any) -> tuple[str, bytes]:
         return "json", json.dumps(value, default=repr).encode()  # of an exception, its description
 

@@ -209,8 +209,7 @@ class _Desk(Desk):
         self.why = "done"
         return "done"
 
-    def answer(self, turn: _Turn) -> list[str]:
-        """Return the results of a turn's calls; UnusableAnswer when the model does not mend a fault."""
+    def answer(self, turn: _Turn) -> list[str]:  # of its calls; UnusableAnswer when the model does not mend a fault
         if not turn["calls"] and self.selected and turn["thought"].strip():
             self.why = "done"  # it says in words that it is through
             return []

@@ -12,7 +12,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evals.measuring.stats import bootstrap_mean, paired
+from evals.measuring.scoring import summarise_column
+from evals.measuring.stats import paired
 from evals.showing.compare_tables import lay_out_comparison
 from evals.showing.tables import Grid, printed
 from optimizers.books import Candidate, mean_value
@@ -55,10 +56,9 @@ def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
 
 def measure(study: Study, digest: str, part: str) -> dict[str, Any]:
     """Return the mean of a candidate's values on a part, with its interval, and how many queries it is over."""
-    values = [evaluation.value for evaluation in study.of(digest, part)]
-    if not values:
-        return {"mean": None, "low": None, "high": None, "queries": 0}
-    return {**bootstrap_mean(values)._asdict(), "queries": len(values)}
+    found = study.of(digest, part)
+    summary = summarise_column({one.query_id: one.value for one in found}, {}, resampled=False)
+    return summary | {"queries": len(found)}
 
 
 def list_candidates(study: Study) -> list[dict[str, Any]]:

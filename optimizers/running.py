@@ -216,8 +216,7 @@ def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
         return RunIncomplete(f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more")
 
 
-def _work(inputs: Inputs, study: Study) -> None:
-    """Do all that sends anything. What it books is on disk when it ends, however it does."""
+def _work(inputs: Inputs, study: Study) -> None:  # what it books is on disk when it ends, however it does
     plan = inputs.plan
     try:
         job = Job(

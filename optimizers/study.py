@@ -229,8 +229,7 @@ class Study(Books):
                 mean = mean_value(self.of(digest, part))
                 self._say(f"candidate {digest}  {part} {mean:.4f} over {counted(len(queries))}")
 
-    def _sample(self, program: Any) -> str:
-        """Return which other model, or numbered sample, a program is called with; "" for the student as in a run."""
+    def _sample(self, program: Any) -> str:  # its other model, or numbered sample; "" for the student as in a run
         own = next((predictor.lm for predictor in program.predictors() if predictor.lm is not None), None)
         identity = _identity(own or dspy.settings.lm)
         return "" if identity == self._student else " ".join(map(str, identity))

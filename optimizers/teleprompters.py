@@ -52,9 +52,7 @@ class Teleprompter:
 TELEPROMPTERS: dict[str, Teleprompter] = {}  # in the order in which they are listed
 
 
-def _row(options: Options, **about: bool) -> Callable[[Make], Make]:
-    """Put a function into the table; its docstring is what `--optimizer list` says of it."""
-
+def _row(options: Options, **about: bool) -> Callable[[Make], Make]:  # the docstring is shown by `--optimizer list`
     def add(make: Make) -> Make:
         what = str(make.__doc__).removesuffix(".")
         TELEPROMPTERS[make.__name__] = Teleprompter(what[0].lower() + what[1:], options, make, **about)
@@ -77,8 +75,7 @@ def _both(job: Job) -> dict[str, Any]:
     return {**_train(job), "valset": job.study.examples("validation")}
 
 
-def _threshold(job: Job) -> float:
-    """Return the value from which a trajectory is worth showing; DSPy's own default takes any but 0."""
+def _threshold(job: Job) -> float:  # from which a trajectory is worth showing; DSPy's own default takes any but 0
     if job.options["threshold"]:
         return float(job.options["threshold"])
     start = mean_value(job.study.of(job.study.start, "validation"))

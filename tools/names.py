@@ -63,11 +63,6 @@ def check(kind: str, name: str, table: Mapping[str, str], group: str = "") -> st
     raise UnknownName(kind, name, known(table, group))
 
 
-def module_of(name: str, table: Mapping[str, str], group: str) -> str:
-    """Return the module, or the file, that a name leads to, as tools.sources takes it."""
-    return check("name", name, table, group).rpartition(":")[0]
-
-
 def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any:
     """Import and return what `name` stands for. UsageError, with the line of a user's code, where that cannot be."""
     source, _, attribute = check(kind, name, table, group).rpartition(":")

@@ -66,8 +66,7 @@ def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
 class RunFile:
     """A run file that fits a task, in memory: twelve bytes a line, and each document's id once."""
 
-    def __init__(self, path: Path, environment: "Environment", *, encoded: bool) -> None:
-        """`encoded` says that ids are percent-encoded, as in our own run files. DataError for what does not fit."""
+    def __init__(self, path: Path, environment: "Environment", *, encoded: bool) -> None:  # percent-encoded ids
         self.path, self._environment, self._encoded = path, environment, encoded
         self.tag = ""  # of its first line
         self._queries = {query.query_id: query for query in environment.queries}

@@ -8,6 +8,7 @@ import math
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,22 +151,18 @@ def _describe_curve(courses: Sequence[Course], budgets: list[float]) -> Result:
     kept = [0, *(place for place in range(1, len(budgets)) if (values[:, place] != values[:, place - 1]).any())]
     intervals = bootstrap_means(np.ascontiguousarray(values[:, kept]))
     of = np.searchsorted(kept, np.arange(len(budgets)), side="right") - 1
-    mean = _average(values)
+    mean, paid = ([fmean(column) for column in one.T.tolist()] for one in (values, spent))
     return {
         "queries": len(courses),
         "mean": mean,
         "low": [intervals[place].low for place in of],
         "high": [intervals[place].high for place in of],
-        "spent": _average(spent),
+        "spent": paid,
         "ended": [float((ends <= budget).mean()) for budget in budgets],
         "end": mean[-1],
-        "cost": math.fsum(ends) / len(ends),
+        "cost": fmean(ends),
         "largest": float(ends.max()),
     }
-
-
-def _average(values: "np.ndarray[Any, Any]") -> list[float]:
-    return [math.fsum(column) / len(column) for column in values.T.tolist()]
 
 
 def _dominates(one: Result, other: Result) -> bool:

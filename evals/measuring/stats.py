@@ -162,8 +162,7 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
     return sums
 
 
-def _detectable(differences: np.ndarray) -> float | None:
-    """Return the mean difference with 80 % power at alpha .05, two-sided; None without spread, or for under seven."""
+def _detectable(differences: np.ndarray) -> float | None:  # with 80 % power at alpha .05, two-sided
     many = len(differences)
     if many < FEWEST or not (spread := float(differences.std(ddof=1))) > TIE:
         return None

@@ -269,8 +269,7 @@ def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[History, int], Fa
 class Losses:
     """The fates of many queries' relevant documents, added up."""
 
-    def __init__(self, cutoffs: Sequence[int]) -> None:
-        """There are shares at all `cutoffs`; documents are counted at the first."""
+    def __init__(self, cutoffs: Sequence[int]) -> None:  # of shares; documents are counted at the first
         self.cutoffs, self.queries = cutoffs, 0
         # (cutoff, fate, relevant documents of the query) -> documents: so the sum is exact without a fraction a query.
         self._counts: Counter[tuple[int, Fate, int]] = Counter()

@@ -320,8 +320,7 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
 
 
 class _Texts:  # of queries and documents; the data of each run is loaded once, in a thread
-    def __init__(self, *, wait: bool, documents: bool) -> None:
-        """`wait` for a corpus, however long it takes; without `documents` there are no texts of these."""
+    def __init__(self, *, wait: bool, documents: bool) -> None:  # wait for a corpus; have the texts of documents
         self._wait, self._documents = wait, documents
         self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
         self._loads: dict[str, Future[Environment | str]] = {}

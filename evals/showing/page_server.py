@@ -201,8 +201,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _hidden(answers: Answers) -> list[tuple[bytes, bytes]]:
-    """Return keys and places on this machine, as JSON has them, and what replaces them; the longest first."""
+def _hidden(answers: Answers) -> list[tuple[bytes, bytes]]:  # keys and places on this machine, and what replaces them
     secret = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
     known = {value: f"[{name}]" for name, value in sorted(os.environ.items()) if secret.search(name)}
     # A short one may be any word.

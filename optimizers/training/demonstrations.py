@@ -35,8 +35,7 @@ def trim(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
     return predictor, shown, dspy.Prediction(**answer)
 
 
-def _cut(value: Any, named: set[str]) -> Any:
-    """Cut long lists and texts of `value`: left are the passages that are named, else the latest of a list."""
+def _cut(value: Any, named: set[str]) -> Any:  # left are the passages that are named, else the latest of a list
     if isinstance(value, str):
         return value[:CUT]
     if isinstance(value, Mapping):

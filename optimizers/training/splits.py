@@ -156,13 +156,11 @@ def _shares(own: list[list[str]], foreign: list[list[str]], whole_of: np.ufunc) 
     return shares
 
 
-def _words(text: str) -> list[str]:
-    """The different words of a text in order; of one that has none, such as "x = y", its characters as they are."""
+def _words(text: str) -> list[str]:  # in order, each once; of a text that has none, such as "x = y", its characters
     return sorted(set(words(text))) or ["".join(text.lower().split())]
 
 
-def _runs(text: str) -> list[str]:
-    """The different runs of `RUN` words of a text; a text that is no longer is one run."""
+def _runs(text: str) -> list[str]:  # the different runs of `RUN` words of a text; a text that is no longer is one run
     found = words(text)
     if len(found) <= RUN:
         return [" ".join(found) or "".join(text.lower().split())]

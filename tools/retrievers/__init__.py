@@ -310,8 +310,7 @@ def needs_pool(spec: Spec) -> bool:
     return made.needs_pool or any(map(needs_pool, spec.parts[:1] if made.gives_pool else spec.parts))
 
 
-def _place(kind: str) -> str:
-    """Return what outputs call a kind: a file without its folder, which is remembered. Of each name there is one."""
+def _place(kind: str) -> str:  # as in outputs: a file without its folder, which is remembered; of each name one
     source, _, name = kind.rpartition(":")
     if kind in _FILES or not source.endswith(".py"):
         return kind

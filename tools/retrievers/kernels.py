@@ -112,10 +112,8 @@ def _find(word: Bytes, length: int, code: int, words: Words) -> int:
 
 @_compiled
 def _read(data: Bytes, at: int, end: int, letter: Bytes, word: Bytes) -> tuple[int, int, int]:
-    """Put the next run of letters in data[at:end] into `word`; returns its length, its hash (FNV-1a), and its end.
-
-    `letter` says for each byte which one it counts as; 0 separates. The length is 0 when there is no other word.
-    """
+    # Puts the next run of letters in data[at:end] into `word`; returns its length, its hash (FNV-1a), and its end.
+    # `letter` says for each byte which one it counts as; 0 separates. The length is 0 when there is no other word.
     while at < end and letter[data[at]] == 0:
         at += 1
     length = 0

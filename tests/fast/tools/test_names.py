@@ -111,7 +111,9 @@ def test_failures_of_a_users_code_are_printed_with_its_line(own, run):
 def test_an_edit_of_a_users_code_makes_another_run_and_a_comment_does_not(name, own):
     def code():  # in one process, as in a notebook
         made = names.pick("program", name, {}, names.PROGRAMS)
-        return made.__init__.__kwdefaults__["k"], sources.reach([names.module_of(name, {}, names.PROGRAMS)]).digest()
+        return made.__init__.__kwdefaults__["k"], sources.reach(
+            [names.check("name", name, {}, names.PROGRAMS).rpartition(":")[0]]
+        ).digest()
 
     _, first = code()
     for file, before, after, same in (
@@ -144,5 +146,5 @@ def test_an_installed_package_adds_names_and_one_that_is_broken_says_why(own, ru
     assert ask(run, "their_agent", "--json").json["program"] == "their_agent"
     assert "did you mean 'their_agent'" in ask(run, "thier_agent").err
     assert names.known([], names.PROGRAMS)["broken"] == "from package theirs 1.2"
-    found = sources.reach([names.module_of("their_agent", {}, names.PROGRAMS)])
+    found = sources.reach([names.check("name", "their_agent", {}, names.PROGRAMS).rpartition(":")[0]])
     assert set(found.modules) == {"theirs_of_mine"} and "helper_of_mine" in found.libraries

@@ -192,8 +192,7 @@ class ApiEmbedder(Embedder):
 
 
 @contextmanager
-def _resumable(kept: str = "") -> Iterator[None]:
-    """Add to errors of embedding documents that the same command goes on, and what is `kept`."""
+def _resumable(kept: str = "") -> Iterator[None]:  # errors say that the same command goes on, and what is `kept`
     try:
         yield
     except NotAccepted as refusal:

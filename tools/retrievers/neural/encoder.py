@@ -252,9 +252,7 @@ def _attend_both_ways(model: Any, folder: Path) -> None:
         raise DataError(f"the model in {folder} needs {lacking}")
 
 
-class _Divide(torch.nn.Module):
-    """Divides the logits, between a language model and the pooling."""
-
+class _Divide(torch.nn.Module):  # divides the logits, between a language model and the pooling
     def __init__(self, by: float) -> None:
         super().__init__()
         self._by = by

@@ -56,8 +56,7 @@ class _Place(NamedTuple):
     checksum: int
 
     @property
-    def bytes(self) -> int:
-        """Length: for each token a scale of four bytes, then all their numbers."""
+    def bytes(self) -> int:  # length: for each token a scale of four bytes, then all their numbers
         return self.tokens * (4 + self.dimension)
 
 
@@ -155,8 +154,7 @@ class TokenVectors:
         self._places[digest] = place
         self._sound.add(digest)
 
-    def _map(self) -> None:
-        """Map the file as it is now; arrays over an older map keep that alive."""
+    def _map(self) -> None:  # map the file as it is now; arrays over an older map keep that alive
         size = os.fstat(self._vectors).st_size
         if size > len(self._mapped):
             self._mapped = mmap.mmap(self._vectors, size, access=mmap.ACCESS_READ)
@@ -172,8 +170,7 @@ class TokenVectors:
             self._read += whole
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the lock among processes; it ends with the process."""
+    def _alone(self) -> Iterator[None]:  # hold the lock among processes; it ends with the process
         if not disk.lock(self._records):
             _LOG.info(f"another process is encoding into {self._folder.name}; waiting for it")
             disk.lock(self._records, wait=True)
@@ -184,12 +181,10 @@ class TokenVectors:
 
 
 def _round(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return one query's vectors as whole numbers, and the scale of each.
-
-    A text's numbers are at most 127, so its vectors are at most 127 sqrt(dimension) long. With query vectors no longer
-    than 2^24 over that, every product and partial sum is a whole number below 2^24 (Cauchy and Schwarz), which float32
-    has exactly, in any order of summation. Rounding adds at most sqrt(dimension) / 2.
-    """
+    # Returns one query's vectors as whole numbers, and the scale of each. A text's numbers are at most 127, so its
+    # vectors are at most 127 sqrt(dimension) long. With query vectors no longer than 2^24 over that, every product and
+    # partial sum is a whole number below 2^24 (Cauchy and Schwarz), which float32 has exactly, in any order of
+    # summation. Rounding adds at most sqrt(dimension) / 2.
     root = float(np.sqrt(vectors.shape[1]))
     longest = np.float32(_EXACT / (127 * root) - root / 2 - 1)
     scales = np.sqrt(np.square(vectors).sum(axis=1)) / longest

@@ -253,8 +253,7 @@ def digest_code(folder: Path, base: str) -> str:
     return hashlib.blake2b("\n".join(content).encode(), digest_size=8).hexdigest() if files else ""
 
 
-def _downloaded(model: str) -> Path:
-    """Return the folder in which the Hugging Face client keeps the newest downloaded revision of `model`."""
+def _downloaded(model: str) -> Path:  # the newest revision in the cache of the Hugging Face client
     name = model if "/" in model else f"sentence-transformers/{model}"
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     kept = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
@@ -268,8 +267,7 @@ def _downloaded(model: str) -> Path:
     return snapshots[-1]
 
 
-def _lacking(folder: Path) -> str:
-    """Name what a model folder lacks, in words; "" where it is whole."""
+def _lacking(folder: Path) -> str:  # what it lacks, in words; "" where it is whole
     # The files that say how it is run; a tokenizer's own are not among them.
     for pattern in ("modules.json", "*config*.json", "*.index.json", "*/*config.json"):
         for path in sorted(folder.glob(pattern)):
@@ -317,8 +315,7 @@ def _lacking_weights(folder: Path) -> str:
     return ""
 
 
-def _is_whole(weights: Path) -> bool:
-    """Return whether a file of weights is as long as its header, or its archive's directory, says."""
+def _is_whole(weights: Path) -> bool:  # as long as its header, or its archive's directory, says
     if weights.suffix == ".safetensors":
         try:
             with safetensors.safe_open(weights, framework="np"):

@@ -114,8 +114,7 @@ def _export(model: Any, source: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence what the libraries log on the root logger and warn of during an export."""
+def _quiet() -> Iterator[None]:  # silence what the libraries log on the root logger and warn of during an export
     root = logging.getLogger()
     before, root.disabled = root.disabled, True
     try:

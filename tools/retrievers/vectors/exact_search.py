@@ -78,8 +78,7 @@ class VectorRetriever(Retriever):
 
     def _candidates(
         self, query: NDArray[np.float32], search: Search, k: int, scores: NDArray[np.float32] | None = None
-    ) -> Rows:
-        """Return the documents that may be among the best `k` of one search; `scores` are its estimates, if known."""
+    ) -> Rows:  # the documents that may be among the best `k` of one search; `scores` are its estimates, if known
         if search.among is not None:  # a pool is small: all of it is scored
             return np.array(self._ranker.rows(set(search.among).difference(search.excluded)), dtype=np.int64)
         if scores is None:
@@ -96,8 +95,7 @@ class VectorRetriever(Retriever):
             scores = exact(self._read(self._file.fileno(), rows), np.arange(len(rows)), query)
         return self._ranker.hits(rows, scores, k)
 
-    def _read(self, file: int, rows: Rows) -> Vectors:
-        """Read vectors from their file: a page of the map brings its neighbours, which all count as memory."""
+    def _read(self, file: int, rows: Rows) -> Vectors:  # a page of the map brings its neighbours, all in memory
         width, start = self._vectors.strides[0], self._vectors.offset
         data = b"".join([os.pread(file, width, start + width * row) for row in rows.tolist()])
         return np.frombuffer(data, dtype=np.float32).reshape(len(rows), self._vectors.shape[1])
@@ -157,8 +155,7 @@ def lengths(vectors: Vectors) -> NDArray[np.float32]:
     return norms
 
 
-def _two_threads() -> bool:
-    """Return whether two cores may be used; as all numerical libraries do, this heeds OMP_NUM_THREADS."""
+def _two_threads() -> bool:  # whether two cores may be used; as all numerical libraries do, this heeds OMP_NUM_THREADS
     return len(os.sched_getaffinity(0)) > 1 and os.environ.get("OMP_NUM_THREADS", "2").strip() != "1"
 
 
