@@ -8,12 +8,14 @@ import argparse
 import os
 import secrets
 import sys
+from dataclasses import fields
 
 from evals.running.request import Request
 from evals.serving.clients import TOKEN, Place, print_config
 from tools import options
 from tools.console import Parser, positive, run_and_leave
 from tools.errors import UsageError
+from tools.models.spec import Settings
 
 # A door -> what serves a host there, as serve(host, place).
 DOORS = {
@@ -22,7 +24,17 @@ DOORS = {
     "openenv": "evals.serving.openenv:serve",
 }
 # Options of a run that an agent outside has no use for.
-_WITHOUT = {"program", "compiled", "prompts", "cassette", "isolated", "again", "no_prompts"}
+_WITHOUT = {
+    *(one.name for one in fields(Settings)),
+    "lm",
+    "program",
+    "compiled",
+    "prompts",
+    "cassette",
+    "isolated",
+    "again",
+    "no_prompts",
+}
 
 
 def parser() -> Parser:
