@@ -81,7 +81,7 @@ class Command(Program):
             prompt = PROMPT.format(objective=query.objective, query=query.text)
             (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
             code = self._run(given, folder)
-            printed, said = ((folder / one).read_text("utf-8", "replace").strip() for one in ("stdout", "stderr"))
+            printed, said = (_read_end(folder / name) for name in ("stdout", "stderr"))
         _book(opened, printed)
         if kept := f"{printed}\n{said if code else ''}".replace(token, "***").strip():
             opened.note(hide_keys(kept)[-KEPT:])
@@ -115,6 +115,12 @@ class Command(Program):
         finally:
             _end(process.pid)
             process.wait()
+
+
+def _read_end(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2**20))
+        return file.read().decode("utf-8", "replace").strip()
 
 
 def _book(opened: session.Session, printed: str) -> None:
