@@ -68,8 +68,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
                 raise UsageError(f"{aim.metric} is the same for all rankings of the {part} queries; {remedy}")
         _announce(inputs, study)
         found, problem = _conclude(inputs, study, compile_with(inputs, study))
-        # Not in the file, which is the same however often the command is given.
-        found["looks"] = count_looks(config)
+        found["looks"] = count_looks(config)  # not in the file, which is the same however often the command is given
         return found, problem
 
 
@@ -235,8 +234,7 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | Non
             raise ran.problem.saying(f"the {used} is used up in the run {name}")
         if ran.problem:
             raise ran.problem
-        # Requests sent, answered or not, and nothing for what was there already.
-        ledger = ran.json().get("ledger")
+        ledger = ran.json().get("ledger")  # requests sent, answered or not, and nothing for what was there already
         spent += replace(usage_from_json(ledger), calls=ledger["sent"]) if ledger else ran.usage
         folders.append(ran.folder)
     return compare(folders, [study.objective.metric])

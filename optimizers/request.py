@@ -9,8 +9,7 @@ from evals.running.request import Common, Request
 from tools.options import Option, pair
 
 EFFORT = ("light", "medium", "heavy")
-# The names in optimizers/teleprompters.py, which takes seconds to import.
-OPTIMIZERS = (
+OPTIMIZERS = (  # the names in optimizers/teleprompters.py, which takes seconds to import
     *("labeled", "bootstrap", "bootstrap_rs", "knn", "mipro", "copro", "simba", "gepa", "infer_rules"),
     *("better_together", "ensemble", "tune"),
 )

@@ -69,19 +69,18 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
         if not evaluations:
             continue  # a teacher's, or a sampled one's
         prices = [evaluation.list_usd for evaluation in evaluations]
-        rows.append(
-            {
-                "candidate": digest,
-                **{name: digest == getattr(study, name) for name in ("before", "start", "returned")},
-                **{part: measure(study, digest, part) for part in study.parts},
-                "whole": study.is_whole(digest, "validation"),
-                "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
-                "parameters": dict(candidate.parameters),
-                **{used: sum(getattr(one, used) for one in evaluations) for used in ("calls", "tokens")},
-                "list_usd": None if None in prices else sum(price for price in prices if price is not None),
-                "failed": sum(evaluation.error is not None for evaluation in evaluations),
-            }
-        )
+        row = {
+            "candidate": digest,
+            **{name: digest == getattr(study, name) for name in ("before", "start", "returned")},
+            **{part: measure(study, digest, part) for part in study.parts},
+            "whole": study.is_whole(digest, "validation"),
+            "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
+            "parameters": dict(candidate.parameters),
+            **{used: sum(getattr(one, used) for one in evaluations) for used in ("calls", "tokens")},
+            "list_usd": None if None in prices else sum(price for price in prices if price is not None),
+            "failed": sum(evaluation.error is not None for evaluation in evaluations),
+        }
+        rows.append(row)
     # What was evaluated on all validation queries first: a mean over three queries is no rival of one over fifty. Of
     # equal ones by the digest: the order in which they came may depend on which thread was first.
     means = {row["candidate"]: [-(row[part]["mean"] or 0.0) for part in ("validation", "train")] for row in rows}

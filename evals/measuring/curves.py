@@ -123,8 +123,9 @@ def _describe_axis(axis: str, found: Mapping[str, list[Course]], labels: Mapping
         if not front or value > front[-1]["value"]:
             names = [row["label"] for row in rows if row["mean"][place] == value]
             front.append({"budget": budget, "value": value, "runs": names})
-    for row in rows:
-        row["front"] = not any(_dominates(other, row) for other in rows)
+    for row in rows:  # on the front, unless another is better or cheaper and neither worse nor dearer
+        rivals = [one for one in rows if one["end"] >= row["end"] and one["cost"] <= row["cost"]]
+        row["front"] = all((one["end"], one["cost"]) == (row["end"], row["cost"]) for one in rivals)
     return {"words": AXES[axis], "budgets": budgets, "curves": rows, "front": front}
 
 
@@ -163,11 +164,6 @@ def _describe_curve(courses: Sequence[Course], budgets: list[float]) -> Result:
         "cost": fmean(ends),
         "largest": float(ends.max()),
     }
-
-
-def _dominates(one: Result, other: Result) -> bool:
-    better, cheaper = float(one["end"] - other["end"]), float(other["cost"] - one["cost"])
-    return better >= 0 and cheaper >= 0 and (better > 0 or cheaper > 0)
 
 
 def _follow_queries(run: Run, metric: str, axes: Sequence[str]) -> tuple[dict[str, list[Course]], int]:

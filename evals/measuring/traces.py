@@ -223,8 +223,7 @@ def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "
     "lost_as" is a document's fate at a cutoff that leaves it out.
     """
     grades, rows = judgements.recalled(query_id), outcome["trace"]["steps"]
-    # Most steps name no relevant document, and there are hundreds of thousands of steps.
-    naming = []
+    naming = []  # most steps name no relevant document, and there are hundreds of thousands of steps
     for number, row in enumerate(rows):
         if judgements.unit_of or not grades.keys().isdisjoint(row["doc_ids"]):
             shown, lengths = row.get("shown", ()), row.get("lengths", ())

@@ -168,15 +168,14 @@ class Answers:
     def _runs(self) -> bytes:
         self._scan()
         unreadable = [] if self._exported else self.unreadable
-        return plain_json(
-            {
-                "title": ", ".join(dict.fromkeys(path.resolve().name or "runs" for path in self._paths)),
-                "exported": self._exported,
-                "runs": [_summarize(run_id, opened) for run_id, opened in self._readable.items()],
-                "unreadable": [{"path": str(path), "why": why} for path, why in unreadable],
-                "fates": {fate.value: words for fate, words in WORDS.items()},
-            }
-        )
+        answer = {
+            "title": ", ".join(dict.fromkeys(path.resolve().name or "runs" for path in self._paths)),
+            "exported": self._exported,
+            "runs": [_summarize(run_id, opened) for run_id, opened in self._readable.items()],
+            "unreadable": [{"path": str(path), "why": why} for path, why in unreadable],
+            "fates": {fate.value: words for fate, words in WORDS.items()},
+        }
+        return plain_json(answer)
 
     def _run(self, run_id: str) -> bytes:
         opened = self._open(run_id)

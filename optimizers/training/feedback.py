@@ -28,13 +28,11 @@ PARTS: frozenset[Part] = frozenset({"searching", "judging"})
 # Part of the feedback -> the output fields of predictors that it concerns. A field that is not here gets both parts;
 # what a model thinks before it fills a field says nothing by itself.
 FIELDS: dict[Part, frozenset[str]] = {
-    # texts that are searched with, and what they are made from
-    "searching": frozenset(
+    "searching": frozenset(  # texts that are searched with, and what they are made from
         {"search", "searches", "rewritten", "plan", "further", "missing", "subqueries", "document", "answer"}
         | {"problem", "contents", "guesses", "common"}
     ),
-    # what is kept of passages that were read, and their order
-    "judging": frozenset(
+    "judging": frozenset(  # what is kept of passages that were read, and their order
         {"selected", "observations", "ranked", "judgements", "score", "quotes", "criteria", "requirements"}
         | {"description_insight", "passage_insights", "assessment"}
     ),

@@ -35,8 +35,7 @@ NOTES = [
     "closed has none where the ceiling is not clearly above the floor",
 ]
 
-# As in the page: what was found in blue, then the warmer, the earlier it was lost.
-_COLOURS = {
+_COLOURS = {  # as in the page: what was found in blue, then the warmer, the earlier it was lost
     Fate.FOUND: "#4a67dd",
     Fate.UNKNOWN: "#c4c4c4",
     Fate.ERROR: "#55516b",

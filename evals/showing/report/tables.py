@@ -32,8 +32,7 @@ NOTES = {
 }
 
 Kind = Literal["ours", "union", "gold", "published"]
-# What stands above the rows of a kind.
-HEADS: dict[Kind, str] = {
+HEADS: dict[Kind, str] = {  # what stands above the rows of a kind
     "ours": "",
     "union": "Over pools as retrieved: lower bounds",
     "gold": "Over pools with gold put in: upper bounds",

@@ -111,9 +111,8 @@ def test_failures_of_a_users_code_are_printed_with_its_line(own, run):
 def test_an_edit_of_a_users_code_makes_another_run_and_a_comment_does_not(name, own):
     def code():  # in one process, as in a notebook
         made = names.pick("program", name, {}, names.PROGRAMS)
-        return made.__init__.__kwdefaults__["k"], sources.reach(
-            [names.check("name", name, {}, names.PROGRAMS).rpartition(":")[0]]
-        ).digest()
+        file = names.check("name", name, {}, names.PROGRAMS).rpartition(":")[0]
+        return made.__init__.__kwdefaults__["k"], sources.reach([file]).digest()
 
     _, first = code()
     for file, before, after, same in (

@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from tools.text import TermStatistics, sentences, words
 
-# Lens -> what is counted, in words for people.
-COUNTED = {
+COUNTED = {  # lens -> what is counted, in words for people
     "recollection": "the rarest words of a text, and its names",
     "stance": "hedges, signs of irony, questions and words of feeling",
     "failure": "turns, requests that come again, complaints, apologies and refusals",
@@ -23,8 +22,7 @@ COUNTED = {
 
 HEAVIEST = 30  # words kept for a recollection
 
-# What is written -> the signs for it. Matched without regard to case.
-_STANCE = {
+_STANCE = {  # what is written -> the signs for it. Matched without regard to case
     "asks rhetorical question": r"\?",
     "doubt sceptical suspicion unproven": r"\b(?:allegedly|supposedly|apparently|so-called|claim(?:s|ed)?|evidence|"
     r"proof|who knows|somehow|conveniently|coincidence|funny how|we are told|trust me)\b",

@@ -54,8 +54,7 @@ def load(found: LocalModel) -> tuple[Any, Any]:
     return model.eval().to(device()), loading.load_tokenizer(folder, row)
 
 
-def _with_head(folder: Path, row: Row, labels: int | None) -> tuple[Any, list[str]]:
-    """Return the model of a folder, and the names of its missing weights."""
+def _with_head(folder: Path, row: Row, labels: int | None) -> tuple[Any, list[str]]:  # and what weights it lacks
     options = loading.from_files(row)
     with loading.explaining("model", folder, row):
         config = transformers.AutoConfig.from_pretrained(folder, **options)
@@ -141,6 +140,5 @@ class _Tokens(NamedTuple):
     parts: list[int | None]  # 0 for a token of the query, 1 for one of the document, None for what is always there
 
 
-def _within(token: tuple[int, int], text: tuple[int, int]) -> bool:
-    """Return whether a token's span of characters in the prompt overlaps a text's."""
+def _within(token: tuple[int, int], text: tuple[int, int]) -> bool:  # whether their spans of characters overlap
     return token[0] < text[1] and token[1] > text[0]

@@ -229,8 +229,7 @@ def _transformer(folder: Path, row: Row, where: str, task: Any = "feature-extrac
 
 def _require_weights(model: Any, folder: Path, row: Row) -> None:
     """Raise DataError when weights of `model` are not in its folder: the library has drawn random ones."""
-    # On the device "meta", names are compared and no weights are read.
-    _, report = type(model).from_pretrained(
+    _, report = type(model).from_pretrained(  # on the device "meta", names are compared and no weights are read
         model.name_or_path, config=model.config, device_map="meta", output_loading_info=True, **loading.from_files(row)
     )
     if missing := [name for name in report["missing_keys"] if "pooler" not in name]:  # no pooler is used

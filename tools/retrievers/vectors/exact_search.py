@@ -28,7 +28,6 @@ Precision = Literal["float32", "int8"]
 Rows = NDArray[np.integer]  # documents, by their place in the corpus
 
 FORMAT = 1  # raised when the files of 8-bit codes change their meaning
-_LOWEST = np.finfo(np.float32).min
 _BLOCK = 8192  # vectors that are worked on at a time
 _SPLIT = 1 << 23  # numbers from which on a second thread pays for its start
 _SCORES = 1 << 25  # that are held for a group of queries, at most: 128 MB
@@ -86,7 +85,7 @@ class VectorRetriever(Retriever):
         scores[self._ranker.rows(search.excluded)] = -np.inf
         errors = self._estimates.errors * lengths(query[None])
         # At least k true scores reach the kth largest lower bound, so a document whose upper bound does not is beaten.
-        return np.flatnonzero(scores + errors >= max(_LOWEST, find_floor(scores - errors, k)))
+        return np.flatnonzero(scores + errors >= max(np.finfo(np.float32).min, find_floor(scores - errors, k)))
 
     def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
         if self._file is None or len(rows) > _MANY:
