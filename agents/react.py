@@ -26,7 +26,6 @@ from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
 from tools.models import prompting
 from tools.models.adapter import notice_leak, refuses, shorten
-from tools.models.offline import Call, publish
 from tools.models.prompting import Fault, Kind, Message, UnusableAnswer, ask
 from tools.records import Query, Usage
 from tools.session import Session
@@ -181,8 +180,8 @@ class React(Agent):
         messages = make_messages(_count_forgotten(desk.session, turns, fits))
         prompting.check_room([{"content": json.dumps([messages, tools])}], "conversation")
 
-        call = Call(None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)})
-        with publish(call):  # for the engine without a model
+        call = rules.Call(None, self.next_step.signature, {**inputs, "history": _tell_history(turns, 0)})
+        with rules.publish(call):  # for the engine without a model
             message = model.converse(messages, tools)
         notice_leak(instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])])
         calls = [{**one, "args": read_arguments(one["arguments"])} for one in message["tool_calls"]]

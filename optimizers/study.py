@@ -34,8 +34,7 @@ from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
 from programs.compiled import Compiled
-from tools.console import in_thread
-from tools.console import queries as counted
+from tools import console
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
 from tools.models.faults import fault, refusal
@@ -145,7 +144,7 @@ class Study(Books):
                     return
                 results[place] = contexts[place].run(function, data[place])
 
-        threads = [in_thread(work) for _ in range(min(self._workers, len(data)))]
+        threads = [console.in_thread(work) for _ in range(min(self._workers, len(data)))]
         first = wait(threads, return_when=FIRST_EXCEPTION).done
         stopped.set()
         wait(threads)  # what is on its way is paid for, and written down when it is there
@@ -227,7 +226,7 @@ class Study(Books):
         for part, queries in self.parts.items():
             if not sample and query in queries and self.is_whole(digest, part):
                 mean = mean_value(self.of(digest, part))
-                self._say(f"candidate {digest}  {part} {mean:.4f} over {counted(len(queries))}")
+                self._say(f"candidate {digest}  {part} {mean:.4f} over {console.queries(len(queries))}")
 
     def _sample(self, program: Any) -> str:  # its other model, or numbered sample; "" for the student as in a run
         own = next((predictor.lm for predictor in program.predictors() if predictor.lm is not None), None)

@@ -12,12 +12,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, get_args
+from typing import Any, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
+from environments.base import Environment
 from evals import folder as run_folder
-from evals.folder import check_ranking
 from evals.formats import atif
 from evals.formats.trec import RunFile
 from evals.measuring.scoring import score
@@ -25,11 +25,7 @@ from evals.running.configuration import origin
 from tools import disk, forms
 from tools.errors import DataError
 from tools.forms import Amount, Count, Number, StepFields
-from tools.records import Step, Tool, Trace, Usage, total, trace_json, usage_from_json, usage_json
-
-if TYPE_CHECKING:
-    from environments.base import Environment
-    from tools.records import Query
+from tools.records import Query, Step, Tool, Trace, Usage, total, trace_json, usage_from_json, usage_json
 
 UNKNOWN = "unknown"
 TOOLS = get_args(Tool)
@@ -70,7 +66,7 @@ class Line(TypedDict):
 
 def import_run(
     file: Path,
-    environment: "Environment",
+    environment: Environment,
     *,
     runs: Path,
     name: str = "",
@@ -111,7 +107,7 @@ def as_name(text: str) -> str:
 
 
 def _make_outcomes(
-    file: RunFile, trajectories: Path | None, environment: "Environment", counts: Counter[str]
+    file: RunFile, trajectories: Path | None, environment: Environment, counts: Counter[str]
 ) -> Iterator[bytes]:
     traced = set[str]()
     for number, row in read_trajectories(trajectories, environment) if trajectories else ():
@@ -127,7 +123,7 @@ def _make_outcomes(
             yield _make_outcome(file, {"query_id": query.query_id, "steps": []}, environment.depth, counts)
 
 
-def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[int, dict[str, Any]]]:
+def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number, row in our own form) of every trajectory; "mapped": whether searches say what they found."""
     queries = {query.query_id: query for query in environment.queries}
     seen: dict[str, int] = {}
@@ -148,7 +144,7 @@ def read_trajectories(path: Path, environment: "Environment") -> Iterator[tuple[
             yield number, row
 
 
-def _check_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment: "Environment") -> dict[str, Any]:
+def _check_line(row: dict[str, Any], queries: Mapping[str, Query], environment: Environment) -> dict[str, Any]:
     if isinstance(row.get("trace"), dict):
         row = row["trace"] | row
     forms.check(Line, row)
@@ -162,14 +158,14 @@ def _check_line(row: dict[str, Any], queries: Mapping[str, "Query"], environment
     return row | {"steps": steps, "usage": usage}
 
 
-def _make_step(row: Mapping[str, Any], query: "Query", environment: "Environment", number: int) -> Step:
+def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, number: int) -> Step:
     """Make a step; what is read is shown whole, if not said. ValueError for documents that its query cannot have."""
     tool, doc_ids = row["tool"], row.get("doc_ids", [])
     shown, lengths = row.get("shown", []), row.get("lengths", [])
     try:
         if tool not in TOOLS:
             raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
-        check_ranking(list(dict.fromkeys(doc_ids)), query, environment.documents)  # a step may name one twice
+        run_folder.check_ranking(list(dict.fromkeys(doc_ids)), query, environment.documents)  # one may be twice in it
         if (shown or tool in ("read", "judge")) and not lengths:
             lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
         if tool in ("read", "judge") and not shown:
@@ -225,7 +221,7 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
     return line + b"\n"
 
 
-def _make_notes(counts: Counter[str], environment: "Environment") -> list[str]:
+def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
     many = len(environment.queries)
     untraced = many - counts["traced"] - counts["unmapped"]
     notes = [
@@ -239,7 +235,7 @@ def _make_notes(counts: Counter[str], environment: "Environment") -> list[str]:
     return [f"{count} of {many} {what}" for count, what in notes if count]
 
 
-def make_config(environment: "Environment", name: str, model: str, imported: dict[str, Any]) -> run_folder.Config:
+def make_config(environment: Environment, name: str, model: str, imported: dict[str, Any]) -> run_folder.Config:
     """Make config.json; what is not known of an imported run is "unknown" there."""
     return {
         "task": environment.task,

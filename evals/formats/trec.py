@@ -15,21 +15,18 @@ from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from environments.base import Environment
 from evals.folder import BadRanking, check_ranking
+from evals.formats.writing import Source
 from evals.measuring.scoring import encode_id, run_lines
 from tools.errors import DataError
-
-if TYPE_CHECKING:
-    from environments.base import Environment
-    from evals.formats.writing import Source
 
 _COLUMNS = "query, Q0, document, rank, score, tag"
 
 
-def write(source: "Source", folder: Path) -> list[str]:
+def write(source: Source, folder: Path) -> list[str]:
     """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what recall counts)."""
     run, empty, fractions, units = source.run.path, 0, False, False
     chosen = {encode_id(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids}
@@ -66,7 +63,7 @@ def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
 class RunFile:
     """A run file that fits a task, in memory: twelve bytes a line, and each document's id once."""
 
-    def __init__(self, path: Path, environment: "Environment", *, encoded: bool) -> None:  # percent-encoded ids
+    def __init__(self, path: Path, environment: Environment, *, encoded: bool) -> None:  # percent-encoded ids
         self.path, self._environment, self._encoded = path, environment, encoded
         self.tag = ""  # of its first line
         self._queries = {query.query_id: query for query in environment.queries}

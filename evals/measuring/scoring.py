@@ -25,7 +25,6 @@ from evals.measuring.traces import Losses, attribute, attribution_json, choose_c
 from evals.running.configuration import load_environment
 from programs import DIFFERS
 from tools import disk
-from tools.disk import home
 from tools.errors import DataError, RunIncomplete, SextantError
 from tools.records import Usage, usage_from_json, usage_json
 
@@ -282,7 +281,7 @@ def record_look(config: run_folder.Config, path: Path) -> None:
     }
     with suppress(OSError, SextantError):
         if _identity(look) not in _read_looks():
-            file = home() / "looks.jsonl"
+            file = disk.home() / "looks.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)
             disk.read_lines(file, repair=True)  # cuts off a torn line, which this one would join
             disk.append_line(file, json.dumps(look).encode(), disk.SHARED)
@@ -305,7 +304,7 @@ def _identity(look: dict[str, Any]) -> tuple[Any, ...]:  # a run folder's name h
 def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
     looks = dict[tuple[Any, ...], dict[str, Any]]()
     with suppress(OSError, SextantError):
-        for line in disk.lines(home() / "looks.jsonl"):
+        for line in disk.lines(disk.home() / "looks.jsonl"):
             with suppress(ValueError, RecursionError):
                 look = json.loads(line)
                 if isinstance(look, dict) and all(isinstance(value, str) for value in _identity(look)):

@@ -20,15 +20,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from environments.base import Judgements
 from tools.records import Step, Submission, step_json
-
-if TYPE_CHECKING:
-    from environments.base import Judgements
-    from tools.session import Session
+from tools.session import Session
 
 Row = Mapping[str, Any]  # a step, or another part of an outcome, as it is on disk
 CONSTANT = 60  # k of reciprocal rank fusion
@@ -123,13 +121,13 @@ class Anytime:
         return found
 
 
-def submit_so_far(session: "Session") -> Submission:
+def submit_so_far(session: Session) -> Submission:
     """Submit the ranking that the trace has by now, for a session that one of its limits has ended."""
     session.join()
     return session.submit(rank_so_far(session), why="budget")
 
 
-def rank_so_far(session: "Session") -> tuple[str, ...]:
+def rank_so_far(session: Session) -> tuple[str, ...]:
     """Return the ranking that the trace has by now."""
     found = Anytime({}, ())
     for step in session.trace.steps:
@@ -216,7 +214,7 @@ def read_histories(
     return {unit[doc_id]: history for doc_id, history in reversed(furthest_first)}  # the last of a unit stays
 
 
-def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: "Judgements") -> list[dict[str, Any]]:
+def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: Judgements) -> list[dict[str, Any]]:
     """Return what became of each document that recall counts, as attribution.jsonl has it; highest grade first.
 
     `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are scored (metrics.collapse).
@@ -301,7 +299,7 @@ class Losses:
         }
 
 
-def attribution_json(text: str, relevant: Sequence[Row], outcome: Row, judgements: "Judgements") -> dict[str, Any]:
+def attribution_json(text: str, relevant: Sequence[Row], outcome: Row, judgements: Judgements) -> dict[str, Any]:
     """Return a line of attribution.jsonl: the query, what counts, its fates, and documents scored as another unit."""
     query_id, unit_of, units = outcome["query_id"], judgements.unit_of, dict[str, str]()
     if unit_of:

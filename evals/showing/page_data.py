@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import orjson
 
+from environments.base import Environment
 from evals import folder as run_folder
 from evals.forms import JudgedForm
 from evals.measuring import scored
@@ -27,13 +28,10 @@ from evals.measuring.traces import WORDS, fate_at
 from evals.running.configuration import load_environment
 from evals.showing.page_calls import find_words
 from tools import disk, forms
+from tools.corpus import Corpus
 from tools.errors import DataError, SextantError
 from tools.models.answers import NAME as ANSWERS
 from tools.models.kept import read_call
-
-if TYPE_CHECKING:
-    from environments.base import Environment
-    from tools.corpus import Corpus
 
 BEGINNING = 200  # characters of a query's text in a list
 TEXT = 600  # characters of a document
@@ -324,7 +322,7 @@ class _Texts:  # of queries and documents; the data of each run is loaded once, 
         self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
         self._loads: dict[str, Future[Environment | str]] = {}
 
-    def load(self, config: run_folder.Config) -> "Environment | str":
+    def load(self, config: run_folder.Config) -> Environment | str:
         keys = ("task", "data", "data_fingerprint", "split", "asked", "instruction")  # what load_environment reads
         provenance = config[run_folder.PROVENANCE]
         key = json.dumps([*(config[key] for key in keys), provenance["folder"], provenance["judgements"]])
@@ -337,7 +335,7 @@ class _Texts:  # of queries and documents; the data of each run is loaded once, 
         except TimeoutError:
             return READING
 
-    def _load(self, config: run_folder.Config, load: "Future[Environment | str]") -> None:
+    def _load(self, config: run_folder.Config, load: Future[Environment | str]) -> None:
         try:
             with self._one_at_a_time:
                 load.set_result(load_environment(config))
@@ -358,7 +356,7 @@ class _Texts:  # of queries and documents; the data of each run is loaded once, 
             return texts | {"documents": {}, "no_documents": str(problem)}
 
 
-def _documents(corpus: "Corpus", answer: Answer) -> Answer:
+def _documents(corpus: Corpus, answer: Answer) -> Answer:
     gold = {one["unit"] for one in answer["relevant"]} | answer["grades"].keys()
     named = [*answer["grades"], *(one["doc_id"] for one in answer["relevant"]), *answer["ranking"][:NAMED]]
     for step in answer["steps"]:

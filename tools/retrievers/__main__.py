@@ -14,11 +14,10 @@ import time
 import typing
 from typing import Any
 
+from tools import names
 from tools.console import Parser, clean, put_out, run_and_leave, say
 from tools.disk import home
 from tools.errors import DataError, UsageError
-from tools.names import RETRIEVERS as ENTRY_POINTS
-from tools.names import known
 from tools.retrievers import RETRIEVERS, check, contract, kind_of, store
 from tools.retrievers.neural.models import rows
 
@@ -48,7 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    kinds = [_kind(name) | {"from": where} for name, where in known(RETRIEVERS, ENTRY_POINTS).items()]
+    kinds = [_kind(name) | {"from": where} for name, where in names.known(RETRIEVERS, names.RETRIEVERS).items()]
     columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
     models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
     if arguments.json:
@@ -125,9 +124,9 @@ def _indexes(arguments: argparse.Namespace) -> None:
 def _delete(arguments: argparse.Namespace) -> None:
     if bool(arguments.names) == arguments.all:
         raise UsageError("give the names of indexes, as `python -m tools.retrievers indexes` prints them, or --all")
-    names = [index.name for index in store.list_kept(home())] if arguments.all else arguments.names
+    chosen = [index.name for index in store.list_kept(home())] if arguments.all else arguments.names
     deleted, refused = list[str](), list[UsageError]()
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(chosen):
         try:
             store.delete(home(), name)
             deleted.append(name)
