@@ -77,7 +77,10 @@ _WORDS = {
 
 def narrow(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of an answer with what the checks of this context ask of it."""
-    asks = {name: asked for one in _CHECKS.get() for name, asked in getattr(one, "asks", {}).items()}
+    asks = dict[str, dict[str, Any]]()
+    for one in _CHECKS.get():
+        for name, asked in getattr(one, "asks", {}).items():
+            asks[name] = asks.get(name, {}) | asked  # of several checks of one field
 
     def narrowed(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
         asked, made = asks.get(name, {}), dict(part)
