@@ -237,8 +237,9 @@ class Episode:
                 self.world.leave(self)
 
     def _end(self, submission: Submission) -> None:
-        self.over, self.submission = True, submission
-        self.world.keep(self)
+        self.submission = submission
+        self.world.keep(self)  # where this raises, as on a full disk, the episode can still be left
+        self.over = True
 
     def _reward(self) -> float:
         """Return the reward of what was done since the last one."""
@@ -301,7 +302,7 @@ def _checked(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
             raise Fault("wrong type", f"{tool} takes no {name[:60]!r}; it takes {', '.join(known)}")
         if value is None and known[name].default is None:
             continue
-        kind = str if known[name].annotation is str else int if known[name].annotation is int else list
+        kind = known[name].annotation if known[name].annotation in _TYPES else list
         texts = kind is not list or (isinstance(value, list) and all(isinstance(one, str) for one in value))
         if not isinstance(value, kind) or isinstance(value, bool) or not texts:
             raise Fault("wrong type", f"{name} of {tool} is not {'a list of ids' if kind is list else kind.__name__}")

@@ -92,13 +92,12 @@ class Host(World):
         query, submission = episode.query, episode.submission
         assert submission is not None
         with self._lock:
+            if query.query_id not in self.folder.outcomes:
+                fields = runner.describe_submission(submission, query, self.environment.documents)
+                outcome = {"query_id": query.query_id, **fields, "seconds": round(episode.seconds, 4)}
+                self.folder.append(outcome)
+                self._news.put(outcome)
             self._open.pop(episode, None)
-            if query.query_id in self.folder.outcomes:
-                return
-            fields = runner.describe_submission(submission, query, self.environment.documents)
-            outcome = {"query_id": query.query_id, **fields, "seconds": round(episode.seconds, 4)}
-            self.folder.append(outcome)
-            self._news.put(outcome)
 
     def leave(self, episode: Episode) -> None:
         """Hand the query of an episode out again."""
@@ -108,7 +107,7 @@ class Host(World):
                 self._todo.append(query_id)
 
     def state(self) -> dict[str, int]:
-        """Return how many queries there are, and how many of them are answered, open and waiting."""
+        """Return how many queries there are, and how many of them are answered and open."""
         with self._lock:
             answered = len(self.folder.outcomes)
             return {"queries": len(self.queries), "answered": answered, "open": len(self._open)}

@@ -6,10 +6,13 @@ import random
 import pytest
 from random_episodes import play
 
+from evals.folder import RunFolder
 from evals.measuring.metrics import compute_all, ranking_of
+from evals.running.request import Request
 from evals.serving.episode import POTENTIALS
+from evals.serving.host import serve
 from evals.serving.training import open_training
-from tools.errors import UsageError
+from tools.errors import RunIncomplete, UsageError
 
 
 def mini(**fields):
@@ -99,3 +102,25 @@ def test_gymnasium_takes_our_environments_alone_and_several_at_a_time():
     assert len({json.loads(text)["query_id"] for text in several.reset(seed=1)[0]}) > 1
     assert several.step([call("submit")] * 3)[2].all()
     assert len({id(one.unwrapped.world) for one in several.envs}) == 1, "the index is there once"
+
+
+def test_a_query_whose_outcome_could_not_be_written_is_handed_out_again(tmp_path, monkeypatch):
+    written, full = RunFolder.append, ["No space left on device"]
+
+    def append(folder, outcome):
+        if full:
+            raise RunIncomplete(full.pop())
+        written(folder, outcome)
+
+    def answer(host):
+        while not host.done:
+            episode = host.open()
+            try:
+                host.act(episode, "submit", {})
+            except RunIncomplete:
+                asked.append(episode.query.query_id)
+
+    asked = list[str]()
+    monkeypatch.setattr(RunFolder, "append", append)
+    fields = {"task": "congress", "data": "mini", "split": "dev", "limit": 2, "runs": tmp_path}
+    assert serve(Request(program="served:x", **fields), answer).pending == 0 and len(asked) == 1
