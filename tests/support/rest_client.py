@@ -2,9 +2,15 @@
 
 import http.client
 import json
+import os
+import socket
+import subprocess
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+
+from conftest import ROOT
+from waiting import wait_for
 
 from evals.running.request import Request
 from evals.serving import host as hosts
@@ -44,6 +50,33 @@ class Client:
         self.act(session, "select", doc_ids=found[1:3])
         more = [one["doc_id"] for one in self.act(session, "search", query=query[:40])]
         return self.act(session, "submit", doc_ids=list(dict.fromkeys([*found[::-1], *more])))
+
+
+def run_in_process(run, runs):
+    """Give the outcomes of evals.run for a function of one's own that does what agents outside do."""
+    assert run("--program", "mcp_agents:in_process", "--task", "congress", "--split", "dev", "--runs", runs).code == 0
+    return outcomes(runs)
+
+
+@contextmanager
+def serving(python, *words, **environment):
+    """Give what starts evals.serve on one free port, with more options; it returns the process and the port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port, started = free.getsockname()[1], []
+
+    def start(*options):
+        command = [python, "-m", "evals.serve", *map(str, (*words, *options)), "--port", str(port)]
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+        started.append(process := subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL))
+        wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
+        return process, port
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 @contextmanager

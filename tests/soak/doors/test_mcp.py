@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT
 from mcp import Client, StdioServerParameters
 from mcp_agents import answer, answer_all, call, come_in
-from rest_client import outcomes
+from rest_client import outcomes, run_in_process
 from waiting import wait_for
 
 TASK = ("--task", "congress", "--split", "dev")
@@ -28,8 +28,7 @@ SERVE = [sys.executable, "-m", "evals.serve", *TASK]
 @pytest.fixture
 def ours(run, tmp_path):
     """What a function of one's own comes to in evals.run."""
-    assert run("--program", "mcp_agents:in_process", *TASK, "--runs", tmp_path / "ours").code == 0
-    return outcomes(tmp_path / "ours")
+    return run_in_process(run, tmp_path / "ours")
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 """OpenEnv's own client against our door: $SEXTANT_OPENENV names a Python that has openenv-core and what we need."""
 
 import os
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from rest_client import outcomes
-from waiting import wait_for
+from rest_client import outcomes, run_in_process, serving
 
 PYTHON = os.environ.get("SEXTANT_OPENENV", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="set SEXTANT_OPENENV to a Python with sextant[openenv]")
@@ -17,20 +15,8 @@ TASK = ("--task", "congress", "--split", "dev")
 
 @pytest.fixture
 def serve(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port, started = free.getsockname()[1], []
-
-    def start(*options):
-        words = [*TASK, "--openenv", "--port", str(port), "--runs", str(tmp_path / "runs"), *options]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "SEXTANT_TOKEN": "sesame"}
-        started.append(process := subprocess.Popen([PYTHON, "-m", "evals.serve", *words], cwd=ROOT, env=environment))
-        wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
-        return process, port
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+    with serving(PYTHON, *TASK, "--openenv", "--runs", tmp_path / "runs", SEXTANT_TOKEN="sesame") as start:
+        yield start
 
 
 def play(name, port, **more):
@@ -40,11 +26,11 @@ def play(name, port, **more):
 
 
 def test_a_run_by_openenv_is_that_of_a_program(serve, run, tmp_path):
-    assert run("--program", "mcp_agents:in_process", *TASK, "--runs", tmp_path / "ours").code == 0
+    ours = run_in_process(run, tmp_path / "ours")
     process, port = serve()
     assert "a client without the token is refused" in play("answer_all", port)
     assert process.wait(60) == 0
-    assert outcomes(tmp_path / "runs") == outcomes(tmp_path / "ours")
+    assert outcomes(tmp_path / "runs") == ours
 
 
 def test_sixty_four_sessions_at_a_time_are_rewarded_each_for_its_own_and_a_further_one_is_refused(serve):

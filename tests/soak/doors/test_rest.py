@@ -4,7 +4,6 @@ import base64
 import json
 import signal
 import socket
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from rest_client import Client, opened, outcomes
+from rest_client import Client, opened, outcomes, run_in_process, serving
 from waiting import wait_for
 
 import environments
@@ -24,27 +23,13 @@ TASK = ("--task", "congress", "--split", "dev")
 
 @pytest.fixture
 def ours(run, tmp_path):
-    assert run("--program", "mcp_agents:in_process", *TASK, "--runs", tmp_path / "ours").code == 0
-    return outcomes(tmp_path / "ours")
+    return run_in_process(run, tmp_path / "ours")
 
 
 @pytest.fixture
 def serve(tmp_path):
-    """Starts the command; gives its process and its port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port, started = free.getsockname()[1], []
-
-    def start():
-        words = [*TASK, "--http", "--port", str(port), "--runs", str(tmp_path / "runs")]
-        command = [sys.executable, "-m", "evals.serve", *words]
-        started.append(process := subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL))
-        wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
-        return process, port
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+    with serving(sys.executable, *TASK, "--http", "--runs", tmp_path / "runs") as start:
+        yield start
 
 
 def test_a_run_over_rest_is_that_of_a_program_and_a_killed_server_goes_on(serve, tmp_path, ours):
