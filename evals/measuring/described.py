@@ -1,0 +1,145 @@
+"""Statistics of a task's data, as the tables and figures of the four papers have them. No model is asked.
+
+Left out are BIRCO's facets (Table 4, which a model counts) and hard negatives of its clinical trials (Table 6): the
+release does not say which trials are for the same disease.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.text import words
+
+if TYPE_CHECKING:
+    from environments.base import Environment
+    from tools.records import Query
+
+ARGUANA = "birco/arguana"  # whose ids name the debate: <split>-<topic>-<debate>-<side and number>
+
+
+def pool_size(environment: "Environment") -> float:
+    """Return the mean number of documents that are ranked for a query: its pool, or the corpus without exclusions."""
+    whole = len(environment.documents)
+    return fmean(whole - len(q.excluded) if q.candidates is None else len(q.candidates) for q in environment.queries)
+
+
+def lexical_overlap(environment: "Environment") -> float | None:
+    """Return the mean share of a query's distinct words, without stop words, that are in a relevant document, too.
+
+    BIRCO's Table 1 counts overlapping words, and does not say over what: BEIR's 0.384, for queries of ten words and
+    documents of 125, can only be over the query's.
+    """
+    shares = []
+    for query in environment.queries:
+        asked = set(words(query.text))
+        for doc_id in _relevant(environment, query) if asked else ():
+            shares.append(len(asked.intersection(words(environment.documents[doc_id].text))) / len(asked))
+    return fmean(shares) if shares else None  # none where the judgements are of units that are not documents
+
+
+def _relevant(environment: "Environment", query: "Query") -> list[str]:
+    """Return the documents labelled 1 or more."""
+    grades = environment.qrels[query.query_id]
+    return [doc_id for doc_id, grade in grades.items() if grade >= 1 and doc_id in environment.documents]
+
+
+def triplets(environment: "Environment") -> float:
+    """Return how many pairs of documents are compared, over all queries: BIRCO's dev triplets, MultiConIR's wins."""
+    return sum(map(len, environment.comparisons.values()))
+
+
+def hard_share(environment: "Environment") -> float | None:
+    """Return the share of pooled documents that are hard negatives; None where the data does not tell them."""
+    if environment.task != ARGUANA:
+        return None
+    hard = sum(len(hard_negatives(environment, query)) for query in environment.queries)
+    return hard / sum(len(query.candidates or ()) for query in environment.queries)
+
+
+# What a table of statistics may ask for by name. To add one, write it above and name it here.
+STATISTICS: Mapping[str, Callable[["Environment"], float | None]] = {
+    "queries": lambda environment: len(environment.queries),
+    "documents": lambda environment: len(environment.documents),
+    "query characters": lambda environment: fmean(len(query.text) for query in environment.queries),
+    "document characters": lambda environment: fmean(map(len, environment.documents.texts())),
+    # As white space parts them.
+    "query words": lambda environment: fmean(len(query.text.split()) for query in environment.queries),
+    "document words": lambda environment: fmean(len(text.split()) for text in environment.documents.texts()),
+    "pool size": pool_size,
+    "lexical overlap": lexical_overlap,
+    "triplets": triplets,
+    "hard negatives": hard_share,
+}
+
+
+def describe(environment: "Environment", names: Iterable[str]) -> dict[str, float | None]:
+    """Return the statistics with these names: of STATISTICS, or relevant(JUDGEMENTS), or relevant(JUDGEMENTS,binary).
+
+    JUDGEMENTS is a name of the task's judgements ("gold"); the value is the mean number of documents labelled 1 or
+    more. `binary` takes the labels that are released for recall; None where there are none.
+    """
+    return {name: STATISTICS[name](environment) if name in STATISTICS else _count(environment, name) for name in names}
+
+
+def _count(environment: "Environment", name: str) -> float | None:
+    which, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
+    judgements = environment.judgements.get(which)
+    qrels = judgements and (judgements.binary if binary else judgements.qrels)
+    return fmean(sum(grade >= 1 for grade in grades.values()) for grades in qrels.values()) if qrels else None
+
+
+def hard_negatives(environment: "Environment", query: "Query") -> set[str]:
+    """Return the query's pooled documents that are not relevant but of the same debate as one that is (ArguAna)."""
+    right = set(_relevant(environment, query))
+    debates = {_debate(doc_id) for doc_id in right}
+    return {doc_id for doc_id in query.candidates or () if _debate(doc_id) in debates} - right
+
+
+def _debate(doc_id: str) -> str:
+    return doc_id.rpartition("-")[0]
+
+
+def reciprocal_ranks(environment: "Environment", rankings: Mapping[str, Sequence[str]]) -> tuple[float, float]:
+    """Return the mean reciprocal ranks of (hard negatives, other documents that are not relevant), BIRCO's Table 6.
+
+    Relevant ones are in neither: the shares and means that the paper prints add up to the mean of 1/1 to 1/50 so.
+    """
+    hard, other = list[float](), list[float]()
+    for query in environment.queries:
+        tempting, right = hard_negatives(environment, query), set(_relevant(environment, query))
+        for rank, doc_id in enumerate(rankings[query.query_id], start=1):
+            if doc_id not in right:
+                (hard if doc_id in tempting else other).append(1 / rank)
+    return (fmean(hard) if hard else 0.0), (fmean(other) if other else 0.0)
+
+
+def word_shares(environment: "Environment") -> dict[str, float]:
+    """Return the share of each word, without stop words, in all words of a task's queries and documents."""
+    counts = Counter[str]()
+    for texts in ((query.text for query in environment.queries), environment.documents.texts()):
+        for text in texts:
+            counts.update(words(text))
+    return {word: count / counts.total() for word, count in counts.items()}
+
+
+def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+    """Return the sum of the smaller shares of each word over the sum of the larger ones (Ioffe 2010)."""
+    every = first.keys() | second.keys()
+    lower = sum(min(first.get(word, 0.0), second.get(word, 0.0)) for word in every)
+    return lower / sum(max(first.get(word, 0.0), second.get(word, 0.0)) for word in every)
+
+
+def project(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
+    """Return a place in the plane for each vector, near ones together, the same for the same seed.
+
+    By t-SNE over cosines. BIRCO's Figure 4 is by UMAP, which keeps neighbours in much the same way.
+    """
+    from sklearn.manifold import TSNE  # half a second that no table of statistics needs
+
+    made = TSNE(perplexity=min(30.0, (len(vectors) - 1) / 3), metric="cosine", init="random", random_state=seed)
+    places: NDArray[np.float32] = made.fit_transform(vectors)
+    return places

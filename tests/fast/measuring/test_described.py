@@ -1,0 +1,98 @@
+"""Statistics of a task, against counts done by hand and distances of scipy and scikit-learn."""
+
+from statistics import fmean
+
+import numpy as np
+import pytest
+from foreign_runs import world
+from scipy.spatial.distance import braycurtis
+from sklearn.manifold import trustworthiness
+
+import environments
+from environments.base import Comparison, Judgements
+from evals.measuring import described
+from tools.corpus import Corpus
+from tools.records import Document, Query
+
+DEBATE = {
+    "t-x-pro01a": "Trees cool the street.",
+    "t-x-con01a": "The roots break pipes and trees fall.",
+    "t-x-con02b": "Leaves must be swept.",
+    "t-y-con01a": "Cars are loud.",
+    "t-y-pro01a": "Buses are slow.",
+}
+
+
+def debate(**changes):
+    """One argument over a pool of four passages: its answer, one of the same debate, and two of another."""
+    fields = {
+        "task": "birco/arguana",
+        "documents": Corpus(Document(name, text) for name, text in DEBATE.items()),
+        "queries": (Query("q", "Trees break the heat of a street", candidates=frozenset(list(DEBATE)[1:])),),
+        "judgements": {"gold": Judgements({"q": dict.fromkeys(list(DEBATE)[1:], 0.0) | {"t-x-con01a": 1.0}})},
+        "comparisons": {"q": (Comparison("Triplets", "t-x-con01a", "t-y-con01a"),) * 3},
+    }
+    return world(**fields | changes)
+
+
+def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
+    found = described.describe(debate(), [*described.STATISTICS, "relevant(gold)", "relevant(gold,binary)"])
+    assert found == {
+        "queries": 1,
+        "documents": 5,
+        "query characters": 32,
+        "document characters": pytest.approx((22 + 37 + 21 + 14 + 15) / 5),
+        "query words": 7,
+        "document words": pytest.approx((4 + 7 + 4 + 3 + 3) / 5),
+        "pool size": 4,
+        "lexical overlap": 2 / 4,  # trees, break; not heat, street. "the", "of" and "a" are no words
+        "triplets": 3,
+        "hard negatives": 1 / 4,  # t-x-con02b
+        "relevant(gold)": 1,
+        "relevant(gold,binary)": None,
+    }
+
+
+def test_what_a_task_does_not_tell_is_none_and_not_zero():
+    units = environments.load("crumb/tip_of_the_tongue", "mini")  # judged by document, searched by passage
+    names = ["lexical overlap", "hard negatives", "relevant(document)", "relevant(pooled)"]
+    assert list(described.describe(units, names).values()) == [None, None, 1, None]
+
+
+def test_labels_for_gain_and_labels_for_recall_are_counted_apart():
+    papers = environments.load("crumb/paper_retrieval", "mini")
+    rows = papers.judgements["passage"]
+    assert rows.binary is not None
+    by_hand = [
+        fmean(len([1 for x in labels.values() if x >= 1]) for labels in q.values()) for q in (rows.qrels, rows.binary)
+    ]
+    assert list(described.describe(papers, ["relevant(passage)", "relevant(passage,binary)"]).values()) == by_hand
+    assert by_hand[0] > by_hand[1]
+
+
+def test_reciprocal_ranks_leave_the_relevant_document_out():
+    ranking = ["t-x-con02b", "t-x-con01a", "t-y-con01a", "t-y-pro01a"]
+    assert described.reciprocal_ranks(debate(), {"q": ranking}) == (1.0, fmean([1 / 3, 1 / 4]))
+    unpooled = debate(task="birco/relic")
+    assert described.describe(unpooled, ["hard negatives"]) == {"hard negatives": None}
+
+
+def test_weighted_jaccard_is_what_scipys_distance_of_bray_and_curtis_says():
+    first, second = (
+        described.word_shares(environments.load(f"birco/{name}", "mini")) for name in ("relic", "whatsthatbook")
+    )
+    every = sorted(first.keys() | second.keys())
+    apart = braycurtis(*([shares.get(word, 0.0) for word in every] for shares in (first, second)))
+    assert sum(first.values()) == pytest.approx(1)
+    assert described.weighted_jaccard(first, second) == pytest.approx((1 - apart) / (1 + apart))
+    assert described.weighted_jaccard(first, first) == 1
+
+
+def test_neighbours_stay_neighbours_in_the_plane_and_come_to_the_same_place_again():
+    generator = np.random.default_rng(7)
+    centres = generator.normal(size=(3, 16))
+    vectors = np.repeat(centres, 8, axis=0) + generator.normal(scale=0.05, size=(24, 16))
+    places = described.project(vectors)
+    assert places.shape == (24, 2)
+    assert trustworthiness(vectors, places, n_neighbors=5, metric="cosine") > 0.9
+    assert np.array_equal(places, described.project(vectors))
