@@ -4,9 +4,11 @@ Each series has a colour and a marker, in an order that tells them apart without
 """
 
 import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 from tools.console import clean
@@ -16,6 +18,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MUTED = "#767676"
 INCHES = (7.0, 4.2)
+Table = Mapping[str, Mapping[str, float | None]]  # row -> column -> value
 
 
 def figure(inches: tuple[float, float] = INCHES) -> Figure:
@@ -71,6 +74,61 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
         panel.locator_params(axis="x", integer=True)  # nobody makes half a call
     panel.set_xlabel(f"{found['words']} a query, at most")
     panel.set_ylim(bottom=0)
+
+
+def table_svg(kind: str, panels: Mapping[str, Table], value: str, title: str) -> str:
+    """Draw tables, a panel each: lines or bars for each row along the columns, or a square for each cell (KINDS)."""
+    made = figure((7.0, 1.2 + 3.2 * len(panels)))
+    handles = dict[str, Any]()
+    numbers: dict[str, int] = {}
+    for panel, (name, table) in zip(made.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True):
+        columns = list(dict.fromkeys(column for row in table.values() for column in row))
+        cells = np.array([[row.get(column) for column in columns] for row in table.values()], dtype=float)
+        for row in table:
+            numbers.setdefault(row, len(numbers))
+        panel.set_title(_escape(name), fontsize="medium")
+        panel.set_xticks(range(len(columns)), map(_escape, columns), rotation=25, ha="right", fontsize="small")
+        KINDS[kind](panel, list(table), cells, numbers)
+        if kind != "squares":
+            panel.set_ylabel(_escape(value))
+        handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    if handles:
+        made.legend(handles.values(), handles.keys(), loc="outside lower center", fontsize="small", ncols=3)
+    return svg(made, title)
+
+
+def _draw_lines(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[str, int]) -> None:
+    for row, values in zip(rows, cells, strict=True):
+        panel.plot(values, label=_escape(row), lw=1.4, markersize=4, **style(numbers[row]))
+
+
+def _draw_bars(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[str, int]) -> None:
+    width = 0.8 / len(rows)
+    for place, (row, values) in enumerate(zip(rows, cells, strict=True)):
+        at = np.arange(len(values)) + (place - (len(rows) - 1) / 2) * width
+        panel.bar(at, values, width, label=_escape(row), color=style(numbers[row])["color"])
+    panel.axhline(0, color=MUTED, lw=0.8)
+
+
+def _draw_squares(panel: Any, rows: Sequence[str], cells: Any, _: Mapping[str, int]) -> None:
+    panel.imshow(cells, cmap="Blues", aspect="auto", vmin=0)
+    panel.set_yticks(range(len(rows)), map(_escape, rows), fontsize="small")
+    middle = np.nanmax(cells, initial=0) / 2
+    for (y, x), value in np.ndenumerate(cells):
+        panel.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > middle else "black")
+
+
+KINDS = {"lines": _draw_lines, "bars": _draw_bars, "squares": _draw_squares}
+
+
+def points_svg(points: Mapping[str, Sequence[tuple[float, float]]], title: str) -> str:
+    """Draw places in a plane, with a marker of its own for each kind of them. The axes mean nothing."""
+    made = figure((4.2, 4.2))
+    panel: Any = made.add_subplot(xticks=[], yticks=[])
+    for number, (kind, places) in enumerate(points.items()):
+        panel.plot(*zip(*places, strict=True), linestyle="", label=_escape(kind), **style(number))
+    made.legend(loc="outside lower center", fontsize="small", ncols=2)
+    return svg(made, title)
 
 
 def _escape(text: str) -> str:  # matplotlib sets what is between two dollar signs as a formula
