@@ -6,7 +6,8 @@ r"""`command:LINE`: an agent outside, as a process for each query. It searches b
 The line is split into words as a shell does, and no shell runs it, for texts of queries are data. In its words and its
 environment are $SEXTANT_QUERY, which {query} is as well, $SEXTANT_MCP_URL, $SEXTANT_TOKEN and $SEXTANT_MCP_CONFIG, a
 file as `claude --mcp-config` takes it. On stdin is a prompt. What the agent prints last is kept as a note, and what it
-has used where its last line is JSON that says so, as of `claude --output-format json` and `codex exec --json`.
+has used where its last line is JSON that says so, as of `claude --output-format json` and `codex exec --json`. Its
+processes end with ours, however ours ends.
 """
 
 import json
@@ -29,9 +30,9 @@ import dspy
 
 from programs.base import Program
 from tools import session
-from tools.console import AT_END
 from tools.errors import UsageError
 from tools.models.call import DEADLINE, read_report
+from tools.models.faults import OutOfTime
 from tools.models.spec import hide_keys
 from tools.records import Query, Submission, Usage
 
@@ -46,8 +47,10 @@ The query:
 """
 KEPT = 20_000  # characters of what an agent prints, from its end
 _LONGEST = 30_000  # characters of a query in an environment, which the system bounds
-_RUNNING = set[int]()  # groups of processes
 _STARTING = threading.Lock()
+# A pipe into which nobody writes ends with this process; then what was started with these words kills its whole group.
+_ALIVE = os.pipe()
+_START = ("sh", "-c", '(read -r _ < "/dev/fd/$0"; kill -9 0) & exec "$@"', str(_ALIVE[0]))
 
 
 class AgentFailed(Exception):
@@ -71,7 +74,8 @@ class Command(Program):
 
     def forward(self, query: Query) -> Submission:
         """Start the agent, and wait until it ends; what it has not submitted by then is made of its trace."""
-        place = TemporaryDirectory(prefix="sextant-agent-")
+        place, budget = TemporaryDirectory(prefix="sextant-agent-"), dspy.settings.lm.caller.terms.budget
+        budget.check()
         with _open_clients().admit(self.toolbox, self.depth, query) as (episode, token, server), place as name:
             opened, folder = episode.desk.session, Path(name)
             session.enter(opened)
@@ -82,11 +86,12 @@ class Command(Program):
             (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
             code = self._run(given, folder)
             printed, said = (_read_end(folder / name) for name in ("stdout", "stderr"))
-        _book(opened, printed)
+        used = _book(opened, printed)
+        budget.resume(used, used.calls or 1)
         if kept := f"{printed}\n{said if code else ''}".replace(token, "***").strip():
             opened.note(hide_keys(kept)[-KEPT:])
         if code is None and not episode.submission:
-            raise dspy.LMTimeoutError("the query's time is up (--query-timeout), and the agent was ended")
+            raise OutOfTime("the query's time is up (--query-timeout), and the agent was ended")
         if code and not any(step.tool != "note" for step in opened.trace.steps):
             last = (said or "it said nothing").splitlines()[-1]
             raise AgentFailed(f"{self.words[0]} ended with exit code {code}: {hide_keys(last)[:500]}")
@@ -104,16 +109,15 @@ class Command(Program):
                 files.enter_context((folder / name).open("rb" if name == "stdin" else "wb"))
                 for name in ("stdin", "stdout", "stderr")
             )
-            process = subprocess.Popen(
-                words, env=os.environ | given, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
-            )
-        _RUNNING.add(process.pid)
+            how: Any = {"env": os.environ | given, "start_new_session": True, "pass_fds": _ALIVE[:1]}
+            process = subprocess.Popen([*_START, *words], stdin=stdin, stdout=stdout, stderr=stderr, **how)
         try:
             return process.wait(max(0.0, DEADLINE.get() - time.monotonic()))
         except subprocess.TimeoutExpired:
             return None
         finally:
-            _end(process.pid)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
@@ -123,21 +127,24 @@ def _read_end(path: Path) -> str:
         return file.read().decode("utf-8", "replace").strip()
 
 
-def _book(opened: session.Session, printed: str) -> None:
-    """Book what an agent says in its last line that it has used; it is unknown where nothing says so."""
+def _book(opened: session.Session, printed: str) -> Usage:
+    """Book what an agent says in its last line that it has used, and return it; unknown where nothing says so."""
     said: Any = None
     with suppress(ValueError, RecursionError):
         said = json.loads(printed.rpartition("\n")[2])
     said = said if isinstance(said, dict) else {}
     cost, metered = said.get("total_cost_usd"), read_report(said.get("usage"))
     usd = float(cost) if isinstance(cost, int | float) and 0 <= cost < float("inf") else None
+    used = Usage(paid_usd=usd, list_usd=usd)
     if metered:
         turns = said.get("num_turns")
         calls = turns if isinstance(turns, int) and turns > 0 else 1
-        cached = metered.cached_tokens
-        opened.charge(Usage(calls, 0, metered.input_tokens, metered.output_tokens, usd, usd, cached_tokens=cached))
-    elif usd is not None or opened.usage == Usage():
-        opened.charge(Usage(paid_usd=usd, list_usd=usd))
+        tokens = metered.input_tokens, metered.output_tokens
+        used = Usage(calls, 0, *tokens, usd, usd, cached_tokens=metered.cached_tokens)
+    elif usd is None and opened.usage != Usage():  # it has said so with its calls of tools
+        return opened.usage
+    opened.charge(used)
+    return used if metered else replace(used, unmetered=1)
 
 
 def _open_clients() -> Any:
@@ -149,17 +156,4 @@ def _open_clients() -> Any:
             raise UsageError(
                 f"agents come in over MCP, and {error.name} is missing: pip install 'sextant[mcp]'"
             ) from None
-        if not AT_END.count(_end_all):
-            AT_END.append(_end_all)
         return door.open_clients()
-
-
-def _end(group: int) -> None:
-    _RUNNING.discard(group)
-    with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-
-
-def _end_all() -> None:
-    for group in list(_RUNNING):
-        _end(group)

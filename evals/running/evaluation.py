@@ -266,7 +266,7 @@ def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None, a
     finally:
         if folder.outcomes:  # their values have been shown, also where the others are never asked
             record_look(run_folder.read_config(folder.path), folder.path)
-    return RunIncomplete(f"the model's provider failed: {fault}") if fault else None
+    return RunIncomplete(fault) if fault else None
 
 
 def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float) -> Result:

@@ -21,7 +21,7 @@ from evals.measuring.traces import submit_so_far
 from tools import disk, session
 from tools.console import check_interrupts
 from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
-from tools.models.faults import fault, refusal
+from tools.models.faults import OutOfTime, fault, refusal
 from tools.models.lm import Model
 from tools.models.spec import hide_keys
 from tools.names import describe
@@ -199,8 +199,9 @@ class _Faults:
             self.ending = self.ending or refusal(error, self._model)
         else:
             self.in_a_row += 1
-            self.last = str(error).strip().partition("\n")[0]
-            self._count(f"the model's provider failed: {self.last}")
+            whose = "" if isinstance(error, OutOfTime | TimeoutError) else "the model's provider failed: "
+            self.last = whose + str(error).strip().partition("\n")[0]
+            self._count(self.last)
 
     def _count(self, error: str | None) -> None:
         """End the run where most queries end alike, so that somebody looks."""

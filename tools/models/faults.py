@@ -149,6 +149,10 @@ def read_window(error: BaseException) -> tuple[int | None, int | None]:
     return window or None, prompt or None
 
 
+class OutOfTime(dspy.LMTimeoutError):
+    """The time of a query is up, by no fault of a provider; the query stays pending."""
+
+
 def fault(error: BaseException) -> Fault:
     """Return whose fault an exception of a program is.
 

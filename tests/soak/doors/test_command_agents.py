@@ -1,51 +1,37 @@
 """Agents that evals.run starts as a process for each query: what they find, cost, break and leave behind."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import mcp_agents
 import psutil
 import pytest
 from conftest import ROOT
+from rest_client import outcomes, run_in_process
 from waiting import wait_for
 
 TASK = ("--task", "congress", "--split", "dev")
 AGENT = f"{sys.executable} {mcp_agents.__file__}"
 
 
-def rows(runs):
-    (path,) = Path(runs).rglob("outcomes.jsonl")
-    return {one["query_id"]: one for one in map(json.loads, path.read_text().splitlines())}
-
-
-def steps(outcome):
-    return [
-        {name: value for name, value in one.items() if name not in ("started", "seconds")}
-        for one in outcome["trace"]["steps"]
-        if one["tool"] != "note"
-    ]
-
-
 @pytest.fixture
 def ask(run, tmp_path):
     def asked(how, *options):
         result = run("--program", f"command:{AGENT} {how}", *TASK, "--runs", tmp_path / how, "--json", *options)
-        return result, rows(tmp_path / how)
+        return result, outcomes(tmp_path / how)
 
     return asked
 
 
 def test_an_agent_does_what_a_function_does_and_says_what_it_cost(run, ask, tmp_path):
-    assert run("--program", "mcp_agents:in_process", *TASK, "--runs", tmp_path / "ours").code == 0
-    ours = rows(tmp_path / "ours")
+    ours = run_in_process(run, tmp_path / "ours")
     result, found = ask("answers", "--max-concurrent", 4)
     assert result.code == 0 and found.keys() == ours.keys()
     for query_id, one in found.items():
-        assert (one["ranking"], steps(one)) == (ours[query_id]["ranking"], steps(ours[query_id]))
+        *steps, _said = one["trace"]["steps"]
+        assert (one["ranking"], steps) == (ours[query_id]["ranking"], ours[query_id]["trace"]["steps"])
         assert one["usage"] | {"calls": 5, "input_tokens": 150, "paid_usd": 0.25} == one["usage"]
         assert "total_cost_usd" in one["trace"]["notes"][-1]
     assert result.json["usage"]["paid_usd"] == pytest.approx(0.25 * len(ours))
@@ -61,22 +47,33 @@ def test_an_agent_that_gives_up_is_scored_by_its_trace_and_one_that_only_breaks_
     assert all(one["error"].endswith("exit code 1: ValueError: no idea") for one in found.values())
 
 
-def sleepers(text):
-    return [one for one in psutil.process_iter(["cmdline"]) if text in " ".join(one.info["cmdline"] or ())]
+def test_a_budget_counts_what_agents_say_that_they_cost_and_stops_before_the_next_query(ask):
+    result, found = ask("answers", "--budget-usd", "0.6", "--max-concurrent", 1)
+    assert result.code == 8 and len(found) == 3 and "$0.6 is used up ($0.7500 spent)" in result.err
+    result, found = ask("gives up", "--budget-tokens", 5000, "--max-concurrent", 1)
+    assert result.code == 8 and len(found) == 1 and "how many tokens" in result.err, "nobody said"
 
 
-@pytest.mark.parametrize("ends", ["its time is up", "Ctrl-C"])
-def test_nothing_of_an_agent_that_hangs_goes_on_after_its_time_or_ctrl_c(ends, tmp_path, shell):
+def agents(text):
+    started = [one for one in psutil.process_iter(["cmdline"]) if text in " ".join(one.info["cmdline"] or ())]
+    return [one for one in started if one.info["cmdline"][:2] == AGENT.split()]
+
+
+@pytest.mark.parametrize("ends", ["its time is up", signal.SIGINT, signal.SIGKILL])
+def test_nothing_of_an_agent_that_hangs_goes_on_after_its_time_or_our_end(ends, tmp_path, shell):
     words = ["--program", f"command:{AGENT} hangs {tmp_path}", *TASK, "--limit", "1", "--runs", str(tmp_path / "runs")]
     words += ["--query-timeout", "8s"] if ends == "its time is up" else []
     process = subprocess.Popen([*shell, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
-    wait_for(lambda: [one for one in sleepers(f"hangs {tmp_path}") if one.pid != process.pid])
-    (agent,) = [one for one in sleepers(f"hangs {tmp_path}") if one.pid != process.pid]
-    if ends == "Ctrl-C":
-        wait_for(lambda: agent.children(recursive=True))
-        process.send_signal(signal.SIGINT)
+    wait_for(lambda: agents(f"hangs {tmp_path}"))
+    (agent,) = agents(f"hangs {tmp_path}")
+    if ends != "its time is up":
+        wait_for(lambda: len(agent.children(recursive=True)) > 1)
+        process.send_signal(ends)
     family = [agent, *agent.children(recursive=True)]
-    assert process.wait(60) == (130 if ends == "Ctrl-C" else 7)
+    assert process.wait(60) == {signal.SIGINT: 130, signal.SIGKILL: -9}.get(ends, 7)
+    if ends == "its time is up":
+        said = process.stderr.read()
+        assert "the agent was ended" in said and "provider" not in said
     wait_for(lambda: not any(one.is_running() and one.status() != "zombie" for one in family))
     assert not [*tmp_path.rglob("outcomes.jsonl")], "its query is pending"
 
