@@ -220,19 +220,22 @@ def _check_pools(resolved: Resolved, environment: "Environment") -> None:
 class Engines:
     """The retrievers of a run, each opened once. Their models are asked on the terms of the run."""
 
-    def __init__(self, environment: "Environment", terms: Terms) -> None:
+    def __init__(
+        self, environment: "Environment", terms: Terms, built: "Mapping[str, Retriever] | None" = None
+    ) -> None:
+        """`built` are retrievers over the same documents that ask no model, by their expressions."""
         self._documents, self._terms = environment.documents, terms
         self._lens = environment.hints.get("lens", "")
-        self._built: dict[str, Retriever] = {}
+        self.built: dict[str, Retriever] = dict(built or {})
 
     def build(self, spec: "Spec") -> "Retriever":
         """Return the retriever of an expression; one that may take a while to open is named in the log."""
         spec = retrievers.with_attribute(spec, self._lens)
-        if str(spec) not in self._built:
+        if str(spec) not in self.built:
             if len(self._documents) >= LARGE:
                 _LOG.info("opening %s over %d documents", spec, len(self._documents))
-            self._built[str(spec)] = retrievers.build(spec, self._documents, home(), terms=self._terms)
-        return self._built[str(spec)]
+            self.built[str(spec)] = retrievers.build(spec, self._documents, home(), terms=self._terms)
+        return self.built[str(spec)]
 
 
 def configuration(

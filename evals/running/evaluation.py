@@ -134,30 +134,54 @@ def ask_all(ready: "Ready", folder: run_folder.RunFolder, hooks: dict[str, Any])
     return runner.run(ready.system, *asked, folder, ready.model, workers=workers, **hooks)
 
 
-def run(request: Request, report: Report | None = None, *, answer: Answer = ask_all) -> Result:
+class Opened(NamedTuple):
+    """A request with its names looked up, its task, and what its retrievers and models are made with."""
+
+    resolved: Resolved
+    environment: "Environment"
+    engines: Engines
+    terms: Terms
+
+
+def open_run(request: Request) -> Opened:
+    """Open what one run needs, for itself alone."""
+    terms = make_terms(request)
+    resolved, environment = open_task(request)
+    return Opened(resolved, environment, Engines(environment, terms), terms)
+
+
+def run(
+    request: Request,
+    report: Report | None = None,
+    *,
+    answer: Answer = ask_all,
+    opening: Callable[[Request], Opened] = open_run,
+) -> Result:
     """Have the pending queries of a request's run answered, and score it; `problem` says why some are still pending."""
+    started = time.monotonic()
     if not request.isolated:
-        return _run(request, report, answer)
+        return _run(opening(request), report, answer, started)
     with import_module("programs.isolation.parent").reaping():  # few runs need it
-        return _run(request, report, answer)
+        return _run(opening(request), report, answer, started)
 
 
-def open_task(request: Request) -> "tuple[Resolved, Environment]":
+def open_task(
+    request: Request, load: "Callable[..., Environment]" = environments.load
+) -> "tuple[Resolved, Environment]":
     """Look up the names of a request, load its task, and check that they fit."""
     read_keys()
     resolved = resolve(request)
     named: Any = {"qrels": request.qrels, "instruction": request.instruction, "columns": request.columns}
-    loaded = environments.load(request.task, request.data, request.split, **named)
+    loaded = load(request.task, request.data, request.split, **named)
     environment = loaded.asking(limit=request.limit, query_ids=request.query_ids)
     return fit(resolved, environment), add_metrics(environment, request.metrics)
 
 
-def _run(request: Request, report: Report | None, answer: Answer) -> Result:
-    started, terms = time.monotonic(), make_terms(request)
-    resolved, environment = open_task(request)
+def _run(opened: Opened, report: Report | None, answer: Answer, started: float) -> Result:
+    resolved, environment, engines, terms = opened
+    request = resolved.request
     cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
-    engines = Engines(environment, terms)
-    ready = _prepare(resolved, environment, engines, terms)
+    ready = _prepare(opened)
     place = run_folder.place(request.runs, ready.config)
     if not (place / "outcomes.jsonl").exists() and not terms.cassette:
         check_key(request.lm, request.headers)
@@ -215,12 +239,11 @@ def connect(
 
 def prepare(request: Request) -> Ready:
     """Return what a request needs, with nothing written: its retrievers, its program and its model."""
-    terms = make_terms(request)
-    resolved, environment = open_task(request)
-    return _prepare(resolved, environment, Engines(environment, terms), terms)
+    return _prepare(open_run(request))
 
 
-def _prepare(resolved: Resolved, environment: "Environment", engines: Engines, terms: Terms) -> Ready:
+def _prepare(opened: Opened) -> Ready:
+    resolved, environment, engines, terms = opened
     request = resolved.request
     retriever = engines.build(resolved.retriever)
     others = {name: engines.build(spec) for name, spec in resolved.others.items()}

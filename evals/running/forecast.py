@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from evals import folder as run_folder
 from evals.running.configuration import Resolved, configuration, trial
-from evals.running.evaluation import connect, make_system, make_terms, open_task
+from evals.running.evaluation import Opened, connect, make_system, open_run
 from evals.running.request import Request
 from evals.running.runner import answer
 from evals.showing.tables import Grid, printed, system_line, task_line
@@ -144,14 +144,15 @@ def _clock(hours: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{hours:.1f} h"
 
 
-def forecast(request: Request) -> dict[str, Any]:
+def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) -> dict[str, Any]:
     """Return what the run of a request would ask of its model, as --json prints it. Nothing is sent or written."""
     if request.isolated:
         raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
-    resolved, environment = open_task(request)
-    model = connect(request, make_terms(request), environment, seed=request.seed)
+    opened = opening(request)
+    resolved, environment = opened.resolved, opened.environment
+    model = connect(request, opened.terms, environment, seed=request.seed)
     config = configuration(resolved, environment, None, model)
-    answered = _read_answered(request, config)
+    answered = _read_answered(request, find_run(opened, config))
     spent = total(usage_from_json(row["usage"]) for row in answered.values())
     pending = [query for query in environment.queries if query.query_id not in answered]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
@@ -190,18 +191,26 @@ def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
     return {level: round(value, digits) for level, value in pairs} or None
 
 
-def _read_answered(request: Request, config: run_folder.Config) -> Mapping[str, Any]:
+def find_run(opened: Opened, config: run_folder.Config) -> Path | None:
+    """Return the run's folder, if there is one; retrievers are not opened, so their complete names are not compared."""
+    pool, runs = opened.resolved.pool, opened.resolved.request.runs
+    asked = config | {"pool": pool and {"kind": pool.kind, "size": pool.size}}
+
     def comparable(config: run_folder.Config) -> Any:
-        # The complete names of retrievers are not compared: only building them would tell.
-        same = config | {"retriever": config["retriever"]["name"], "pool": None, run_folder.PROVENANCE: None}
+        pool = config["pool"] and [config["pool"]["kind"], config["pool"]["size"]]
+        same = config | {"retriever": config["retriever"]["name"], "pool": pool, run_folder.PROVENANCE: None}
         return json.loads(json.dumps(same))
 
-    for path in sorted(run_folder.place(request.runs, config).parent.glob("*/config.json")):
+    for path in sorted(run_folder.place(runs, asked).parent.glob("*/config.json")):
         with suppress(DataError):  # a neighbour that is damaged
-            if comparable(run_folder.read_config(path.parent)) == comparable(config):
-                rows = run_folder.read_outcomes(path.parent)
-                return {name: row for name, row in rows.items() if row["error"] is None} if request.again else rows
-    return {}
+            if comparable(run_folder.read_config(path.parent)) == comparable(asked):
+                return path.parent
+    return None
+
+
+def _read_answered(request: Request, path: Path | None) -> Mapping[str, Any]:
+    rows = run_folder.read_outcomes(path) if path else {}
+    return {name: row for name, row in rows.items() if row["error"] is None} if request.again else rows
 
 
 def _choose(pending: Sequence[Query]) -> list[Query]:
