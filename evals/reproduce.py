@@ -1,0 +1,43 @@
+"""A paper's table beside ours, cell by cell: `python -m evals.reproduce [obliq/table2]`; without a name, the list.
+
+evals/published/*.toml say which systems make a table. Each of its runs is an ordinary run folder: what was run before
+is taken as it is. A cell that cannot be made says why, and the others are made.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from tools.console import Parser, positive, put_out, run_and_leave
+from tools.options import pair
+
+
+def parser() -> Parser:
+    """Return the command line."""
+    made = Parser(prog="python -m evals.reproduce", description="Make a paper's table again, beside its figures.")
+    add = made.add_argument
+    add("name", nargs="?", metavar="NAME", help="a table or figure, e.g. obliq/table2; without it, a list of them")
+    add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
+    add("--limit", type=positive, metavar="N", help="ask only the first N queries of each task")
+    add("--lm", default="", metavar="SPEC", help="this model in place of those of the paper; its rows say so")
+    about = "this retriever in place of those that need a key or weights; its rows say so"
+    add("--retriever", default="", metavar="SPEC", help=about)
+    about = "a parameter that the table's systems need, e.g. solutions=FILE for obliq/table3"
+    add("-P", dest="parameters", type=pair, action="append", default=[], metavar="NAME=VALUE", help=about)
+    add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """List, or make a table, and print; a cell that cannot be made is no failure."""
+    from evals.showing.reproduced import make  # what these import takes time that --help has not
+
+    given = {key: getattr(arguments, key) for key in ("data", "limit", "lm", "retriever", "runs")}
+    found, text = make(arguments.name, **given, parameters=dict(arguments.parameters))
+    put_out(json.dumps(found) + "\n" if arguments.json else text)
+    return 0
+
+
+if __name__ == "__main__":
+    run_and_leave(parser(), command)

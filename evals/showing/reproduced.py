@@ -1,0 +1,64 @@
+"""What `evals.reproduce` prints: the list of tables and figures, and a table's cells beside the paper's."""
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from evals.published.sections import Section, sections
+from evals.showing.tables import Grid, Part, printed
+from evals.studies.papers import Conditions, reproduce
+from tools.console import plural
+
+
+def make(name: str | None, **conditions: Any) -> tuple[dict[str, Any], str]:
+    """Return (what --json prints, what a person reads): of the table called `name`, or of the list of them."""
+    if name is None:
+        rows = [_describe(section) for section in sections().values()]
+        return {"sections": rows}, "".join(map(_list, rows))
+    found = reproduce(name, Conditions(**conditions))
+    return found, printed(list(_parts(found)))
+
+
+def _describe(section: Section) -> dict[str, Any]:
+    systems = [section.system(cell) for cell in section.cells if cell.system and not cell.lacks]
+    needs = [section.about.get("needs"), *(one.get(key) for one in systems for key in ("retriever", "lm"))]
+    return {
+        "name": section.name,
+        "title": section.about["title"],
+        "cells": len(section.cells),
+        "needs": list(dict.fromkeys(filter(None, needs))),
+        "price": section.about.get("price"),
+        "lacks": dict(Counter(cell.lacks for cell in section.cells if cell.lacks)),
+    }
+
+
+def _list(row: Mapping[str, Any]) -> str:
+    lines = [f"{row['name']:<16} {row['title']} ({plural(row['cells'], 'cell')})"]
+    lines += [f"it needs {', '.join(row['needs'])}"] if row["needs"] else []
+    lines += [f"it cost the authors {row['price']}"] if row["price"] else []
+    lines += [f"{plural(many, 'cell')} cannot be made: {why}" for why, many in row["lacks"].items()]
+    return f"\n{' ' * 17}".join(lines) + "\n"
+
+
+def _parts(found: Mapping[str, Any]) -> list[Part]:
+    parts, remarks = list[Part](), dict[str, int]()
+    for task, cells in groupby(found["cells"], key=lambda cell: cell["task"]):
+        rows = []
+        for cell in cells:
+            judged = f" [{cell['judgements']}]" if cell["judgements"] else ""
+            told = filter(None, (cell["remark"], cell["note"]))
+            said = [f"({remarks.setdefault(text, len(remarks) + 1)})" for text in told]
+            numbers = [_number(cell["published"]), _number(cell["ours"]), _number(cell["difference"], sign="+")]
+            rows.append([cell["system"], cell["metric"] + judged, *numbers, " ".join(said)])
+        parts.append(Grid(task, ["system", "metric", "published", "ours", "difference", ""], rows, names=(0, 1, 5)))
+    made = sum(cell["ours"] is not None for cell in found["cells"])
+    last = f"{plural(len(found['cells']), 'cell')}, {made} of them made"
+    remarked = [f"({number}) {text}" for text, number in remarks.items()]
+    return [f"{found['name']}: {found['title']}", *found["notes"], *parts, *remarked, last]
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    if value is None:
+        return "-"
+    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.3f}"
