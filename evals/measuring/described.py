@@ -6,28 +6,30 @@ release does not say which trials are for the same disease.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+import environments
+from environments.base import Environment
+from environments.chunking import bert_tokens, chunks
+from tools.records import Query
 from tools.text import words
 
-if TYPE_CHECKING:
-    from environments.base import Environment
-    from tools.records import Query
-
+Value = float | str | None
+CHUNKED = 1000  # documents that are cut to see whether the release's passages come out
 ARGUANA = "birco/arguana"  # whose ids name the debate: <split>-<topic>-<debate>-<side and number>
 
 
-def pool_size(environment: "Environment") -> float:
+def pool_size(environment: Environment) -> float:
     """Return the mean number of documents that are ranked for a query: its pool, or the corpus without exclusions."""
     whole = len(environment.documents)
     return fmean(whole - len(q.excluded) if q.candidates is None else len(q.candidates) for q in environment.queries)
 
 
-def lexical_overlap(environment: "Environment") -> float | None:
+def lexical_overlap(environment: Environment) -> float | None:
     """Return the mean share of a query's distinct words, without stop words, that are in a relevant document, too.
 
     BIRCO's Table 1 counts overlapping words, and does not say over what: BEIR's 0.384, for queries of ten words and
@@ -41,18 +43,18 @@ def lexical_overlap(environment: "Environment") -> float | None:
     return fmean(shares) if shares else None  # none where the judgements are of units that are not documents
 
 
-def _relevant(environment: "Environment", query: "Query") -> list[str]:
+def _relevant(environment: Environment, query: Query) -> list[str]:
     """Return the documents labelled 1 or more."""
     grades = environment.qrels[query.query_id]
     return [doc_id for doc_id, grade in grades.items() if grade >= 1 and doc_id in environment.documents]
 
 
-def triplets(environment: "Environment") -> float:
+def triplets(environment: Environment) -> float:
     """Return how many pairs of documents are compared, over all queries: BIRCO's dev triplets, MultiConIR's wins."""
     return sum(map(len, environment.comparisons.values()))
 
 
-def hard_share(environment: "Environment") -> float | None:
+def hard_share(environment: Environment) -> float | None:
     """Return the share of pooled documents that are hard negatives; None where the data does not tell them."""
     if environment.task != ARGUANA:
         return None
@@ -60,8 +62,27 @@ def hard_share(environment: "Environment") -> float | None:
     return hard / sum(len(query.candidates or ()) for query in environment.queries)
 
 
+def instruction(environment: Environment) -> str:
+    """Return what most queries say of their task."""
+    return Counter(query.objective for query in environment.queries).most_common(1)[0][0]
+
+
+def passages_cut_alike(environment: Environment) -> float | None:
+    """Return the share of the release's passages of its first documents that environments/chunking.py makes, too.
+
+    None for a task whose documents were never cut. CRUMB's Figure 2 shows how they are.
+    """
+    whole = environments.load(f"{environment.task}:document", environment.data, environment.split).documents
+    count, made = bert_tokens(), set[tuple[str, str]]()
+    for document in islice(whole.stream(), CHUNKED):
+        made.update((document.doc_id, text) for text in chunks(document.text, count))
+    parents = {parent for parent, _ in made}
+    given = {(one.parent, one.text) for one in environment.documents.stream() if one.parent in parents}
+    return len(given & made) / len(given) if given else None
+
+
 # What a table of statistics may ask for by name. To add one, write it above and name it here.
-STATISTICS: Mapping[str, Callable[["Environment"], float | None]] = {
+STATISTICS: Mapping[str, Callable[[Environment], Value]] = {
     "queries": lambda environment: len(environment.queries),
     "documents": lambda environment: len(environment.documents),
     "query characters": lambda environment: fmean(len(query.text) for query in environment.queries),
@@ -73,10 +94,12 @@ STATISTICS: Mapping[str, Callable[["Environment"], float | None]] = {
     "lexical overlap": lexical_overlap,
     "triplets": triplets,
     "hard negatives": hard_share,
+    "instruction": instruction,
+    "passages cut alike": passages_cut_alike,
 }
 
 
-def describe(environment: "Environment", names: Iterable[str]) -> dict[str, float | None]:
+def describe(environment: Environment, names: Iterable[str]) -> dict[str, Value]:
     """Return the statistics with these names: of STATISTICS, or relevant(JUDGEMENTS), or relevant(JUDGEMENTS,binary).
 
     JUDGEMENTS is a name of the task's judgements ("gold"); the value is the mean number of documents labelled 1 or
@@ -85,14 +108,14 @@ def describe(environment: "Environment", names: Iterable[str]) -> dict[str, floa
     return {name: STATISTICS[name](environment) if name in STATISTICS else _count(environment, name) for name in names}
 
 
-def _count(environment: "Environment", name: str) -> float | None:
+def _count(environment: Environment, name: str) -> float | None:
     which, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
     judgements = environment.judgements.get(which)
     qrels = judgements and (judgements.binary if binary else judgements.qrels)
     return fmean(sum(grade >= 1 for grade in grades.values()) for grades in qrels.values()) if qrels else None
 
 
-def hard_negatives(environment: "Environment", query: "Query") -> set[str]:
+def hard_negatives(environment: Environment, query: Query) -> set[str]:
     """Return the query's pooled documents that are not relevant but of the same debate as one that is (ArguAna)."""
     right = set(_relevant(environment, query))
     debates = {_debate(doc_id) for doc_id in right}
@@ -103,7 +126,7 @@ def _debate(doc_id: str) -> str:
     return doc_id.rpartition("-")[0]
 
 
-def reciprocal_ranks(environment: "Environment", rankings: Mapping[str, Sequence[str]]) -> tuple[float, float]:
+def reciprocal_ranks(environment: Environment, rankings: Mapping[str, Sequence[str]]) -> tuple[float, float]:
     """Return the mean reciprocal ranks of (hard negatives, other documents that are not relevant), BIRCO's Table 6.
 
     Relevant ones are in neither: the shares and means that the paper prints add up to the mean of 1/1 to 1/50 so.
@@ -117,7 +140,7 @@ def reciprocal_ranks(environment: "Environment", rankings: Mapping[str, Sequence
     return (fmean(hard) if hard else 0.0), (fmean(other) if other else 0.0)
 
 
-def word_shares(environment: "Environment") -> dict[str, float]:
+def word_shares(environment: Environment) -> dict[str, float]:
     """Return the share of each word, without stop words, in all words of a task's queries and documents."""
     counts = Counter[str]()
     for texts in ((query.text for query in environment.queries), environment.documents.texts()):

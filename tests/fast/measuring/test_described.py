@@ -1,5 +1,6 @@
 """Statistics of a task, against counts done by hand and distances of scipy and scikit-learn."""
 
+import dataclasses
 from statistics import fmean
 
 import numpy as np
@@ -28,7 +29,9 @@ def debate(**changes):
     fields = {
         "task": "birco/arguana",
         "documents": Corpus(Document(name, text) for name, text in DEBATE.items()),
-        "queries": (Query("q", "Trees break the heat of a street", candidates=frozenset(list(DEBATE)[1:])),),
+        "queries": (
+            Query("q", "Trees break the heat of a street", "Find the answer.", candidates=frozenset(list(DEBATE)[1:])),
+        ),
         "judgements": {"gold": Judgements({"q": dict.fromkeys(list(DEBATE)[1:], 0.0) | {"t-x-con01a": 1.0}})},
         "comparisons": {"q": (Comparison("Triplets", "t-x-con01a", "t-y-con01a"),) * 3},
     }
@@ -36,7 +39,8 @@ def debate(**changes):
 
 
 def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
-    found = described.describe(debate(), [*described.STATISTICS, "relevant(gold)", "relevant(gold,binary)"])
+    names = [name for name in described.STATISTICS if name != "passages cut alike"]  # which reads CRUMB's data
+    found = described.describe(debate(), [*names, "relevant(gold)", "relevant(gold,binary)"])
     assert found == {
         "queries": 1,
         "documents": 5,
@@ -48,6 +52,7 @@ def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
         "lexical overlap": 2 / 4,  # trees, break; not heat, street. "the", "of" and "a" are no words
         "triplets": 3,
         "hard negatives": 1 / 4,  # t-x-con02b
+        "instruction": "Find the answer.",
         "relevant(gold)": 1,
         "relevant(gold,binary)": None,
     }
@@ -57,6 +62,14 @@ def test_what_a_task_does_not_tell_is_none_and_not_zero():
     units = environments.load("crumb/tip_of_the_tongue", "mini")  # judged by document, searched by passage
     names = ["lexical overlap", "hard negatives", "relevant(document)", "relevant(pooled)"]
     assert list(described.describe(units, names).values()) == [None, None, 1, None]
+
+
+def test_passages_are_found_to_be_cut_as_the_paper_cuts_them_or_otherwise():
+    cut = environments.load("crumb/set_ops", "mini")
+    longer = (Document(one.doc_id, f"{one.text} more", parent=one.parent) for one in cut.documents.stream())
+    changed = dataclasses.replace(cut, documents=Corpus(longer))
+    never = environments.load("crumb/code_retrieval", "mini")
+    assert [described.passages_cut_alike(one) for one in (cut, changed, never)] == [1, 0, None]
 
 
 def test_labels_for_gain_and_labels_for_recall_are_counted_apart():
