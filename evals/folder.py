@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tools import disk
-from tools.errors import DataError, RunConflict, RunIncomplete, UsageError
+from tools.errors import DataError, RunBusy, RunConflict, RunIncomplete, UsageError
 from tools.records import Usage, total, usage_from_json
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
     """Reserve `path` for this configuration and process; RunConflict or UsageError where it cannot be had."""
 
     def busy() -> None:
-        raise RunConflict(f"another process is running {path}; wait for it")
+        raise RunBusy(f"another process is running {path}; wait for it")
 
     try:
         disk.make_private(path)

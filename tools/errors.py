@@ -45,6 +45,10 @@ class RunConflict(UsageError):
     """A run folder that belongs to another configuration, or that another process is writing."""
 
 
+class RunBusy(RunConflict):
+    """A run folder that another process is writing; it will be free when that ends."""
+
+
 class DataError(SextantError):
     """Data that is missing or damaged."""
 
