@@ -41,7 +41,7 @@ class Cell:
     metric: str
     split: str
     judgements: str = ""  # as in Figure
-    value: float | None = None  # None where the paper prints none
+    value: float | str | None = None  # None where the paper prints none
     error: float | None = None
     note: str = ""
     lacks: str = ""  # why there is none of ours

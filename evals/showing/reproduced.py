@@ -58,7 +58,7 @@ def _parts(found: Mapping[str, Any]) -> list[Part]:
     return [f"{found['name']}: {found['title']}", *found["notes"], *parts, *remarked, last]
 
 
-def _number(value: float | None, sign: str = "") -> str:
-    if value is None:
-        return "-"
+def _number(value: float | str | None, sign: str = "") -> str:
+    if not isinstance(value, int | float):
+        return value or "-"
     return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.3f}"

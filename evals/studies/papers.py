@@ -4,6 +4,7 @@ What is asked for with a stand-in (another model, another retriever) is marked w
 made gives its reason to its cells, and the others are made.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,12 +15,12 @@ from typing import Any
 import environments
 from environments.base import Environment
 from evals.measuring.bounds import bound
-from evals.measuring.described import describe, weighted_jaccard, word_shares
+from evals.measuring.described import Value, describe, weighted_jaccard, word_shares
 from evals.measuring.scored import Run, read
 from evals.published.sections import Cell, Section, find
 from evals.running.evaluation import run
-from evals.running.request import Request
-from tools import options
+from evals.studies import plan
+from tools import disk
 from tools.errors import SextantError
 
 OURS = ("name", "tasks", "bound", "give", "lacks")  # keys of a system that are no field of a request
@@ -62,12 +63,15 @@ class Making:
     def __init__(self, section: Section, conditions: Conditions) -> None:
         self.section, self.conditions = section, conditions
         self.load = cache(self._load)
-        self._runs: dict[tuple[str, str, str], Run | str] = {}
+        self._requests = {(one.row, one.task): one.request for one in write_study(section, conditions)}
+        self._runs: dict[tuple[str, str], Run | str] = {}
 
-    def value(self, cell: Cell) -> tuple[float | None, str]:
+    def value(self, cell: Cell) -> tuple[Value, str]:
         """Return (our value of a cell, why there is none or what stood in)."""
         if cell.lacks:
             return None, cell.lacks
+        if not cell.system:
+            return self._statistic(cell), ""
         values, said = list[float](), ""
         for task in list_tasks(cell.task):
             value, said = self._value(cell, task)
@@ -77,8 +81,6 @@ class Making:
         return fmean(values), said
 
     def _value(self, cell: Cell, task: str) -> tuple[float | None, str]:
-        if not cell.system:
-            return self._statistic(cell, task), ""
         system = self.section.system(cell)
         if kind := system.get("bound"):
             return bound(kind, cell.metric, self.load(task, cell.split)), ""
@@ -89,38 +91,71 @@ class Making:
         measured = made.scores["metrics"].get(cell.metric + judged, {})
         return measured.get("resampled", measured).get("mean"), self.conditions.fields(system)[1]
 
-    def request(self, cell: Cell, task: str) -> Request:
-        """Return the request of a cell's run on one task."""
-        asked, _ = self.conditions.fields(self.section.system(cell))
-        metrics = tuple(dict.fromkeys(one.metric for one in self.section.cells if one.system == cell.system))
-        given = {name: getattr(self.conditions, name) for name in ("data", "limit", "runs")}
-        return options.make(Request, asked | given | {"task": task, "split": cell.split, "metrics": metrics})
-
     def run(self, cell: Cell, task: str) -> Run | str:
         """Return the run of a cell on one task, or why there is none."""
-        key = (cell.system, task, cell.split)
+        key = (name_row(self.section, cell), task)
+        if key not in self._requests:
+            return f"-P {self.section.system(cell)['give']}=FILE is needed: the release has none"
         if key not in self._runs:
-            self._runs[key] = self._run(cell, task)
+            try:
+                made = run(self._requests[key])
+                self._runs[key] = str(made.problem) if made.problem else read(made.folder)
+            except SextantError as problem:
+                self._runs[key] = str(problem)
         return self._runs[key]
-
-    def _run(self, cell: Cell, task: str) -> Run | str:
-        if (name := self.section.system(cell).get("give")) and name not in self.conditions.parameters:
-            return f"-P {name}=FILE is needed: the release has none"
-        try:
-            made = run(self.request(cell, task))
-            return str(made.problem) if made.problem else read(made.folder)
-        except SextantError as problem:
-            return str(problem)
 
     def _load(self, task: str, split: str) -> Environment:
         return environments.load(task, self.conditions.data, split).asking(limit=self.conditions.limit)
 
-    def _statistic(self, cell: Cell, task: str) -> float | None:
-        environment = self.load(task, cell.split)
+    def _statistic(self, cell: Cell) -> Value:
+        environment = self.load(cell.task, cell.split)
         if cell.metric.startswith("jaccard "):
             other = self.load(cell.metric.removeprefix("jaccard "), cell.split)
             return weighted_jaccard(word_shares(environment), word_shares(other))
         return describe(environment, [cell.metric])[cell.metric]
+
+
+def name_row(section: Section, cell: Cell) -> str:
+    """Return what the study calls the row that makes a cell: the paper's name, but for rows that it has several of."""
+    system = section.system(cell)
+    others = [one for one in section.systems if one["name"] == cell.system]
+    number = f" ({others.index(system) + 1})" if system is not others[0] else ""
+    split = f", {cell.split}" if len({one.split for one in section.cells}) > 1 else ""
+    return f"{cell.system}{number}{split}"
+
+
+def write_study(section: Section, conditions: Conditions) -> list[plan.Cell]:
+    """Write the study of a section, RUNS/studies/SUITE-TABLE/study.toml; return its cells, which may be none."""
+    rows: dict[str, dict[str, Any]] = {}
+    metrics = dict.fromkeys(cell.metric for cell in section.cells if cell.system)
+    for cell in section.cells:
+        system = section.system(cell) if cell.system and not cell.lacks else {"bound": ""}
+        if "bound" not in system and system.get("give") in (None, *conditions.parameters):
+            name = name_row(section, cell)
+            row = rows.setdefault(name, {"name": name, "tasks": [], "split": cell.split} | conditions.fields(system)[0])
+            row["tasks"] += [task for task in list_tasks(cell.task) if task not in row["tasks"]]
+    if not rows:
+        return []
+    name = section.name.replace("/", "-")
+    tasks = list(dict.fromkeys(task for row in rows.values() for task in row["tasks"]))
+    fixed = {key: getattr(conditions, key) for key in ("data", "limit") if getattr(conditions, key)}
+    lines = [_toml({"name": name, "question": section.about["title"], "tasks": tasks})]
+    lines += ["[fixed]", _toml(fixed | {"metrics": list(metrics)})]
+    lines += [f"[[row]]\n{_toml(row)}" for row in rows.values()]
+    file = conditions.runs / "studies" / name / "study.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    disk.replace(file, "\n".join(lines))
+    return plan.cells(plan.read(file), conditions.runs)
+
+
+def _toml(fields: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {_value(value)}\n" for key, value in fields.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_value(one)}' for key, one in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def list_tasks(task: str) -> list[str]:
@@ -142,9 +177,10 @@ def reproduce(name: str, conditions: Conditions) -> dict[str, Any]:
     }
 
 
-def _compare(cell: Cell, ours: float | None, remark: str) -> dict[str, Any]:
+def _compare(cell: Cell, ours: Value, remark: str) -> dict[str, Any]:
     named = ("system", "task", "metric", "judgements", "split", "error", "note")
-    difference = None if None in (ours, cell.value) else ours - cell.value  # type: ignore[operator]
+    both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
+    difference = ours - cell.value if both else None  # type: ignore[operator]
     found = {key: getattr(cell, key) for key in named}
     return found | {"published": cell.value, "ours": ours, "difference": difference, "remark": remark}
 

@@ -9,6 +9,7 @@
     [[row]]                                  # a single row, beside those of [rows]
     program = "multihop"
     parameters = { hops = 2 }
+    tasks = ["obliq/congress"]               # the only columns of a row that is not for all
 
 A row that has no name gets one of the fields in which the unnamed rows differ. Paths are as on a command line: from the
 folder in which the command is given. Whether a row fits a task is known only when the task's data is there (work.py).
@@ -29,7 +30,7 @@ from tools import forms, options
 from tools.errors import DataError, UnknownName, UsageError
 
 # Fields whose value is itself a list: only a list of lists multiplies.
-_LISTS = {one.name for one in fields(Request) if one.default == ()}
+_LISTS = {one.name for one in fields(Request) if one.default == ()} | {"tasks"}
 _ELSEWHERE = {"task": "tasks", "runs": "--runs", **{f"budget_{of}": "[budget]" for of in ("usd", "calls", "tokens")}}
 _FORM = ConfigDict(extra="forbid")
 
@@ -93,6 +94,9 @@ def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
     rows = _name_rows(study)
     made = []
     for (row, given), task in product(rows, _list_tasks(study)):
+        if task not in given.get("tasks", [task]):
+            continue
+        given = {key: value for key, value in given.items() if key != "tasks"}
         budget = {f"budget_{name}": value for name, value in vars(study.budget).items()}
         try:
             made.append(Cell(row, task, options.make(Request, given | budget | {"task": task, "runs": runs})))
