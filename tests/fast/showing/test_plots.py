@@ -2,6 +2,7 @@
 
 import pytest
 
+from evals.showing.drawn import arrange, save
 from evals.showing.plots import KINDS, points_svg, table_svg
 
 OURS = {"BM25": {"books": 0.5, "films": None}, "$k$ <dense>": {"books": 0.25, "films": 1.0}}
@@ -18,3 +19,34 @@ def test_a_table_is_drawn_with_a_panel_for_each_part_and_gaps_where_nothing_was_
 def test_places_are_drawn_with_a_marker_for_each_kind():
     drawn = points_svg({"query": [(0.0, 0.0)], "hard negative": [(1.0, 2.0), (2.0, 1.0)]}, "Figure 4")
     assert "hard negative" in drawn and "query" in drawn
+
+
+def cells(*rows):
+    names = ("system", "task", "metric", "published", "ours")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def test_a_figure_is_made_of_the_cells_of_its_table_and_kept_with_them(tmp_path):
+    made = cells(
+        ("BM25", "crumb/*", "nDCG@10", 0.128, 0.1),
+        ("BM25 | Query-to-Doc", "crumb/*", "nDCG@10", 0.2, None),
+        ("E5", "crumb/*", "nDCG@10", None, 0.3),
+    )
+    how = {"kind": "bars", "rows": "variant", "columns": "base"}
+    assert arrange(made, how) == {
+        "published": {"as it is": {"BM25": 0.128}, "Query-to-Doc": {"BM25": 0.2}},
+        "ours": {"as it is": {"BM25": 0.1, "E5": 0.3}},
+    }
+    table, drawing = save({"name": "crumb/figure3", "title": "By rewriting", "cells": made}, how, tmp_path / "made")
+    assert table.read_text().splitlines()[:2] == ["system,task,metric,published,ours", "BM25,crumb/*,nDCG@10,0.128,0.1"]
+    assert "Query-to-Doc" in drawing.read_text()
+
+
+def test_a_change_is_drawn_where_both_of_its_values_are_there():
+    made = cells(
+        ("E5", "crumb/legal_qa", "R@10", 0.5, 0.5),
+        ("E5 | generic", "crumb/legal_qa", "R@10", None, 0.375),
+        ("E5 | generic", "crumb/set_ops", "R@10", None, 0.25),
+    )
+    how = {"kind": "bars", "rows": "base", "columns": "task", "change": "generic"}
+    assert arrange(made, how) == {"ours": {"E5": {"legal_qa": -0.125}}}

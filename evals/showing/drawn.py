@@ -1,0 +1,59 @@
+"""A paper's figure, drawn from the cells that `evals.reproduce` made, and those cells as CSV.
+
+The section of a figure has `drawn`, a table of
+
+    kind                    lines, bars or squares (evals/showing/plots.py)
+    rows, columns, panels   what tells these apart: base, variant, task or metric; panels may be left out. The system
+                            "Snowflake | Query-to-Doc" has the base Snowflake and the variant Query-to-Doc
+    change                  a variant: what is drawn is its value less that of the system without a variant
+    value                   what the axis of values says
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evals.showing.plots import Table, table_svg
+from tools import disk
+
+Cells = Sequence[Mapping[str, Any]]
+SIDES = ("published", "ours")
+PLAIN = "as it is"  # the variant of a system that has none
+
+
+def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write the cells of a table as CSV, and a figure as SVG where the section says how; return the files."""
+    stem = folder / found["name"].replace("/", "-")
+    text, cells = io.StringIO(), found["cells"]
+    writer = csv.DictWriter(text, cells[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(cells)
+    files = {stem.with_suffix(".csv"): text.getvalue()}
+    if drawn and (panels := arrange(cells, drawn)):
+        title = f"{found['name']}: {found['title']}"
+        files[stem.with_suffix(".svg")] = table_svg(drawn["kind"], panels, drawn.get("value", ""), title)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in files.items():
+        disk.replace(path, content)
+    return list(files)
+
+
+def arrange(cells: Cells, drawn: Mapping[str, str]) -> dict[str, Table]:
+    """Return the panels of a figure: what the paper prints, and ours, each where there are values."""
+    panels: dict[str, dict[str, dict[str, float | None]]] = {}
+    for side in SIDES:
+        values = {(cell["system"], cell["task"], cell["metric"]): cell[side] for cell in cells}
+        for (system, task, metric), value in values.items():
+            base, _, variant = system.partition(" | ")
+            at = {"base": base, "variant": variant or PLAIN, "task": task.partition("/")[2], "metric": metric}
+            if "change" in drawn:
+                before = values.get((base, task, metric))
+                known = variant == drawn["change"] and None not in (value, before)
+                value = value - before if known else None
+            if value is not None:
+                panel = ", ".join(filter(None, [side, at.get(drawn.get("panels", ""))]))
+                row = panels.setdefault(panel, {}).setdefault(at[drawn["rows"]], {})
+                row[at[drawn["columns"]]] = value
+    return dict(panels)
