@@ -158,8 +158,7 @@ class Environment:
         digest = hashlib.blake2b(self.documents.fingerprint.encode(), digest_size=8)
 
         def add(*content: object) -> None:
-            text = json.dumps(content, sort_keys=True, default=dict)
-            digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
+            digest.update(json.dumps(content, sort_keys=True, default=dict).encode("utf-8", "surrogatepass") + b"\n")
 
         # Query by query: the judgements of some tasks make a text of hundreds of megabytes.
         for query in self.queries:

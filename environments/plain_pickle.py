@@ -9,13 +9,11 @@ function. It imports nothing but Python's own library. Left out: lists, sets, ar
 import io
 import json
 import pickle
+import resource
 import struct
 import sys
 from contextlib import suppress
 from typing import Any
-
-with suppress(ImportError):  # Windows has none
-    import resource
 
 _GROWTH = 100  # characters and numbers in the object for each byte of the file; one pool can be named many times
 
@@ -31,7 +29,7 @@ class _DataType:
     """Stands in for numpy.dtype."""
 
     def __init__(self, code: str, *_: object) -> None:
-        self.code, self.order = code.lstrip("<>|="), ">" if code.startswith(">") else "<"
+        self.code, self.order = code, "<"
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.order = ">" if state[1] == ">" else "<"
@@ -79,13 +77,9 @@ def _make_plain(content: Any, room: int) -> Any:
             return value
         if not isinstance(value, dict):
             raise _Refused(f"it holds a {type(value).__name__}")
-        made: dict[str, Any] = {}
-        for key, inside in value.items():
-            if not isinstance(key, (str, int)) or isinstance(key, bool):
-                raise _Refused(f"it has a {type(key).__name__} for a key")
-            if (name := plain(str(key))) in made:
-                raise _Refused(f"the key {name[:60]!r} is there twice, as a number and as a text")
-            made[name] = plain(inside)
+        made = {plain(str(key)): plain(inside) for key, inside in value.items()}
+        if len(made) < len(value):
+            raise _Refused("a key is there twice, as a number and as a text")
         return made
 
     return plain(content)
@@ -94,7 +88,7 @@ def _make_plain(content: Any, room: int) -> Any:
 if __name__ == "__main__":
     # Bytes of address space, seconds of CPU time, and no core file.
     for kind, most in (("RLIMIT_AS", 2 << 30), ("RLIMIT_CPU", 30), ("RLIMIT_CORE", 0)):
-        with suppress(NameError, AttributeError, ValueError, OSError):  # macOS has not every one
+        with suppress(ValueError, OSError):  # macOS does not take every one
             resource.setrlimit(getattr(resource, kind), (most, most))
     pickled = sys.stdin.buffer.read()
     file = io.BytesIO(pickled)

@@ -103,7 +103,7 @@ class Books:
     def _read(self) -> None:
         for name, take in (("candidates.jsonl", self._take_candidate), ("evaluations.jsonl", self._take_evaluation)):
             path = self.folder / name
-            for number, line in enumerate(disk.read_lines(path, repair=True), start=1):
+            for number, line in enumerate(disk.lines(path, repair=True), start=1):
                 try:
                     take(line)
                 except ValueError as error:

@@ -12,6 +12,7 @@ from typing import Any
 from tools.console import Parser, clean, positive, put_out, run_command, say
 from tools.errors import DataError, UsageError
 from tools.models.answers import NAME, Answers, open_answers
+from tools.models.kept import read_call
 from tools.models.terms import write_cassette
 from tools.records import Usage, usage_from_json, usage_json
 from tools.text import message_text
@@ -115,7 +116,7 @@ def _show(answers: Answers, arguments: argparse.Namespace) -> None:
         raise DataError(f"no answer has the key {key}; cache export FILE writes them all")
     if len(keys) > 1:
         raise UsageError(f"more than one key begins with {key}: {', '.join(keys)}")
-    call = answers.call(keys[0]) or {}
+    call = read_call(answers.path, keys[0]) or {}
     call["at"] = _day(call["at"])
     put_out(json.dumps(call) + "\n" if arguments.json else "".join(f"{clean(line)}\n" for line in _told(call)))
 

@@ -29,11 +29,6 @@ class InputFile(str):
     """The type of a parameter that names a file, whose content is part of a run's identity; "" is none."""
 
 
-def read_lines(path: Path, *, repair: bool = False) -> list[bytes]:
-    """Return what `lines` yields, without line ends."""
-    return [line[:-1] for line in lines(path, repair=repair)]
-
-
 def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
     """Yield the whole lines of a file, with their ends; with `repair`, also cut a torn last line off the file."""
     if not path.exists():

@@ -283,7 +283,7 @@ def record_look(config: run_folder.Config, path: Path) -> None:
         if _identity(look) not in _read_looks():
             file = disk.home() / "looks.jsonl"
             file.parent.mkdir(parents=True, exist_ok=True)
-            disk.read_lines(file, repair=True)  # cuts off a torn line, which this one would join
+            list(disk.lines(file, repair=True))  # cuts off a torn line, which this one would join
             disk.append_line(file, json.dumps(look).encode(), disk.SHARED)
 
 

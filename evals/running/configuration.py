@@ -296,8 +296,8 @@ def identity(resolved: Resolved, environment: "Environment") -> dict[str, Any]:
     pool, offline = resolved.pool, resolved.request.lm == "offline"
     references = [environments.SUITES[environments.parts(environment.task)[0]][0]]
     references += [environment.data] * names.is_reference(environment.data)  # what makes a user's own task
-    references += [one for spec in resolved.all_retrievers for one in sorted(retrievers.references(spec))]
-    modules = [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
+    modules = [made.__module__ for spec in resolved.all_retrievers for _, made in retrievers.classes(spec)]
+    modules += [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
     modules += [refer(resolved.request.program).rpartition(":")[0]]
     modules += ["programs.own", "programs.own_graph"] * (resolved.request.program not in SYSTEMS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)

@@ -341,7 +341,7 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     index, notes = BM25(environment.documents, home()), list[str]()
 
     def build(spec: retrievers.Spec) -> "Retriever":
-        if retrievers.words_only(spec):
+        if not any(made.sends or made.loads_weights or made.needs_lens for _, made in retrievers.classes(spec)):
             return retrievers.build(spec, environment.documents, home())
         sends = retrievers.apis(spec) or retrievers.lenses(spec)
         more = ", and what it sends for its index and searches comes on top" if sends else ""

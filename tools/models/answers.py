@@ -134,8 +134,7 @@ class Answers:
         best += "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1"
         for row in list(self.select(columns, best, (key, run, query_id, run))):
             usage, thought = usage_from_json(row["usage"]), row["reasoning"] or ""
-            answer = Answer(row["outputs"], usage, row["finish"], row["seconds"], thought)
-            return answer, row["run"], row["query_id"]
+            return Answer(row["outputs"], usage, row["finish"], row["seconds"], thought), row["run"], row["query_id"]
         return None
 
     def write(self, rows: list[_Row], parts: Mapping[int, bytes] = {}, *, wait: bool = True) -> None:
@@ -204,10 +203,6 @@ class Answers:
                     key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))[:16]
                     mend = damage or f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
                     raise DataError(f"{self.path}: {mend} ({error})") from None
-
-    def call(self, key: str) -> dict[str, Any] | None:
-        """Return a call with what was sent and what came back, as kept.read_call has it."""
-        return kept.read_call(self.path, key)
 
     def clear(self, where: str, values: Sequence[Any]) -> None:
         """Remove the text of answers, and what was sent for them; their rows stay, as the books of runs need them."""

@@ -94,8 +94,7 @@ class Embeddings:
         """Send one request, and return base64 of each vector, in the order of the texts."""
         try:
             asked = {"input": list(texts), "model": self.model, "encoding_format": "base64", **self._settings}
-            create = self._client.embeddings.with_raw_response.create
-            answer = create(**asked, timeout=deadline - time.monotonic())
+            answer = self._client.embeddings.with_raw_response.create(**asked, timeout=deadline - time.monotonic())
         except APIConnectionError as failure:
             raise failure.__cause__ or failure from None  # what the connection raised
         body = parse(answer.content, self.model, clean=self._wire.clean)

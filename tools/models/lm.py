@@ -154,8 +154,7 @@ class LanguageModel(dspy.LM):
         else:
             made = _dumps([messages, settings | {"tools": tools}])
             send = partial(self._through_dspy, partial(self._by_litellm, messages, tools), settings)
-        whole = [{"content": json.dumps([messages, tools])}]
-        answer = self._answer(made, rollout, send, whole, self.limit)
+        answer = self._answer(made, rollout, send, [{"content": json.dumps([messages, tools])}], self.limit)
         return {**answer.outputs[0], "finish": answer.finish}
 
     def update_history(self, entry: dict[str, Any]) -> None:
@@ -243,8 +242,7 @@ class LanguageModel(dspy.LM):
     def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Return sixteen hex digits over everything that shapes an answer."""
         url, api = (self.wire.url, self.wire.api) if self.wire else (self._server, self.model_type)
-        where = f"{FORMAT} {self.model} {url} {api} {rollout}"
-        key = blake2b(b"%s\0%s" % (where.encode(), made), digest_size=8)
+        key = blake2b(f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode() + made, digest_size=8)
         if payer and not self.repeats and (sample := payer.count_request(key.hexdigest())):
             key.update(b"\0%d" % sample)
         if payer and payer.query_id in self.anew:

@@ -80,8 +80,7 @@ class OfflineEngine(Shared):
         call = CALL.get()
         if isinstance(call, str):
             return call
-        outputs = self.fill()
-        return str(call.adapter.format_assistant_message_content(call.signature, outputs)) if call else ""
+        return str(call.adapter.format_assistant_message_content(call.signature, self.fill())) if call else ""
 
     def complete(self, request: Request) -> Response:
         """Return the answer in DSPy's form, without tokens: there is no model."""
@@ -369,8 +368,7 @@ def _describe(text: str, weight: Mapping[str, float]) -> dict[str, str]:
 
 def _weigh(text: str, statistics: TermStatistics) -> dict[str, float]:
     """Return idf x square root of the count, for each word of `text` that the corpus has."""
-    count = Counter(words(text))
-    weight = {word: statistics.weight(word) * math.sqrt(n) for word, n in count.items()}
+    weight = {word: statistics.weight(word) * math.sqrt(n) for word, n in Counter(words(text)).items()}
     return {word: w for word, w in weight.items() if w > 0}
 
 

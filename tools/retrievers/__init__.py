@@ -271,16 +271,6 @@ def apis(spec: Spec) -> list[Spec]:
     return [one for one, made in classes(spec) if made.sends]
 
 
-def words_only(spec: Spec) -> bool:
-    """Tell whether `spec` sends nothing and loads no weights."""
-    return not any(made.sends or made.loads_weights or made.needs_lens for _, made in classes(spec))
-
-
-def references(spec: Spec) -> set[str]:
-    """Return where the classes are that `spec` is built of: "module:class"."""
-    return {f"{made.__module__}:{made.__name__}" for _, made in classes(spec)}
-
-
 def with_attribute(spec: Spec, attribute: str) -> Spec:
     """Give `attribute` to every lens in `spec` that names none. UsageError when that is empty, too."""
     options = dict(spec.options)

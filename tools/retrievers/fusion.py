@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tools.corpus import Corpus
-from tools.errors import UsageError
+from tools.errors import UsageError, at_least
 from tools.records import Hit
 from tools.retriever import Retriever, Search, best
 from tools.retrievers import Value, spell
@@ -67,10 +67,8 @@ class Fusion(Retriever):
 
 def check_options(kind: str, parts: int, options: Mapping[str, Any]) -> None:
     """UsageError, which names the `kind`, for a constant, a depth or weights with which `parts` cannot be fused."""
-    if options["constant"] < 0:
-        raise UsageError(f"{kind}: constant is {options['constant']}; it is at least 0 (60 is usual)")
-    if options["depth"] < 1:
-        raise UsageError(f"{kind}: depth is {options['depth']}; it is at least 1")
+    at_least(0, kind, constant=options["constant"])
+    at_least(1, kind, depth=options["depth"])
     weights = options["weights"]
     if weights and len(weights) != parts:
         raise UsageError(f"{kind}: weights has {len(weights)} numbers for {parts} retrievers; give one for each")
@@ -98,8 +96,7 @@ class Rerank(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a depth at which nothing would be reranked."""
-        if options["depth"] < 1:
-            raise UsageError(f"rerank: depth is {options['depth']}; it is at least 1")
+        at_least(1, "rerank", depth=options["depth"])
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         first, second = self.parts

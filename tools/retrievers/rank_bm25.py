@@ -86,5 +86,4 @@ class PoolBM25(Retriever):
         texts = [self._corpus[doc_id].text.lower().split() for doc_id in pool]
         if not any(texts):
             return []  # the package divides by the number of words
-        scores = np.asarray(BM25Okapi(texts).get_scores(search.text.lower().split()))
-        return Ranker(pool).top(scores, k)
+        return Ranker(pool).top(np.asarray(BM25Okapi(texts).get_scores(search.text.lower().split())), k)

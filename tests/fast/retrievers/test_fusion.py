@@ -106,8 +106,8 @@ class TestFusion:
             ({"weights": (0.0, 0.0)}, "larger than 0"),
             ({"weights": (1.0, float("nan"))}, "at least 0"),
             ({"weights": (1.0, float("inf"))}, "at least 0"),
-            ({"constant": -1}, "constant is -1"),
-            ({"depth": 0}, "depth is 0"),
+            ({"constant": -1}, "constant of at least 0, not -1"),
+            ({"depth": 0}, "depth of at least 1, not 0"),
         ],
     )
     def test_values_that_mean_nothing_are_refused(self, options, says):

@@ -351,8 +351,8 @@ class TestNames:
             ("lens", "made of one retriever, as in lens(bm25)"),
             ("lens(bm25,dense)", "made of one retriever"),
             ("lens(bm25,weights=[1])", "lens: weights has 1 numbers for 2"),
-            ("lens(bm25,chars=0)", "lens: chars is 0"),
-            ("lens(bm25,depth=0)", "lens: depth is 0"),
+            ("lens(bm25,chars=0)", "lens needs chars of at least 1, not 0"),
+            ("lens(bm25,depth=0)", "lens needs depth of at least 1, not 0"),
         ],
     )
     def test_what_cannot_be_is_refused_before_anything_is_built(self, wrong, said):

@@ -104,7 +104,7 @@ def test_what_ranks_only_pools_is_known_before_anything_is_built():
     ("spec", "error", "said"),
     [
         ("fusion(bm25,dense,weights=[1])", UsageError, "weights has 1 numbers for 2 retrievers"),
-        ("rerank(dense,bm25,depth=0)", UsageError, "depth is 0; it is at least 1"),
+        ("rerank(dense,bm25,depth=0)", UsageError, "rerank needs depth of at least 1, not 0"),
         ("rerank(dense,cross:/nowhere)", DataError, "there is no model folder /nowhere"),
         ("fusion(dense,splade:nobody/nothing)", DataError, "run `hf download nobody/nothing`"),
         ("rerank(bm25,late:./nowhere)", DataError, "there is no model folder"),

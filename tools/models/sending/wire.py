@@ -187,8 +187,7 @@ class Wire(Shared):
                     raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
                 headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
                 headers |= models.openai_account(self.url) | self._headers
-                ours = self._settings.client_certificate
-                self._server = Server(self.url, headers, largest=LARGEST, certificate=ours)
+                self._server = Server(self.url, headers, largest=LARGEST, certificate=self._settings.client_certificate)
             return self._server
 
     def clean(self, text: str, least: int = 0) -> str:
@@ -270,8 +269,7 @@ def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
         if streamed:
             answer = stream.join(answer)
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        start = _start(data, 80, clean)
-        raise Unreadable(f"{str(error).partition(':')[0]} in {start!r}", model) from None
+        raise Unreadable(f"{str(error).partition(':')[0]} in {_start(data, 80, clean)!r}", model) from None
     if reported := _reported(answer):
         raise _failure_inside(reported, answer.get("usage"), model, clean)
     return answer

@@ -8,10 +8,9 @@ counted instead: tools/retrievers/lens/signs.py.
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dspy
 import pydantic
@@ -95,15 +94,15 @@ class ModelAnnotator:
         self._predictor = dspy.Predict(AnnotateDocuments)
         self._queries = dict[str, str]()
         self._useful = False  # whether it has given an annotation
-        self._lock = threading.Lock()
 
     def key(self) -> Mapping[str, object]:
         """Return all that shapes an annotation: the model with its settings, and the prompt."""
         bounds = ("window", "max_tokens")  # which change hardly an annotation, and are found out
         settings = {name: value for name, value in self._model.settings.items() if name not in bounds}
-        form = {"batch": BATCH, "format": FORMAT}
-        digest = _digest(self._model.name, form, AnnotateDocuments.instructions, self._wording)
-        return {**settings, "attribute": self._attribute, "told": digest}
+        parts = self._model.name, {"batch": BATCH, "format": FORMAT}, AnnotateDocuments.instructions, self._wording
+        written = [json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass") for part in parts]
+        told = hashlib.blake2b(b"".join(b"%d\0%s" % (len(one), one) for one in written), digest_size=8)
+        return {**settings, "attribute": self._attribute, "told": told.hexdigest()}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
         """Return a line with the estimated cost of annotating so many texts, of which `sample` are some.
@@ -136,8 +135,7 @@ class ModelAnnotator:
     def annotate(self, texts: Sequence[str]) -> Annotated:
         """Annotate one batch, in a session of its own, which counts its usage; "" where no answer could be used."""
         documents = {str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)}
-        query = Query("annotations", "", candidates=frozenset(documents))
-        session = Toolbox(documents, NoRetriever()).open(query)
+        session = Toolbox(documents, NoRetriever()).open(Query("annotations", "", candidates=frozenset(documents)))
         notes, problem = dict[str, str](), None
         try:
             with self._model.active():
@@ -161,16 +159,14 @@ class ModelAnnotator:
 
     def query(self, text: str) -> str:
         """Annotate a query, once in a process; the open session pays. "" when no answer could be used."""
-        with self._lock:
-            if text in self._queries:
-                return self._queries[text]
+        if text in self._queries:
+            return self._queries[text]
         try:
             with self._model.active():
                 note = self._ask([prompting.Passage(id="1", text=prompting.defuse(text))]).get("1", "")
         except Exception as error:
             raise self._explain(error, kept="") from error
-        with self._lock:
-            return self._queries.setdefault(text, note)
+        return self._queries.setdefault(text, note)  # of several answers, the first
 
     def _fill(self, session: Session, doc_ids: list[str], chars: int, notes: dict[str, str]) -> None:
         """Annotate all, in as many calls as the model's window needs; those that answers leave out, one by one."""
@@ -243,11 +239,3 @@ class OfflineAnnotator:
 
 
 Annotator = ModelAnnotator | OfflineAnnotator
-
-
-def _digest(*parts: Any) -> str:
-    made = hashlib.blake2b(digest_size=8)
-    for part in parts:
-        content = json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass")
-        made.update(b"%d\0%s" % (len(content), content))
-    return made.hexdigest()

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from tools import disk
 from tools.console import Progress, check_interrupts, in_thread
 from tools.corpus import Corpus, digest_text, indexed_text
-from tools.errors import DataError, UsageError
+from tools.errors import DataError, UsageError, at_least
 from tools.models.terms import Terms
 from tools.records import Document, Hit, Usage, usage_from_json, usage_json
 from tools.retriever import Retriever, Search
@@ -106,10 +106,8 @@ class LensIndex(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range."""
-        if options["chars"] < 1:
-            raise UsageError(f"lens: chars is {options['chars']}; it is how many characters are read, at least 1")
-        if options["context"] < 0:
-            raise UsageError(f"lens: context is {options['context']}; it is tokens, or 0 where the table knows them")
+        at_least(1, "lens", chars=options["chars"])
+        at_least(0, "lens", context=options["context"])
         check_options("lens", 2, options)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
@@ -145,7 +143,7 @@ def _load_notes(corpus: Corpus, chars: int, folder: Path) -> Corpus:
 
 def _read_notes(path: Path) -> tuple[dict[str, str], Usage]:
     notes, usage = dict[str, str](), Usage()
-    for number, line in enumerate(disk.read_lines(path, repair=True), start=1):  # a torn line is a batch still pending
+    for number, line in enumerate(disk.lines(path, repair=True), start=1):  # a torn line is a batch still pending
         try:
             row = json.loads(line)
             notes |= row["annotations"]

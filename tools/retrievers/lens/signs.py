@@ -126,8 +126,7 @@ def seen(lens: str, text: str, statistics: Callable[[], TermStatistics]) -> str:
 
 
 def _recollection(text: str, statistics: TermStatistics) -> str:
-    count = Counter(words(text))
-    weight = {word: statistics.weight(word) * n**0.5 for word, n in count.items()}
+    weight = {word: statistics.weight(word) * n**0.5 for word, n in Counter(words(text)).items()}
     heaviest = sorted(weight, key=lambda word: (-weight[word], word))[:HEAVIEST]
     names = re.findall(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]+", text)  # capitals, but for the first word of a sentence
     return " ".join([*heaviest, *dict.fromkeys(names)])

@@ -4,7 +4,6 @@
 environment, and are in no name, index or message. Left out: batch jobs (half the price, a day's wait), parallel calls.
 """
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import numpy as np
 from tools import session
 from tools.console import brief
 from tools.corpus import Corpus
-from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError
+from tools.errors import BudgetReached, DataError, ProviderRefused, RunIncomplete, UsageError, at_least
 from tools.models.embeddings import Embeddings, NotAccepted, place
 from tools.models.prices import Price, price
 from tools.models.terms import Terms
@@ -28,11 +27,10 @@ from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 from tools.text import encodable
 
 # In one request OpenAI takes 2,048 texts, whose vectors may be more than the 32 MB of an answer, and 300,000 tokens, of
-# at least one byte each; Gemini 100 texts. A server that takes fewer refuses, mostly with a number, and gets fewer.
+# at least one byte each; Gemini 100 texts. A server that takes fewer refuses, and gets half as many the next time.
 _MOST_TEXTS = {"openai": 1024}
 _MOST_TEXTS_ELSEWHERE = 100
 _MOST_BYTES = 300_000
-_STATED = re.compile(r"(?:at most|max\w*|limit|larger than|less than|up to)\D{0,40}(\d+)", re.IGNORECASE)
 
 _FORMAT = 1  # raised when what is sent for a document changes; no digest of this file, because vectors are paid for
 _KEPT_QUERIES = 4096  # vectors of queries in memory; 12 kB each at 3,072 numbers
@@ -56,9 +54,7 @@ class ApiEmbedder(Embedder):
 
         UsageError when `model` names no provider and no server.
         """
-        if dimensions < 0:
-            means = "how many numbers a vector has, or 0 for the model's own"
-            raise UsageError(f"dimensions is {dimensions}; it is {means}")
+        at_least(0, "api", dimensions=dimensions)
         self.name = name_model("api", model, dimensions=dimensions, like=like)
         self._row = _row(model, like)
         terms = terms or Terms()
@@ -147,10 +143,6 @@ class ApiEmbedder(Embedder):
         except NotAccepted as refusal:
             if len(texts) == 1:
                 return [self._shortened(texts[0], refusal, kept)]
-            stated = _STATED.search(str(refusal)) if refusal.about == "unknown" else None
-        if stated and 0 < int(stated[1]) < len(texts):
-            self.batch = int(stated[1])
-            return self._embed(texts, kept=kept)
         middle = len(texts) // 2
         embedded = self._embed_batch(texts[:middle], kept) + self._embed(texts[middle:], kept=kept)
         if not any(one.left_out for one in embedded):  # it was not a text, so they were too many

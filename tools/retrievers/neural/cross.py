@@ -95,8 +95,7 @@ class CrossEncoder(Retriever):
         return scores
 
     def _score(self, query: str, doc_id: str) -> float:
-        document = self._row.document_text(indexed_text(self._corpus[doc_id]))
-        score = self._reader.score(query, document)
+        score = self._reader.score(query, self._row.document_text(indexed_text(self._corpus[doc_id])))
         if not isfinite(score):
             raise DataError(f"{self.name} scores document {doc_id!r} with {score}; its weights may be damaged")
         return score

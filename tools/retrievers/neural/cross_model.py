@@ -77,7 +77,11 @@ class PairReader:
         self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._tokenizer.no_padding()  # some folders keep one
         self._tokenizer.no_truncation()
-        self._answers = [self._id_of(word) for word in (row.relevant, row.irrelevant) if word]
+        words = [word for word in (row.relevant, row.irrelevant) if word]
+        self._answers = [self._tokenizer.token_to_id(word) for word in words]
+        if None in self._answers:
+            lacking = words[self._answers.index(None)]
+            raise DataError(f"the tokenizer of {row.name} has no token {lacking!r}; is it a model of another family?")
         own = min(loading.positions(model.config), int(tokenizer.model_max_length))
         self._most = min(max_tokens or row.max_document_tokens or own, own)
         fixed = len(self._tokens("", "").ids)
@@ -126,12 +130,6 @@ class PairReader:
         second = first[1] + len(between), first[1] + len(between) + len(document)
         parts = [0 if _within(span, first) else 1 if _within(span, second) else None for span in read.offsets]
         return _Tokens(read.ids, read.type_ids, parts)
-
-    def _id_of(self, token: str) -> int:
-        if (token_id := self._tokenizer.token_to_id(token)) is None:
-            name = self._row.name
-            raise DataError(f"the tokenizer of {name} has no token {token!r}; is it a model of another family?")
-        return int(token_id)
 
 
 class _Tokens(NamedTuple):

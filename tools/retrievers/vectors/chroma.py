@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from tools import disk
 from tools.console import Progress
 from tools.corpus import Corpus
-from tools.errors import DataError, RunIncomplete, UsageError
+from tools.errors import DataError, RunIncomplete, UsageError, at_least
 from tools.models.spec import is_server
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
@@ -44,6 +44,7 @@ from tools.retrievers.vectors.exact_search import exact
 T = TypeVar("T")
 Rows = NDArray[np.int64]  # positions in the corpus
 Scores = NDArray[np.float64]
+Near = Callable[[Vectors, int, int], list[Rows]]  # the nearest documents of queries, as _nearest has them
 
 _FORMAT = 1  # raised when the content of an index changes its meaning
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a server that did not answer is asked again
@@ -86,9 +87,7 @@ class Chroma(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range."""
-        for name in ("ef_search", "ef_construction", "neighbors"):
-            if options[name] < 2:
-                raise UsageError(f"chroma: {name} is {options[name]}; it is a whole number of at least 2")
+        at_least(2, "chroma", **{name: options[name] for name in ("ef_search", "ef_construction", "neighbors")})
         url = options["url"]
         if url and not (is_server(url) and urlsplit(url).path in ("", "/")):
             form = "as in url=http://host:8000, without password, path or query"
@@ -164,7 +163,8 @@ class FolderIndex:
         self._vectors = vectors
         self.dimension = vectors.shape[1]
         key = {**key, "chromadb": version("chromadb")}
-        self._collection = open_index(home, key, build=partial(_build, settings, vectors), load=self._open)
+        collection = open_index(home, key, build=partial(_build, settings, vectors), load=self._open)
+        self.near: Near = partial(_nearest, collection)
 
     def _open(self, folder: Path) -> Any:
         stack = ExitStack()
@@ -181,10 +181,6 @@ class FolderIndex:
         if len(self._vectors):
             _nearest(collection, self._vectors[:1], 1, 1)  # reads the graph, whose files may go away now
         return collection
-
-    def near(self, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
-        """Return each query's nearest documents, as _nearest does."""
-        return _nearest(self._collection, queries, n, ef_search)
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """Return the exact inner products of documents with one query, shape (rows,)."""
@@ -221,8 +217,7 @@ def _connected(url: str) -> Any:
     try:
         httpx.get(f"{url.rstrip('/')}/api/v2/heartbeat", timeout=TIMEOUT).raise_for_status()
         client = chromadb.HttpClient(parts.hostname or "", port, ssl=secure, settings=settings)
-        session = client._server._session  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting for it
-        session.timeout = TIMEOUT
+        client._server._session.timeout = TIMEOUT  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting
         return client
     except Exception as error:  # Chroma raises what it likes, ValueError for a server that is away
         raise DataError(f"no Chroma server answers at {url} ({_line(error)}); start it with `chroma run`") from error
@@ -238,8 +233,7 @@ class ServerIndex:
         self, url: str, name: str, settings: dict[str, Any], documents: int, vectors: Callable[[], Vectors]
     ) -> None:
         self._url = url
-        client = _connected(url)
-        self._collection = self._ask(client.get_or_create_collection, name, **settings)
+        self._collection = self._ask(_connected(url).get_or_create_collection, name, **settings)
         if "dimension" not in (self._collection.metadata or {}):
             made = vectors()
             try:
@@ -247,6 +241,7 @@ class ServerIndex:
             except RunIncomplete as outage:
                 raise RunIncomplete(f"{outage}; what it has is kept, and the same command goes on") from outage
         self.dimension = int(self._collection.metadata["dimension"])
+        self.near: Near = partial(self._ask, _nearest, self._collection)
 
     def _fill(self, vectors: Vectors, documents: int) -> None:
         progress = Progress(f"chroma at {self._url}", documents)
@@ -259,10 +254,6 @@ class ServerIndex:
         if (count := self._ask(self._collection.count)) != documents:
             raise DataError(f"the index on {self._url} has {count} vectors for {documents} documents; delete it there")
         self._ask(self._collection.modify, metadata={"dimension": vectors.shape[1]})  # it is whole
-
-    def near(self, queries: Vectors, n: int, ef_search: int) -> list[Rows]:
-        """Return each query's nearest documents, as _nearest does."""
-        return self._ask(_nearest, self._collection, queries, n, ef_search)
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """Return the exact inner products of documents with one query, shape (rows,)."""

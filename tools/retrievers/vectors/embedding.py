@@ -30,7 +30,6 @@ FORMAT = 1  # raised when the files of the index, or the text that is embedded o
 _BLOCK_TEXTS = 2048
 _BLOCK_CHARACTERS = 1 << 23
 _PAID_CHARACTERS = 1 << 18  # where losing them costs money: a block is a request, or two
-_OLD_PAID_TEXTS = 128  # in a block of drafts that record blocks, not texts
 
 
 class Embedder(Protocol):
@@ -134,7 +133,7 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     paid = embedder if isinstance(embedder, Paid) else None
     order = order_of(corpus, paid.batch, _PAID_CHARACTERS) if paid else order_of(corpus, _BLOCK_TEXTS)
     shape = (len(corpus), embedder.dimension)
-    done, usage = _done_before(folder, shape, corpus)
+    done, usage = _done_before(folder, shape)
     if paid:
         paid.resume(usage)
     file = folder / "vectors.npy"
@@ -178,15 +177,13 @@ def require_finite(numbers: NDArray[Any], name: str, whose: str, kept: str = "")
         raise DataError(f"{name} gave NaN or infinity for {whose}{kept and f'; {kept} are kept'}")
 
 
-def _done_before(folder: Path, shape: tuple[int, int], corpus: Corpus) -> tuple[int, Usage]:
+def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, Usage]:
     """Return (texts done by an earlier build in `folder`, their usage); 0 when its files do not fit."""
     try:
         record = json.loads((folder / "embedded.json").read_text(encoding="utf-8"))
         vectors = np.load(folder / "vectors.npy", mmap_mode="r")
         if tuple(record["shape"]) == vectors.shape == shape and vectors.dtype == np.float32:
-            blocks = record.get("blocks")
-            done = record["texts"] if blocks is None else order_of(corpus, _OLD_PAID_TEXTS).blocks[blocks]
-            return int(done), usage_from_json(record["usage"])
+            return int(record["texts"]), usage_from_json(record["usage"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # nothing was left, or it is torn
     return 0, Usage()
