@@ -3,6 +3,7 @@
 `load("my_data")` is a folder with data of a user's own, and `of` makes a task in Python: environments/own.py.
 """
 
+import fnmatch
 import importlib
 import json
 import os
@@ -60,6 +61,16 @@ def of(documents: Any, queries: Mapping[str, str], qrels: Any, *, name: str, **s
     """Return a task made in Python: `environments.own.of`, for files that are run as `--task FILE.py:NAME`."""
     made: Environment = _own().of(documents, queries, qrels, name=name, **settings)
     return made
+
+
+def expand(names: str) -> list[str]:
+    """Return the tasks that "congress,crumb/*" names, each once; one without * as it stands. UnknownName for none."""
+    found: list[str] = []
+    for name in names.split(","):
+        found += fnmatch.filter(tasks(), name.strip()) if "*" in name else [name.strip()]
+    if not found:
+        raise UnknownName("task", names, tasks())
+    return list(dict.fromkeys(found))
 
 
 def resolve(name: str) -> str:

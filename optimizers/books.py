@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -119,11 +119,6 @@ class Books:
     def _take_evaluation(self, line: bytes) -> None:
         evaluation = forms.make(Evaluation, forms.read(dict[str, Any], line))
         self._evaluations[evaluation.key] = evaluation
-
-
-def mean_value(evaluations: Sequence[Evaluation]) -> float:
-    """Return the mean of what is maximised."""
-    return sum(evaluation.value for evaluation in evaluations) / len(evaluations)
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:

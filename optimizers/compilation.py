@@ -11,7 +11,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from itertools import chain
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,20 @@ from evals.running.evaluation import run
 from evals.running.request import Request
 from optimizers import result
 from optimizers.books import Candidate
-from optimizers.request import CompileRequest
+from optimizers.request import SAME, CompileRequest
 from optimizers.running import Inputs, compile_with, plan
 from optimizers.study import Study
-from optimizers.training.leaks import collect_passages, find_leaks
+from optimizers.training.leaks import Passage, Split, collect_passages, find_leaks
 from optimizers.training.objective import Objective, objective
-from optimizers.training.splits import divide
+from optimizers.training.splits import divide, join
 from programs.compiled import Compiled, prompts_of, write
 from tools import options, retrievers
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import spec as models
-from tools.records import Usage, usage_from_json, usage_json
+from tools.records import Query, Usage, usage_from_json, usage_json
 
 Found = dict[str, Any]  # as learnt.json has it, and how often the test split was used
+HINTS = {"lens", "document"}  # parameters that a task sets by itself (Environment.hints)
 BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
 
 
@@ -48,19 +49,22 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
     models.read_keys()
     unfitted = plan(request)
     how: dict[str, Any] = {name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")}
-    training = divide(request.task, request.data, seed=request.split_seed, share=request.train_share, **how)
+    how |= {"seed": request.split_seed, "share": request.train_share}
+    training = join([divide(task, request.data, **how) for task in request.tasks])
     aim = objective(training.environment, request.metric, request.price)
+    aims = [objective(one, aim.metric, request.price) for one in training.environments]
     inputs = Inputs(unfitted.fit_to(training), training, tell)
     config = _configuration(inputs, aim)
     # RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>
-    named = {**config, "program": f"{request.program_label}-{request.optimizer}"}
+    named = {**config, "program": f"{request.program_label}-{request.optimizer}", "task": training.task[:100]}
     path = run_folder.place(request.runs / "compiled", named)
     path = path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
     if not (path / "evaluations.jsonl").exists():
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec, request.headers)
     with run_folder.claim(path, config):
-        study = Study(path, training, aim, workers=request.workers, query_seconds=inputs.terms.query_seconds, say=tell)
+        how = {"workers": request.workers, "query_seconds": inputs.terms.query_seconds, "say": tell}
+        study = Study(path, training, *aims, **how)
         inputs.open(study)
         for part, queries in study.parts.items():
             if not queries:
@@ -68,7 +72,8 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
                 raise UsageError(f"{aim.metric} is the same for all rankings of the {part} queries; {remedy}")
         _announce(inputs, study)
         found, problem = _conclude(inputs, study, compile_with(inputs, study))
-        found["looks"] = count_looks(config)  # not in the file, which is the same however often the command is given
+        # Not in the file, which is the same however often the command is given.
+        found["looks"] = sum(count_looks({**config, "task": one.task}) for one in training.environments)
         return found, problem
 
 
@@ -77,8 +82,10 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:  # with
     of_run = configuration.configuration(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
     own = configuration.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
+    several = [[one.task, one.fingerprint] for one in inputs.training.environments]
     return {
         **of_run,
+        **({"task": inputs.training.task, "tasks": several} if len(several) > 1 else {}),
         "split_digest": inputs.training.digest,
         "optimizer": {"name": request.optimizer, "seed": request.seed, **plan.options},
         # Here judgements decide what is found; of a run they only decide how it is scored.
@@ -125,7 +132,9 @@ def _conclude(inputs: Inputs, study: Study, problem: SextantError | None) -> tup
     if problem is None and inputs.request.held_out and found["kept"] != "before":
         try:
             start = inputs.request.start if found["kept"] == "compiled" else None
-            found["held_out"] = _compare_on_test(inputs, study, file, start)
+            compared = _compare_on_test(inputs, study, file, start)
+            of_one = inputs.request.held_out == SAME and len(compared) == 1
+            found["held_out"] = compared[0] if of_one else {"tasks": result.list_held_out(compared, study)}
             _keep(study, found)
         except SextantError as error:
             problem = error.saying(f"on the test split: {error}")
@@ -184,12 +193,13 @@ def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
     request, training, texts = inputs.request, inputs.training, result.list_texts(compiled)
     if not texts:
         return []
-    test = load(request.task, request.data, "test", qrels=request.qrels, columns=request.columns)
-    passages = chain(
-        collect_passages("train", training.train, training.environment),
-        collect_passages("validation", training.validation, training.environment),
-        collect_passages("test", test.queries, test),
-    )
+    passages: list[Passage] = []
+    for environment in training.environments:
+        test = load(environment.task, request.data, "test", qrels=request.qrels, columns=request.columns)
+        own: dict[Split, tuple[Query, ...]] = {"train": training.train, "validation": training.validation}
+        for split, queries in own.items():
+            passages += collect_passages(split, [one for one in queries if one in environment.queries], environment)
+        passages += collect_passages("test", test.queries, test)
     return [asdict(leak) for leak in find_leaks(texts, passages)]
 
 
@@ -220,15 +230,18 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
     return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
 
 
-def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | None) -> dict[str, Any]:
+def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | None) -> list[dict[str, Any]]:
     request, plan, spent = inputs.request, inputs.plan, inputs.spent(study)
-    before = {"parameters": plan.parameters(plan.start), "retriever": str(plan.resolved.retriever)}
+    fixed = plan.resolved.fixed  # what a task chooses by itself, unless it was given, is left to each task
+    values = {name: one for name, one in plan.parameters(plan.start).items() if name in fixed or name not in HINTS}
+    before = {"parameters": values, "retriever": str(plan.resolved.retriever)}
     started = {"from the start": before | {"compiled": start}} if start else {}
     systems: dict[str, dict[str, Any]] = {"as it was": before, **started, "compiled": {"compiled": file}}
-    folders = []
-    for name, fields in systems.items():
-        inputs.tell(f"test split, {name}")
-        ran = run(_on_test(request, **fields, **_budgets_left(request, spent, inputs.terms.budget.ends)))
+    folders: dict[str, list[Path]] = {}
+    for task, (name, fields) in product(request.held_out_tasks, systems.items()):
+        inputs.tell(f"{task}, test split, {name}")
+        budgets = _budgets_left(request, spent, inputs.terms.budget.ends)
+        ran = run(_on_test(request, task=task, metrics=(study.objective.metric,), **fields, **budgets))
         if isinstance(ran.problem, BudgetReached):  # it names what was left, a number that nobody gave
             used = "budget" if ran.problem.larger else "budget or the time"
             raise ran.problem.saying(f"the {used} is used up in the run {name}")
@@ -236,8 +249,8 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | Non
             raise ran.problem
         ledger = ran.json().get("ledger")  # requests sent, answered or not, and nothing for what was there already
         spent += replace(usage_from_json(ledger), calls=ledger["sent"]) if ledger else ran.usage
-        folders.append(ran.folder)
-    return compare(folders, [study.objective.metric])
+        folders.setdefault(task, []).append(ran.folder)
+    return [compare(ran, [study.objective.metric]) for ran in folders.values()]
 
 
 def _budgets_left(request: CompileRequest, spent: Usage, ends: float) -> dict[str, Any]:

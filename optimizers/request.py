@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+from environments import expand
 from evals.running.request import Common, Request
 from tools.options import Option, pair
 
@@ -13,6 +14,7 @@ OPTIMIZERS = (  # the names in optimizers/teleprompters.py, which takes seconds 
     *("labeled", "bootstrap", "bootstrap_rs", "knn", "mipro", "copro", "simba", "gepa", "infer_rules"),
     *("better_together", "ensemble", "tune"),
 )
+SAME = "same"  # --held-out without a value: the test queries of the tasks that are compiled on
 _LIST = "python -m optimizers.compile --optimizer list"
 
 
@@ -43,8 +45,27 @@ class CompileRequest(Common):
     ranges: Annotated[
         Mapping[str, str], Option("for tune: 1..6 or a|b|c", "NAME=VALUES", pair, flag="--range", once=True)
     ] = field(default_factory=dict)
-    held_out: Annotated[bool, Option("then run the program on test, as it was and compiled, and compare")] = False
+    held_out: Annotated[
+        str,
+        Option(
+            "then run the program on test, as it was and compiled, and compare; TASKS: on others, does it carry over",
+            "TASKS",
+            alone=SAME,
+        ),
+    ] = ""
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that are compiled on."""
+        return expand(self.task)
+
+    @property
+    def held_out_tasks(self) -> list[str]:
+        """The tasks whose test queries are asked at the end."""
+        return self.tasks if self.held_out == SAME else expand(self.held_out) if self.held_out else []
 
     def run(self, **others: Any) -> Request:
-        """Return the request of a run with the same program, task, model and limits; `others` are fields of its own."""
-        return Request(**{one.name: getattr(self, one.name) for one in fields(Common)} | others)
+        """Return the request of a run with the same program, task (the first), model and limits, but for `others`."""
+        return Request(
+            **{one.name: getattr(self, one.name) for one in fields(Common)} | {"task": self.tasks[0]} | others
+        )

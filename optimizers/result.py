@@ -10,13 +10,13 @@ import difflib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from evals.measuring.scoring import summarise_column
-from evals.measuring.stats import paired
-from evals.showing.compare_tables import lay_out_comparison
-from evals.showing.tables import Grid, printed
-from optimizers.books import Candidate, mean_value
+from evals.measuring.stats import bootstrap_mean, holm, paired
+from evals.showing.compare_tables import HEADS, lay_out_comparison, metric_rows
+from evals.showing.tables import Grid, Part, printed
+from optimizers.books import Candidate
 from optimizers.study import Study
 from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.training.demonstrations import texts_in
@@ -37,7 +37,7 @@ def choose(study: Study) -> Candidate | None:
         digest, found = candidate.digest, study.of(candidate.digest, "validation")
         tokens = sum(evaluation.tokens for evaluation in found)
         before, start, returned = (digest == one for one in (study.before, study.start, study.returned))
-        return round(mean_value(found), 12), before, start, returned, -tokens, digest
+        return round(study.mean(digest, "validation"), 12), before, start, returned, -tokens, digest
 
     whole = [one for one in list(study.candidates.values()) if study.is_whole(one.digest, "validation")]
     return max(whole, key=rank, default=None)
@@ -45,8 +45,7 @@ def choose(study: Study) -> Candidate | None:
 
 def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
     """Return the paired difference of a candidate to the program before, on the validation queries."""
-    pair = (study.of(digest, "validation") for digest in (study.before, candidate.digest))
-    found = paired(*([evaluation.value for evaluation in one] for one in pair))._asdict()
+    found = paired(*(study.values(digest, "validation") for digest in (study.before, candidate.digest)))._asdict()
     # The program before is compared with, not chosen. Others count that were given up after a part of the queries.
     chosen_from = sum(bool(study.of(digest, "validation")) for digest in study.candidates) - 1
     corrected = min(1.0, found["p"] * max(1, chosen_from))
@@ -56,9 +55,35 @@ def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
 
 def measure(study: Study, digest: str, part: str) -> dict[str, Any]:
     """Return the mean of a candidate's values on a part, with its interval, and how many queries it is over."""
-    found = study.of(digest, part)
-    summary = summarise_column({one.query_id: one.value for one in found}, {}, resampled=False)
-    return summary | {"queries": len(found)}
+    values = study.values(digest, part)
+    summary = bootstrap_mean(values)._asdict() if values else dict.fromkeys(("mean", "low", "high"))
+    return {**summary, "queries": len(values)}
+
+
+def list_tasks(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
+    """Return a row a task, where there are several, with the gain on its validation queries."""
+    rows = []
+    for task in dict.fromkeys(study.tasks.values()):
+        found = (study.of(digest, "validation") for digest in (study.before, candidate.digest))
+        old, new = ([one.value for one in part if study.tasks[one.query_id] == task] for part in found)
+        rows.append({"task": task, "baseline_mean": fmean(old), "mean": fmean(new), **paired(old, new)._asdict()})
+    return _adjust(rows) if len(rows) > 1 else []
+
+
+def list_held_out(compared: Sequence[Mapping[str, Any]], study: Study) -> list[dict[str, Any]]:
+    """Return a row a task with the gain on its test queries."""
+    rows = [one["comparisons"][-1] | {"task": one["task"]} for one in compared]
+    return _adjust([row | {"compiled_on": row["task"] in study.tasks.values()} for row in rows])
+
+
+def _adjust(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # p, for all these tasks
+    return [{**row, "p_holm": p} for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True)]
+
+
+def _tasks(title: str, rows: Sequence[Mapping[str, Any]]) -> list[Part]:
+    names = [row["task"] + ("" if row.get("compiled_on", True) else ", not compiled on") for row in rows]
+    named = [{**row, "metric": name} for row, name in zip(rows, names, strict=True)]
+    return [Grid(title, ["task", *HEADS], metric_rows(named))] if rows else []
 
 
 def list_candidates(study: Study) -> list[dict[str, Any]]:
@@ -127,6 +152,7 @@ def summarise(
         "before": measure(study, study.before, "validation"),
         "after": measure(study, candidate.digest, "validation"),
         "gain": measure_gain(study, candidate),
+        **({"tasks": rows} if (rows := list_tasks(study, candidate)) else {}),
         # Stable, so the one that is kept is the first also of those that are as good.
         "candidates": sorted(list_candidates(study), key=lambda row: bool(row["candidate"] != candidate.digest)),
         "changes": {name: text for name, diff in diffs.items() if (text := "\n".join(diff))},
@@ -162,8 +188,10 @@ def show(found: Mapping[str, Any], *, as_json: bool = False) -> None:
         return
     parts = (_notes, _gain, _changes, _queries_moved, _leaks_found, _footings)
     lines = [line for part in parts for line in part(found)]
-    held_out = lay_out_comparison(found["held_out"]) if found.get("held_out") else []
-    put_out(printed([*_headings(found), _candidates(found), *lines, *held_out]), kept="in learnt.json")
+    tables = _tasks("validation by task", found.get("tasks", ()))
+    held_out = found.get("held_out", {"tasks": ()})
+    test = _tasks("test by task", held_out["tasks"]) if "tasks" in held_out else lay_out_comparison(held_out)
+    put_out(printed([*_headings(found), _candidates(found), *tables, *lines, *test]), kept="in learnt.json")
 
 
 def show_table(*, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ from typing import Any
 
 import dspy
 
+import environments
 from evals.running.configuration import Engines, Resolved, fit, resolve, trial
 from evals.running.evaluation import connect, make_terms
 from evals.running.request import find_program, query_limits
@@ -22,7 +23,7 @@ from optimizers import tune
 from optimizers.request import CompileRequest
 from optimizers.study import Job, Study
 from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
-from optimizers.training.demonstrations import label_examples
+from optimizers.training.demonstrations import label
 from optimizers.training.splits import Training
 from programs.compiled import Compiled, read
 from tools import disk, retrievers
@@ -33,8 +34,8 @@ from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
 from tools.models.offline import Rules
 from tools.models.spec import hide_keys, parse, price_is_known
-from tools.records import Usage
-from tools.session import Toolbox
+from tools.records import Query, Usage
+from tools.session import Session, Shared, Toolbox
 from tools.text import TermStatistics
 
 
@@ -66,7 +67,9 @@ class Plan:
 
     def fit_to(self, training: Training) -> "Plan":
         """Return a copy with the task's own choices. UsageError, before an index is built, for what does not fit."""
-        request, resolved = self.request, fit(self.resolved, training.environment)
+        request, resolved, several = self.request, self.resolved, len(training.environments) > 1
+        for environment in training.environments:  # several get the same prompts, so none sets anything by itself
+            resolved = fit(self.resolved, replace(environment, hints={}) if several else environment)
         fitted = replace(self, resolved=resolved)
         if self.ranges:
             for chosen in tune.combinations(self.ranges, self.options["trials"], request.seed):
@@ -99,6 +102,8 @@ def plan(request: CompileRequest) -> Plan:
     if not 0 <= request.seed < 2**32:
         raise UsageError(f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
     _check_models(request, row)
+    for task in (*request.tasks, *request.held_out_tasks):
+        environments.locate(task, request.data)
     template = first = request.retriever or "bm25"
     ranges: tune.Ranges = {}
     if request.optimizer == "tune":
@@ -130,18 +135,28 @@ def _check_models(request: CompileRequest, row: Teleprompter) -> None:
                 raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
 
 
+class Toolboxes(Shared):
+    """Opens a session for each query in the corpus of its own task."""
+
+    def __init__(self, by_query: Mapping[str, Toolbox]) -> None:
+        self._by_query, self.checkpoints = by_query, None
+
+    def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> Session:
+        """Start the private side of `query`, as Toolbox.open."""
+        return self._by_query[query.query_id].open(query, snapshot)
+
+
 class Inputs:
-    """The models, retrievers and programs of a compilation. The corpus is there once."""
+    """The models, retrievers and programs of a compilation. Each corpus is there once."""
 
     def __init__(self, plan: Plan, training: Training, tell: Callable[[str], None] = lambda line: None) -> None:
         request, resolved = plan.request, plan.resolved
         self.request, self.plan, self.training, self.tell = request, plan, training, tell
-        self._environment = training.environment
         self.terms = make_terms(request, repeats=True)  # of student, teacher, who writes prompts, and retrievers
-        self._engines = Engines(self._environment, self.terms)
-        self.retriever = self._engines.build(resolved.retriever)
-        self._others = {name: self._engines.build(spec) for name, spec in resolved.others.items()}
-        self._toolbox = Toolbox(self._environment.documents, self.retriever, others=self._others)
+        rooms = [(one, Engines(one, self.terms)) for one in training.environments]
+        self._rooms = {query.query_id: room for room in rooms for query in room[0].queries}
+        self.retriever = rooms[0][1].build(resolved.retriever)
+        self._toolbox = self._open_rooms(resolved.retriever)
         self.student = self._connect(request.lm)
         self.teacher = self._connect(request.teacher) if request.teacher else None
         self.prompter = None
@@ -154,9 +169,21 @@ class Inputs:
         self._offline = all(model.name == "offline" for model in models)  # no ledger has their calls
 
     def _connect(self, spec: str, rules: Rules | None = None) -> lm.Model:
-        made = connect(self.request, self.terms, self._environment, self.retriever, spec=spec, rules=rules)
+        made = connect(self.request, self.terms, self.training.environment, self.retriever, spec=spec, rules=rules)
         made.lm.meet()
         return made
+
+    def _open_rooms(self, retriever: retrievers.Spec) -> Toolboxes:
+        boxes: dict[str, Toolbox] = {}
+        for query_id, (environment, engines) in self._rooms.items():
+            others = {name: engines.build(spec) for name, spec in self.plan.resolved.others.items()}
+            boxes[query_id] = Toolbox(environment.documents, engines.build(retriever), others=others)
+        return Toolboxes(boxes)
+
+    def label(self, queries: Sequence[Query]) -> list[dspy.Example]:
+        """Return examples of training queries with labels (demonstrations.py)."""
+        spec, rooms = self.plan.resolved.retriever, [self._rooms[query.query_id] for query in queries]
+        return [label(one, room[0], room[1].build(spec)) for one, room in zip(queries, rooms, strict=True)]
 
     def open(self, study: Study) -> None:
         """Take up what earlier sittings of this compilation paid for."""
@@ -178,11 +205,10 @@ class Inputs:
         chosen, toolbox = chosen or {}, self._toolbox
         values = self.plan.parameters(chosen)
         if chosen and self.plan.ranges:
-            retriever = self._engines.build(retrievers.check(self.plan.retriever(chosen)))
-            toolbox = Toolbox(self._environment.documents, retriever, others=self._others)
+            toolbox = self._open_rooms(retrievers.check(self.plan.retriever(chosen)))
         # One line of work at a time inside a query: which predictor was asked first is then the same every time.
         one_line = {"parallel": 1} if "parallel" in values else {}
-        depth = self.request.k or self._environment.depth
+        depth = self.request.k or max(one.depth for one in self.training.environments)
         return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
 
     def program_to_start(self) -> Any:
@@ -226,7 +252,7 @@ def _work(inputs: Inputs, study: Study) -> None:  # what it books is on disk whe
             lm=inputs.student.lm,
             prompt_lm=inputs.prompter and inputs.prompter.lm,
             teacher_lm=inputs.teacher and inputs.teacher.lm,
-            labelled=lambda: label_examples(study.parts["train"], study.training.environment, inputs.retriever),
+            labelled=lambda: inputs.label(study.parts["train"]),
             options=plan.options,
             workers=inputs.request.workers,
             seed=inputs.request.seed,

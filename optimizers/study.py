@@ -13,6 +13,7 @@ import contextvars
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from dspy.utils.parallelizer import ParallelExecutor
 from evals.folder import Outcome
 from evals.measuring.metrics import ranking_of
 from evals.running.runner import OUTAGE, answer
-from optimizers.books import Books, Candidate, Evaluation, mean_value
+from optimizers.books import Books, Candidate, Evaluation
 from optimizers.training.demonstrations import example, trim
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
@@ -59,16 +60,19 @@ class Study(Books):
         self,
         folder: Path,
         training: Training,
-        objective: Objective,
-        *,
+        *objectives: Objective,  # one a task, all of one metric
         workers: int = 1,  # evaluations at a time
         query_seconds: float = math.inf,  # that each of them may take
         say: Callable[[str], None] = lambda line: None,  # is told of progress
     ) -> None:
         parts = {"train": training.train, "validation": training.validation}
-        super().__init__(folder, {part: tuple(objective.usable(queries)) for part, queries in parts.items()})
-        self.training, self.objective = training, objective
-        self._cutoff = int(objective.metric.partition("@")[2] or 10)  # the place up to which a document is well ranked
+        self._objectives = own = {query.query_id: one for one in objectives for query in one.environment.queries}
+        usable = {query.query_id for one in objectives for query in one.usable(one.environment.queries)}
+        super().__init__(folder, {part: tuple(q for q in parts[part] if q.query_id in usable) for part in parts})
+        self.tasks = {query_id: one.environment.task for query_id, one in own.items()}
+        self.training, self.objective = training, objectives[0]
+        # The place up to which a document is well ranked.
+        self._cutoff = int(self.objective.metric.partition("@")[2] or 10)
         self._queries = {query.query_id: query for part in self.parts.values() for query in part}
         self._workers, self._query_seconds = workers, query_seconds
         self._stopped = threading.Event()
@@ -107,7 +111,7 @@ class Study(Books):
             query,
             trace_from_json(query.query_id, outcome["trace"]),
             ranking_of(outcome),
-            self.training.environment,
+            self._objectives[query.query_id].environment,
             cutoff=self._cutoff,
             error=outcome["error"] or "",
             outputs=rollout.outputs.get(predictor, ()),
@@ -123,6 +127,17 @@ class Study(Books):
             yield
         finally:
             ParallelExecutor.execute = theirs
+
+    def values(self, digest: str, part: str) -> list[float]:
+        """Return the values of a candidate on a part, weighed so that their mean is the mean over tasks."""
+        found = self.of(digest, part)
+        tasks = Counter(self.tasks[one.query_id] for one in found)
+        return [one.value * (len(found) / (len(tasks) * tasks[self.tasks[one.query_id]])) for one in found]
+
+    def mean(self, digest: str, part: str) -> float:
+        """Return the mean over tasks of what is maximised, for a candidate with evaluations on a part."""
+        values = self.values(digest, part)
+        return sum(values) / len(values)
 
     # -- evaluating
 
@@ -176,14 +191,14 @@ class Study(Books):
 
     def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
         """Return the outcome and DSPy's trace; asked again where the provider failed, or the time was too short."""
-        problem = Exception()
+        problem, documents = Exception(), self._objectives[query.query_id].environment.documents
         for _ in range(OUTAGE):  # what was answered until then is in the ledger
             trace: list[Any] = []
 
             def search(trace: list[Any] = trace) -> Outcome | Exception:
                 DEADLINE.set(time.monotonic() + self._query_seconds)  # in this context, which is of the query
                 with dspy.context(trace=trace if traced else None):
-                    return answer(partial(type(program).forward, program), query, self.training.environment.documents)
+                    return answer(partial(type(program).forward, program), query, documents)
 
             result = contextvars.copy_context().run(search)
             if isinstance(result, dict):
@@ -198,7 +213,8 @@ class Study(Books):
 
     def _book(self, candidate: Candidate, query: Query, sample: str, outcome: Outcome) -> Evaluation:
         spent = usage_from_json(outcome["usage"])
-        scored = self.objective.of(query, ranking_of(outcome), spent, failed=outcome["error"] is not None)
+        objective = self._objectives[query.query_id]
+        scored = objective.of(query, ranking_of(outcome), spent, failed=outcome["error"] is not None)
         evaluation = Evaluation(
             candidate=candidate.digest,
             query_id=query.query_id,
@@ -225,7 +241,7 @@ class Study(Books):
             self._say(f"{len(self._evaluations)} evaluations, {self.calls} calls for them")
         for part, queries in self.parts.items():
             if not sample and query in queries and self.is_whole(digest, part):
-                mean = mean_value(self.of(digest, part))
+                mean = self.mean(digest, part)
                 self._say(f"candidate {digest}  {part} {mean:.4f} over {console.queries(len(queries))}")
 
     def _sample(self, program: Any) -> str:  # its other model, or numbered sample; "" for the student as in a run

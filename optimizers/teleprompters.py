@@ -17,7 +17,6 @@ from dspy.teleprompt.gepa import InstructionProposer
 
 from evals.running.request import read_value
 from optimizers import tune as tuning
-from optimizers.books import mean_value
 from optimizers.request import EFFORT
 from optimizers.study import Found, Job
 from optimizers.training.objective import TIE
@@ -78,7 +77,7 @@ def _both(job: Job) -> dict[str, Any]:
 def _threshold(job: Job) -> float:  # from which a trajectory is worth showing; DSPy's own default takes any but 0
     if job.options["threshold"]:
         return float(job.options["threshold"])
-    start = mean_value(job.study.of(job.study.start, "validation"))
+    start = job.study.mean(job.study.start, "validation")
     return max(start, 2 * TIE)  # more than the tie-breaker alone can give
 
 

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from evals.running.request import parse_parameters
-from optimizers.books import mean_value
 from optimizers.study import Found, Job
 from tools.errors import UnknownName, UsageError
 from tools.options import list_parameters
@@ -121,7 +120,7 @@ def search(job: Job) -> Found:
     """Find the combination that is best on validation, of those that are best in training."""
 
     def mean(chosen: Mapping[str, Any], part: str) -> float:
-        return mean_value(job.study.evaluate(job.variant(chosen), part))
+        return job.study.mean(job.study.evaluate(job.variant(chosen), part)[0].candidate, part)
 
     drawn = combinations(job.ranges, job.options["trials"], job.seed)
     tried = sorted(drawn, key=lambda chosen: -mean(chosen, "train"))  # stable: of equal ones as they were drawn

@@ -30,6 +30,7 @@ class Option:
     choices: tuple[str, ...] = ()
     flag: str = ""  # --name-of-the-field where it is not given
     missing: str = ""  # where a user finds values of a field that has no default
+    alone: str = ""  # the value that the option has where it is given without one
     once: bool = False  # whether a name may be given only once, where the field is a mapping
     whole: bool = False  # whether one text is all of a mapping
     group: str = ""  # of options that --help shows together
@@ -84,6 +85,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type, *, without: Collect
             path = Path if Path in (option.kind, *get_args(option.kind)) else None
             more |= {"metavar": option.metavar, "type": option.read or path, "choices": option.choices or None}
             more |= {"action": "append", "default": []} if option.collects else {}
+            more |= {"nargs": "?", "const": option.alone} if option.alone else {}
             if not option.collects and option.default is not MISSING:
                 more["default"] = option.default
         groups.get(option.group, parser).add_argument(option.flag, **more)

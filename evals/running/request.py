@@ -110,8 +110,10 @@ class Common(Settings):
         options.check(self)
         refer(self.program)
         if self.instruction not in INSTRUCTIONS:
-            told = environments.read_instruction(self.instruction, environments.locate(self.task, self.data)[0])
-            object.__setattr__(self, "instruction", told)
+            names = [environments.locate(task, self.data)[0] for task in environments.expand(self.task)]
+            told = [environments.read_instruction(self.instruction, name) for name in names]
+            if len(told) == 1:  # else each task reads its own, where it is loaded
+                object.__setattr__(self, "instruction", told[0])
 
     @property
     def program_label(self) -> str:

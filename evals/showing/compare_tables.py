@@ -13,6 +13,7 @@ from evals.showing.tables import Best, Grid, Part, printed, system_line, task_li
 from tools.console import brief, number, plural, queries
 
 Result = dict[str, Any]
+HEADS = ("baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows")
 DIGITS = 4  # of means, as in the table of a run
 FLOWS = 10  # flows shown; --json has all
 COLUMNS = 8  # budgets in a table, beside the end
@@ -45,9 +46,8 @@ def _compare(result: Result, label: str, run: str, changed: dict[str, list[Any]]
     note = f"{label} against baseline. {where}"
     keys = [f"{key} {brief(after)} (was {brief(before)})" for key, (before, after) in changed.items()]
     title = f"{label} against baseline{forced}: {', '.join(keys) or 'the same configuration'}"
-    heads = ["metric", "baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows"]
-    rows = _metric_rows([row for row in result["comparisons"] if row["run"] == run])
-    parts: list[Part] = [Grid(title, heads, rows, note=". ".join([where, *explained]))]
+    rows = metric_rows([row for row in result["comparisons"] if row["run"] == run])
+    parts: list[Part] = [Grid(title, ["metric", *HEADS], rows, note=". ".join([where, *explained]))]
     for losses in result["losses"]:
         parts += _losses(losses, note) if losses["run"] == run else []
     if moved := [row for row in result["moved"] if row["run"] == run]:
@@ -57,7 +57,8 @@ def _compare(result: Result, label: str, run: str, changed: dict[str, list[Any]]
     return parts
 
 
-def _metric_rows(rows: list[Result]) -> list[list[str]]:
+def metric_rows(rows: list[Result]) -> list[list[str]]:
+    """Lay out comparisons of means, a row a metric."""
     most = max(row["queries"] for row in rows)
     made = []
     for row in rows:

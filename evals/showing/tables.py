@@ -182,7 +182,7 @@ def show_scores(scores: dict[str, Any], *, as_json: bool = False) -> None:
 
 def _headings(scores: dict[str, Any]) -> list[str]:
     lines = [task_line(scores), system_line(scores)]
-    if scores["split"] != "test" and (scores.get("compiled") or {}).get("task") == scores["task"]:
+    if scores["split"] != "test" and scores["task"] in (scores.get("compiled") or {}).get("task", "").split(","):
         lines.append("dev queries are among these: it was compiled on them")
     if scores.get("isolated"):
         lines.append(f"the program ran {scores['isolated']}")

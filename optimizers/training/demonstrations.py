@@ -63,13 +63,9 @@ def example(query: Query, **labels: Any) -> dspy.Example:
     return dspy.Example(**asked, **labels).with_inputs(*asked)
 
 
-def label_examples(queries: Sequence[Query], environment: Environment, retriever: Retriever) -> list[dspy.Example]:
-    """Make one example a query, with a label for every field that has one."""
-    gold = relevant(queries, environment)
-    return [example(query, **_labels(query, gold[query.query_id], environment, retriever)) for query in queries]
-
-
-def _labels(query: Query, gold: list[str], environment: Environment, retriever: Retriever) -> dict[str, Any]:
+def label(query: Query, environment: Environment, retriever: Retriever) -> dspy.Example:
+    """Make an example of a query, with a label for every field that has one."""
+    gold = relevant([query], environment)[query.query_id]
     hits = retriever.search(
         query.text, SHOWN, instruction=query.objective, excluded=query.excluded, among=query.candidates
     )
@@ -78,7 +74,7 @@ def _labels(query: Query, gold: list[str], environment: Environment, retriever: 
     shown = sorted(first + others)  # by id: no place gives one away
     text = {doc_id: defuse(environment.documents[doc_id].text[:CUT]) for doc_id in shown}
     beginning = text[first[0]] if first else ""
-    return {
+    labels = {
         **{name: list[str]() for name in ("notes", "earlier_searches", "learned")},
         **dict.fromkeys(("search", "rewritten", "document", "answer"), beginning),
         **{name: [beginning] for name in ("searches", "guesses")},
@@ -86,6 +82,7 @@ def _labels(query: Query, gold: list[str], environment: Environment, retriever: 
         "selected": first,
         "ranked": first + [doc_id for doc_id in shown if doc_id not in first],
     }
+    return example(query, **labels)
 
 
 def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, list[str]]:

@@ -19,8 +19,9 @@ sure that nobody does it by mistake.
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -53,16 +54,21 @@ class LeftOut:
 class Training:
     """All that an optimizer is given of a task's data: the whole corpus, and no test query or judgement."""
 
-    task: str  # the full name
+    task: str  # the full name; of several, with commas between
     train: tuple[Query, ...]  # to learn from: demos, feedback
     validation: tuple[Query, ...]  # to choose between candidates by
-    environment: Environment = field(repr=False)  # dev, with these queries and their judgements alone
+    environments: tuple[Environment, ...] = field(repr=False)  # dev of each task, with these queries' judgements alone
     left_out: tuple[LeftOut, ...]
     digest: str  # eight hex digits: two equal ones are the same division of the same data
     one_need: bool = False  # all queries want the same documents, so that validation says little
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
         return self  # nothing in it changes, and a corpus is not to be copied
+
+    @property
+    def environment(self) -> Environment:
+        """The task's environment; of several tasks the first one's."""
+        return self.environments[0]
 
 
 def divide(
@@ -102,11 +108,38 @@ def divide(
         task=dev.task,
         train=train,
         validation=validation,
-        environment=dev.asking(query_ids=[*parts[0], *parts[1]]),
+        environments=(dev.asking(query_ids=[*parts[0], *parts[1]]),),
         left_out=tuple(LeftOut(query_id, round(similarity, 4)) for query_id, similarity in near.items()),
         digest=hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest(),
         one_need=len(groups) == 1,
     )
+
+
+def join(trainings: Sequence[Training]) -> Training:
+    """Return the trainings of several tasks as one. A query's id then begins with its task; two may have the same."""
+    if len(trainings) == 1:
+        return trainings[0]
+    environments = tuple(_with_names(one.environment) for one in trainings)
+    pairs = zip(environments, (len(one.train) for one in trainings), strict=True)
+    parts = zip(*((one.queries[:size], one.queries[size:]) for one, size in pairs), strict=True)
+    # The tasks take turns: a teleprompter may look at the first few queries alone.
+    train, validation = (tuple(query for turn in zip_longest(*part) for query in turn if query) for part in parts)
+    left_out = tuple(left for one in trainings for left in one.left_out)
+    task, digest = ",".join(one.task for one in trainings), "+".join(one.digest for one in trainings)
+    return Training(task, train, validation, environments, left_out, digest)
+
+
+def _with_names(one: Environment) -> Environment:
+    def named(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {f"{one.task} {query_id}": value for query_id, value in table.items()}
+
+    judgements = {
+        name: replace(judged, qrels=named(judged.qrels), binary=judged.binary and named(judged.binary))
+        for name, judged in one.judgements.items()
+    }
+    queries = tuple(replace(query, query_id=f"{one.task} {query.query_id}") for query in one.queries)
+    twins = {query_id: f"{one.task} {twin}" for query_id, twin in named(one.twins).items()}
+    return replace(one, queries=queries, judgements=judgements, comparisons=named(one.comparisons), twins=twins)
 
 
 def _too_few(dev: Environment, repeats: int) -> UsageError:

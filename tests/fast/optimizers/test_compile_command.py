@@ -70,6 +70,8 @@ def changed(labeled, tmp_path):
         ({"task": "congres"}, "did you mean 'congress'"),
         ({"program": "retrieve"}, "retrieve has no prompts; --optimizer tune"),
         ({"task": "books"}, "has 1 dev query"),
+        ({"task": "obliq/c*,congres"}, "did you mean 'congress'"),
+        ({"task": "oblik/*"}, "no task is called 'oblik/*'"),
         ({"optimizer": "ensemble"}, "needs two compiled programs"),
     ],
 )
@@ -269,6 +271,17 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
     monkeypatch.setattr(compilation, "compare", lambda runs, metrics: {"comparisons": []})
     assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     assert len(handed) == 2 and 0 < handed[1] <= handed[0] < 600
+
+
+def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_over(compiles):
+    words = (*TUNED, "--held-out", "congress,paper_retrieval", "--json")
+    found = json.loads(compiles(*words, task="congress,crumb/legal_q*", optimizer="tune").out)
+    assert [(row["task"], row["queries"]) for row in found["tasks"]] == [("obliq/congress", 6), ("crumb/legal_qa", 1)]
+    for when, key in (("before", "baseline_mean"), ("after", "mean")):
+        assert found[when]["mean"] == pytest.approx(sum(row[key] for row in found["tasks"]) / 2)
+    assert found["after"]["mean"] > found["before"]["mean"] and found["parameters"] == {"rerank": [0, 20]}
+    held_out = [(row["task"], row["compiled_on"]) for row in found["held_out"]["tasks"]]
+    assert held_out == [("obliq/congress", True), ("crumb/paper_retrieval", False)]
 
 
 def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, folder, monkeypatch):

@@ -49,7 +49,7 @@ def test_a_limit_takes_the_first_of_the_order_so_a_larger_one_only_adds():
 
 def test_the_division_and_its_digest_depend_on_seed_share_limit_and_data_and_on_nothing_else(folder):
     same = divide("congress", "mini", seed=3)
-    assert same == dataclasses.replace(divide("congress", "mini", seed=3), environment=same.environment)
+    assert same == dataclasses.replace(divide("congress", "mini", seed=3), environments=same.environments)
     others = [
         divide("congress", "mini"),
         divide("congress", "mini", seed=4),
