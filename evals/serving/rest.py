@@ -19,12 +19,12 @@ from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, HTTPException, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
+from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException as Refusal
 
 from evals.serving import web
 from evals.serving.clients import Place
-from evals.serving.episode import TOOLS, Episode, describe
+from evals.serving.episode import TOOLS, Episode, Used, describe
 from evals.serving.host import Host, NothingOpen
 from tools.errors import RunIncomplete, UsageError
 from tools.retriever import Search
@@ -32,21 +32,10 @@ from tools.retriever import Search
 MOST_FOUND = 10_000  # documents in an answer to a search without a session
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Used(_Body):
-    """What the agent's own model has used."""
-
-    calls: NonNegativeInt
-    tokens_in: NonNegativeInt
-    tokens_out: NonNegativeInt
-    usd: NonNegativeFloat | None = None
-
-
-class Batch(_Body):
+class Batch(BaseModel):
     """What Search-R1 asks."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     queries: list[str]
     topk: int | None = None
@@ -135,7 +124,7 @@ class Rest:
 
     def charge(self, session: str, body: Used) -> dict[str, bool]:
         """Book what the agent's own model has used."""
-        self._find(session).charge(**body.model_dump())
+        self._find(session).charge(body)
         return {"noted": True}
 
     def leave(self, session: str) -> dict[str, bool]:

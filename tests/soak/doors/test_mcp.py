@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2
@@ -17,12 +16,11 @@ import pytest
 from conftest import ROOT
 from mcp import Client, StdioServerParameters
 from mcp_agents import answer, answer_all, call, come_in
-from rest_client import outcomes, run_in_process
+from rest_client import outcomes, run_in_process, serving
 from waiting import wait_for
 
 TASK = ("--task", "congress", "--split", "dev")
 TOKEN = "a secret of the test"
-SERVE = [sys.executable, "-m", "evals.serve", *TASK]
 
 
 @pytest.fixture
@@ -34,30 +32,18 @@ def ours(run, tmp_path):
 @pytest.fixture
 def serve(tmp_path):
     """Starts the server over HTTP; gives its process and its address."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    started = []
+    with serving(sys.executable, *TASK, "--mcp", "http", "--runs", tmp_path / "runs", SEXTANT_TOKEN=TOKEN) as start:
 
-    def start(*options):
-        command = [*SERVE, "--mcp", "http", "--port", str(port), "--runs", str(tmp_path / "runs"), *options]
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, "SEXTANT_TOKEN": TOKEN}, stderr=subprocess.PIPE
-        )
-        started.append(process)
-        while process.poll() is None and b"agents come in" not in process.stderr.readline():
-            pass
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        return process, f"http://127.0.0.1:{port}/mcp"
+        def started(*options):
+            process, port = start(*options)
+            return process, f"http://127.0.0.1:{port}/mcp"
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+        yield started
 
 
 def test_on_stdio_a_client_answers_what_it_likes_and_the_next_one_the_rest(tmp_path, ours):
-    words = [*SERVE[1:], "--mcp", "stdio", "--runs", str(tmp_path / "runs")]
-    server = StdioServerParameters(command=SERVE[0], args=words, cwd=ROOT, env=dict(os.environ))
+    words = ["-m", "evals.serve", *TASK, "--mcp", "stdio", "--runs", str(tmp_path / "runs")]
+    server = StdioServerParameters(command=sys.executable, args=words, cwd=ROOT, env=dict(os.environ))
 
     async def two_come():
         async with Client(server) as client:
@@ -169,12 +155,8 @@ def test_who_attacks_is_refused_and_harms_nobody(tmp_path, serve, ours):
             mute = [socket.create_connection(("127.0.0.1", httpx2.URL(url).port)) for _ in range(100)]
             for one in mute:  # which sends a lot, and reads nothing
                 body = json.dumps(HELLO).encode()
-                lines = [
-                    "POST /mcp HTTP/1.1",
-                    f"Host: 127.0.0.1:{httpx2.URL(url).port}",
-                    "Content-Type: application/json",
-                ]
-                head = "\r\n".join([*lines, f"Content-Length: {len(body)}", *(f"{a}: {b}" for a, b in right.items())])
+                told = {"Host": url[7:-4], "Content-Type": "application/json", "Content-Length": len(body), **right}
+                head = "\r\n".join(["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in told.items())])
                 one.sendall(20 * (head.encode() + b"\r\n\r\n" + body))
             for wrong in ("../../etc/passwd", "MINI-q01", "", "\x00"):
                 assert "error" in await call(client, "read", doc_id=wrong)
