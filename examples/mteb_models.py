@@ -9,6 +9,7 @@ in the environment. Left out: models of MTEB's that are no encoders, and how muc
 
 import sys
 from functools import cached_property
+from pathlib import Path
 from threading import Lock
 
 import mteb
@@ -28,6 +29,7 @@ from tools.retrievers.neural.models import versions
 from tools.retrievers.vectors.embedding import Embedder
 from tools.retrievers.vectors.exact_search import VectorRetriever
 from tools.session import Toolbox
+from tools.text import encodable
 
 
 class MtebEmbedder(Embedder):
@@ -62,10 +64,11 @@ class MtebEmbedder(Embedder):
         about = {"name": "Sextant", "description": "a task", "type": "Retrieval", "main_score": "ndcg_at_10"}
         prompt = {"query": instruction} if instruction else None
         task = TaskMetadata(dataset={"path": "-", "revision": "-"}, eval_langs=["eng-Latn"], prompt=prompt, **about)
-        rows = Dataset.from_list([{"id": str(place), "text": text or " "} for place, text in enumerate(texts)])
+        rows = Dataset.from_list([{"id": str(place), "text": text} for place, text in enumerate(encodable(texts))])
         where = {"task_metadata": task, "prompt_type": kind}
+        how = {**where, "hf_split": "test", "hf_subset": "default", "show_progress_bar": False}
         with self._lock:
-            made = self._model.encode(create_dataloader(rows, **where), hf_split="test", hf_subset="default", **where)
+            made = self._model.encode(create_dataloader(rows, **where), **how)
         vectors = np.asarray(made, dtype=np.float32)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if self._cosine else vectors
 
@@ -77,7 +80,7 @@ class Mteb(VectorRetriever):
 
     def __init__(self, corpus, home=None, model="mteb/baseline-random-encoder"):
         embedder = MtebEmbedder(model)
-        super().__init__(corpus, home, embedder, embedder.name)
+        super().__init__(corpus, home, embedder, f"{Path(__file__).name}:Mteb:{model}")
 
 
 class Searcher:

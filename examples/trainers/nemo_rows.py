@@ -1,0 +1,13 @@
+"""Print the rows of a dataset for NeMo Gym, whose server is nemo_server.py: `python nemo_rows.py [TASK]`."""
+
+import json
+import sys
+
+from evals.serving.episode import TOOLS, describe
+from evals.serving.training import open_training, prompt_rows
+
+if __name__ == "__main__":
+    tools = [{"type": "function", "strict": False, **describe(tool)} for tool in TOOLS]
+    for row in prompt_rows(open_training(**dict(zip(["task"], sys.argv[1:], strict=False)))):
+        asked = {"input": row["prompt"], "tools": tools}
+        sys.stdout.write(json.dumps({"responses_create_params": asked, "query_id": row["query_id"]}) + "\n")
