@@ -23,10 +23,11 @@ from programs import reading
 from programs.base import About
 from tools.errors import at_least
 from tools.models import offline as rules
-from tools.models.prompting import Check, Outputs, Passage, ask, filled, known_ids, lens, through
+from tools.models.prompting import Passage, ask, filled, known_rows, lens, through
 from tools.retrievers import Expressions
 from tools.retrievers.fusion import CONSTANT
 
+_CHECK = partial(known_rows, "judgements")
 VERIFIED = 2  # the least grade of a document that satisfies the description
 
 
@@ -160,7 +161,7 @@ class _Work(Work):
     def _verify_batch(self, doc_ids: list[str]) -> dict[str, int]:
         predictor, chars = self.program.verify_passages, self.program.read_chars
         grades: dict[str, int] = {}
-        for shown, answer in reading.read(self.session, predictor, doc_ids, chars, _check_ids, **self.about):
+        for shown, answer in reading.read(self.session, predictor, doc_ids, chars, _CHECK, **self.about):
             judgements = {one.id: one for one in reversed(answer.judgements)}  # of two of one passage the first holds
             self.session.count_invented(one.id for one in judgements.values() if one.grade < VERIFIED)
             verified = [one for one in judgements.values() if one.grade >= VERIFIED]
@@ -215,16 +216,6 @@ class Verifier(Agent):
     def most_calls(self, pool: int) -> int:
         """Return one a round for its searches, one a batch, and but for the last, one for what they have in common."""
         return self.rounds * (math.ceil(self.verify / self.batch) + 2) - 1
-
-
-def _check_ids(shown: Sequence[str]) -> Check:
-    known = known_ids("judgements", shown)
-
-    def check(outputs: Outputs) -> None:
-        known({"judgements": [one.id for one in outputs["judgements"]]})
-
-    vars(check)["asks"] = {"id": {"enum": sorted(shown)}}
-    return check
 
 
 def fuse(lists: Sequence[Sequence[str]]) -> list[str]:

@@ -18,6 +18,7 @@ Qrels = Mapping[str, Mapping[str, float]]
 _Value = TypeVar("_Value")
 
 SPLITS = ("dev", "test", "all")
+POOLED = "pooled"  # judgements of this name are of what several systems brought, so that a new one brings unjudged ones
 OURS = "the split is ours; the paper's figures are over all queries (--split all)"
 # Columns of a user's own data, as --column names them.
 COLUMNS = ("id", "text", "title", "query_id", "query", "doc_id", "grade")

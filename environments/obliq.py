@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from environments import layouts
-from environments.base import DevSplit, Environment, Facts, Judgements, Release, Request, Suite
+from environments.base import POOLED, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
 from tools.errors import DataError, UsageError
 from tools.records import Query
 
@@ -24,7 +24,7 @@ RELEASE = Release(
 SEED = "sextant-obliq-1"
 DEV, DEV_MINI = DevSplit(SEED, 0.2), DevSplit(SEED, 1 / 3)
 METRICS = ("nDCG@10", "nDCG@50", "R@10", "R@50", "R@100", "R@1000", "RR@10")
-GOLD, POOLED, MERGED = "gold", "pooled", "gold, equal texts merged"
+GOLD, MERGED = "gold", "gold, equal texts merged"
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,7 @@ class ScoresForm(TypedDict):
     metric: NotRequired[str]
     metrics: Annotated[dict[str, _Measured], Field(min_length=1)]
     losses: NotRequired[_Losses | None]
+    unjudged: NotRequired[dict[str, dict[str, Number]]]  # of tasks with pooled judgements, by metric
     read: NotRequired[_Read | None]
     notes: NotRequired[list[str]]
     usage: _Used

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tools.errors import UnknownName, UsageError
@@ -198,6 +199,30 @@ def judge_units(
         relevant=len(relevant),
         judged=[unit in known for unit in units],
     )
+
+
+def measure_unjudged(
+    names: Iterable[str], judgements: "Judgements", rankings: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """Return each metric's mean, how much of its depth is judged, and its mean if the rest of that were relevant."""
+    found = {}
+    for name in names:
+        depth, rows = int(name.partition("@")[2] or _WHOLE), []
+        for query_id, ranking in rankings.items():
+            judged = judge(ranking, judgements, query_id)
+            known, top = list(judged.judged[:depth]), max(judged.ideal, default=0.0) or 1.0
+            more = known.count(False)
+            right = dataclasses.replace(
+                judged,
+                gains=[gain if one else top for gain, one in zip(judged.gains, known, strict=False)],
+                ideal=[*[top] * more, *judged.ideal],
+                hits=[hit or not one for hit, one in zip(judged.hits, known, strict=False)],
+                relevant=judged.relevant + more,
+            )
+            rows.append([ranking_metric(name, judged), judged_share(judged, depth), ranking_metric(name, right)])
+        columns = [[value for value in column if value is not None] for column in zip(*rows, strict=True)]
+        found[name] = {key: fmean(one or [0]) for key, one in zip(("mean", "judged", "right"), columns, strict=True)}
+    return found
 
 
 def collapse(ranking: Sequence[str], judgements: "Judgements") -> list[str]:

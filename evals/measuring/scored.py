@@ -35,6 +35,7 @@ CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p"
 ABOUT, NAMED = ("task", "data", "split", "judgements"), ("program", "retriever", "lm")  # what results say of a run
 USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
 _COMPILED = "compiled"  # where compilations lie beside the runs; their folders have other files
+JUDGED = "judged-"  # so begin the folders of judges beside the runs (evals/measuring/judging.py)
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
         here = [path]
         if not (path / "config.json").is_file():
             below = [place.parent for place in path.rglob("config.json") if (place.parent / "outcomes.jsonl").is_file()]
+            below = [place for place in below if not place.name.startswith(JUDGED)]
             here = sorted(place for place in below if _COMPILED not in place.relative_to(path).parts[:1])
         if not here:
             raise DataError(f"{path} holds no run folder; name run folders, or a folder that has some in it")

@@ -16,9 +16,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from environments.base import Environment
+from environments.base import POOLED, Environment
 from evals import folder as run_folder
-from evals.measuring.metrics import Values, add_metrics, check_metric, collapse, compute_all, ranking_of
+from evals.measuring.metrics import (
+    Values,
+    add_metrics,
+    check_metric,
+    collapse,
+    compute_all,
+    is_pairwise,
+    measure_unjudged,
+    ranking_of,
+)
 from evals.measuring.scored import Column, bounds_beside
 from evals.measuring.stats import bootstrap_mean, resampled_mean
 from evals.measuring.traces import Losses, attribute, attribution_json, choose_cutoffs
@@ -56,6 +65,7 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
         "metric": environment.metric,
         "metrics": _summarise(values, environment, resampled=environment.resampled),
         "losses": losses.json(),
+        **_measure_unjudged(environment, outcomes),
         "notes": [
             *([environment.split_note] if environment.split_note else []),
             *([short] if config["depth"] < max(depths, default=0) else []),
@@ -111,6 +121,14 @@ def _score_queries(
             losses.add(relevant)
             attributed.write(disk.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n")
     return values, errors
+
+
+def _measure_unjudged(environment: Environment, outcomes: run_folder.Rows) -> dict[str, Any]:
+    if not (judgements := environment.judgements.get(POOLED)):
+        return {}
+    rankings = {query.query_id: outcomes[query.query_id]["ranking"] for query in environment.queries}
+    names = [name for name in environment.metrics if not is_pairwise(name)]
+    return {"unjudged": measure_unjudged(names, judgements, rankings)}
 
 
 def summarise_unfinished(

@@ -170,11 +170,11 @@ def show_scores(scores: dict[str, Any], *, as_json: bool = False) -> None:
     if as_json:
         put_out(json.dumps(scores) + "\n", kept="in the run folder")
         return
-    tables: list[Part] = [_metrics_table(scores["metrics"], scores["judgements"])] if scores["metrics"] else []
+    tables: list[Part] = [_metrics_table(scores["metrics"], scores)] if scores["metrics"] else []
     if (part := scores.get("partial", {})).get("queries"):
         done = f"{part['queries']} of {queries(scores['queries'])}"
         head = f"partial: over the {done} that are answered; no score of the run"
-        tables = [head, _metrics_table(part["metrics"], part["judgements"])]
+        tables = [head, _metrics_table(part["metrics"], part)]
     if scores.get("losses", {}).get("queries"):
         tables += [_losses_table(scores["losses"])]
     put_out(printed([*_headings(scores), *tables, *_footings(scores)]), kept="in the run folder")
@@ -192,12 +192,14 @@ def _headings(scores: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _metrics_table(metrics: dict[str, dict[str, Any]], judgements: str) -> Grid:
+def _metrics_table(metrics: dict[str, dict[str, Any]], scores: dict[str, Any]) -> Grid:
     names = [name for name in metrics if "[" not in name]
     others = list(dict.fromkeys(name[name.index("[") + 1 : -1] for name in metrics if "[" in name))
     resampled = any("resampled" in metrics[name] for name in names)
-    heads = ["metric", judgements if others else "mean", "95 % interval"]
+    heads = ["metric", scores["judgements"] if others else "mean", "95 % interval"]
     heads += [*(["mean of 1,000 resamples"] if resampled else []), *others]
+    unjudged = scores.get("unjudged", {})
+    heads += ["judged (pooled)", "if the rest were right"] if unjudged else []
     rows = []
     for name in names:
         value = metrics[name]
@@ -210,6 +212,8 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], judgements: str) -> Grid:
         if resampled:
             row.append(f"{means['mean']:.4f} +- {means['error']:.4f}" if means else "")
         beside = [metrics.get(f"{name} [{other}]", {}).get("mean") for other in others]
+        left = unjudged.get(name, {})
+        beside += [left.get(key) for key in ("judged", "right")] if unjudged else []
         rows.append([*row, *(number(mean, unknown="") for mean in beside)])
     return Grid("", heads, rows)
 

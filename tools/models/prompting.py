@@ -103,7 +103,7 @@ def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Ch
     """
 
     def known(outputs: Outputs) -> None:
-        named = [str(doc_id) for doc_id in outputs[field]]
+        named = [str(getattr(one, "id", one)) for one in outputs[field]]
         unknown = [doc_id for doc_id in named if doc_id not in among]
         if unknown:
             if payer := session.current():
@@ -115,6 +115,13 @@ def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Ch
             raise Fault("empty", f"{field} is empty; it has to name passages")
 
     vars(known)["asks"] = {field: {"enum": sorted(among), "minItems": int(needed)}}
+    return known
+
+
+def known_rows(field: str, among: Collection[str]) -> Check:
+    """Check the ids of the rows in `field` as `known_ids` does ids."""
+    known = known_ids(field, among)
+    vars(known)["asks"] = {"id": {"enum": sorted(among)}}
     return known
 
 

@@ -1,0 +1,269 @@
+"""Have a model judge what nobody has judged of the first documents of runs, and score the runs by that, too.
+
+A judge is a run of programs/judging.py in a folder beside the runs, judged-NAME, with a batch of a query's documents in
+the place of a query: it says who judged, goes on where it was ended, and pays nothing twice. The release's judgements
+stay as they are, and hold where both have a document. Left out: tasks that score passages by their documents.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import kendalltau
+
+import environments
+from environments.base import Environment, Judgements
+from evals import folder as run_folder
+from evals.measuring import scored
+from evals.measuring.metrics import is_pairwise, measure_unjudged
+from evals.running import forecast, runner
+from evals.running.configuration import load_environment
+from evals.running.evaluation import connect, make_terms
+from evals.running.request import Common, parse_parameters
+from evals.showing.tables import Grid, printed, task_line
+from programs.judging import HIGHEST, Judge
+from tools.console import number, plural, say
+from tools.disk import home
+from tools.errors import RunIncomplete, UsageError
+from tools.models.lm import Model
+from tools.models.spec import check_key
+from tools.records import Query, total, usage_from_json, usage_json
+from tools.retriever import NoRetriever
+from tools.retrievers.bm25 import BM25
+from tools.session import Toolbox
+
+BATCH = 20  # documents of a query that are judged together
+EXAMPLES = 8  # relevant documents that a judge is shown of a query
+SAMPLE, POOL = "sample", "pool"  # what is judged: some of what the release has judged, and what it has not
+Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
+Result = dict[str, Any]  # what `judge` returns and --json prints
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The first documents of runs of one task."""
+
+    runs: Sequence[scored.Run]
+    environment: Environment
+    rankings: Sequence[Mapping[str, Sequence[str]]]  # of each run, by query
+    brought: Mapping[str, Mapping[str, set[int]]]  # query_id -> doc_id -> the runs that have it among their first
+    known: Grades  # by the release's judgements
+
+    def unjudged(self, ours: Grades) -> Mapping[str, set[str]]:
+        """Return what neither the release nor `ours` has judged, by query."""
+        return {one: of.keys() - self.known[one] - ours.get(one, {}).keys() for one, of in self.brought.items()}
+
+    def join(self, ours: Grades) -> Judgements:
+        """Return the release's judgements with `ours`, whose highest grade is the release's."""
+        highest = max((grade for found in self.known.values() for grade in found.values()), default=HIGHEST)
+        scaled = {one: {key: grade * highest / HIGHEST for key, grade in of.items()} for one, of in ours.items()}
+        return Judgements({query_id: scaled.get(query_id, {}) | known for query_id, known in self.known.items()})
+
+
+def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
+    """Pool the first `depth` documents of the runs. UsageError for runs of another task, or of different data."""
+    runs = [scored.read(path) for path in paths]
+    for run in runs:
+        same = run.config["data_fingerprint"] == runs[0].config["data_fingerprint"]
+        if run.config["task"] != environments.resolve(task) or not same or run.config["max_p"]:
+            what = f"{run.name} is of {run.config['task']}, {run.config['split']} split, {run.config['data']} data"
+            raise UsageError(f"{what}; give runs of one task, that score no passages, asked the same of the same data")
+    environment = load_environment(runs[0].config)
+    known: Grades = {query.query_id: {} for query in environment.queries}
+    for judgements, query_id in product(environment.judgements.values(), known):
+        known[query_id] |= judgements.qrels.get(query_id, {})
+    rankings = [{query_id: run.outcomes[query_id]["ranking"] for query_id in known} for run in runs]
+    brought: dict[str, dict[str, set[int]]] = {query_id: {} for query_id in known}
+    for place, query_id in product(range(len(runs)), known):
+        for doc_id in rankings[place][query_id][:depth]:
+            brought[query_id].setdefault(doc_id, set()).add(place)
+    return Pool(runs, environment, rankings, brought, known)
+
+
+def judge(
+    request: Common, paths: Sequence[Path], *, name: str = "", depth: int = 10, sample: int = 50, dry_run: bool = False
+) -> Result:
+    """Judge what is not judged of the first `depth` documents of the runs in `paths`, after a sample of what is.
+
+    `request` has the task, the model and the budget. SextantError where some of it is left; what was judged is kept.
+    """
+    pool = open_pool(paths, request.task, depth)
+    environment, name = pool.environment, name or re.sub(r"[^A-Za-z0-9.]+", "-", request.lm).strip("-")
+    if name in environment.judgements or not re.fullmatch(r"[\w.-]+", name):
+        raise UsageError(f"--name {name!r}: it is letters, digits, '.', '_' and '-', and not the release's own")
+    values = parse_parameters(request.program_label, Judge, request.parameters)
+    values["lens"] = values["lens"] or environment.hints.get("lens", "")
+    system = Judge(Toolbox(environment.documents, NoRetriever()), **values)
+    model = connect(request, make_terms(request), environment)
+    model.lm.meet()
+    prompt = hashlib.sha256(f"{system.grade_passages.signature} {system.rule}".encode()).hexdigest()[:16]
+    about = {"parameters": values, "prompt": prompt, "lm": {"name": model.name, **model.settings}}
+    config = pool.runs[0].config | about | {"program": request.program_label, "retriever": {"name": "none"}}
+    chosen, place = _choose_sample(pool, sample), pool.runs[0].path.resolve().parent / f"{scored.JUDGED}{name}"
+    if dry_run:
+        before = run_folder.read_outcomes(place) if place.exists() else {}
+        return _forecast(system, _cut(system, pool, chosen, _read_grades(before)), environment, model)
+    if request.lm != "offline":
+        check_key(request.lm, request.headers)
+    with run_folder.claim(place, config) as folder:
+        model.begin(folder.path, folder.usage)
+        todo = _cut(system, pool, chosen, _read_grades(folder.outcomes))
+        for kind in (SAMPLE, POOL):
+            batches = [one for one in todo if one.query_id.startswith(kind)]
+            fault = runner.run(system, batches, environment.documents, folder, model, workers=request.workers)
+            if fault:
+                raise RunIncomplete(f"the model's provider failed: {fault}; the same command goes on")
+            agreement = _agree(pool, chosen, folder.outcomes)
+            if kind == SAMPLE:
+                say(describe_agreement(agreement))
+        grades, spent = _read_grades(folder.outcomes)[POOL], folder.usage
+    return {
+        **{key: pool.runs[0].scores[key] for key in ("task", "data", "split")},
+        **{"name": name, "folder": str(place), "lm": model.name, "prompt": prompt, "depth": depth},
+        "agreement": agreement,
+        "judged": sum(map(len, grades.values())),
+        "left": sum(map(len, pool.unjudged(grades).values())),
+        "usage": usage_json(spent),
+        "metric": environment.metric,
+        **_score(pool, name, grades),
+    }
+
+
+def _order(query_id: str, doc_id: str) -> bytes:  # the same on every machine, and without the systems' ranks
+    return hashlib.sha256(f"{query_id}:{doc_id}".encode()).digest()
+
+
+def _choose_sample(pool: Pool, many: int) -> dict[str, set[str]]:  # half of them not relevant, as far as there are such
+    of = ((query_id, doc_id) for query_id, found in pool.known.items() for doc_id in found)
+    pairs = sorted((one for one in of if one[1] in pool.environment.documents), key=lambda one: _order(*one))
+    wrong = [one for one in pairs if pool.known[one[0]][one[1]] < 1][: many // 2]
+    right = [one for one in pairs if pool.known[one[0]][one[1]] >= 1][: many - len(wrong)]
+    chosen: dict[str, set[str]] = {}
+    for query_id, doc_id in right + wrong:
+        chosen.setdefault(query_id, set()).add(doc_id)
+    return chosen
+
+
+def _cut(system: Judge, pool: Pool, sample: Mapping[str, set[str]], graded: Mapping[str, Grades]) -> list[Query]:
+    """Return the batches that are not graded, each as a query whose id says its kind; the judge gets their examples."""
+    todo, examples = list[Query](), dict[str, list[str]]()
+    for (kind, wanted), query in product(((SAMPLE, sample), (POOL, pool.unjudged({}))), pool.environment.queries):
+        own, order = query.query_id, partial(_order, query.query_id)
+        best = [one for one, grade in pool.known[own].items() if grade >= max(1, *pool.known[own].values())]
+        shown = sorted((one for one in best if one in pool.environment.documents), key=order)
+        shown = [one for one in shown if one not in sample.get(own, ())][:EXAMPLES]
+        ordered = sorted(wanted.get(own, ()), key=order)
+        for start in range(0, len(ordered), BATCH):
+            if left := [one for one in ordered[start : start + BATCH] if one not in graded[kind].get(own, {})]:
+                name = f"{kind}/{hashlib.sha256(json.dumps(left).encode()).hexdigest()[:8]}/{own}"
+                examples[name] = shown
+                todo.append(replace(query, query_id=name, candidates=frozenset(left + shown)))
+    system.examples = examples
+    return todo
+
+
+def _read_grades(outcomes: Mapping[str, Any]) -> dict[str, Grades]:
+    found: dict[str, Grades] = {SAMPLE: {}, POOL: {}}
+    for name, row in outcomes.items():
+        kind, _, query_id = name.split("/", 2)
+        found[kind].setdefault(query_id, {}).update(zip(row["ranking"], row.get("scores") or (), strict=True))
+    return found
+
+
+def _agree(pool: Pool, sample: Mapping[str, set[str]], outcomes: Mapping[str, Any]) -> Result:
+    """Compare the judge with the release on what both have judged: relevant, from grade 1 on, or not."""
+    ours, known = _read_grades(outcomes)[SAMPLE], pool.known
+    pairs = [(one, doc_id) for one, doc_ids in sample.items() for doc_id in doc_ids & ours.get(one, {}).keys()]
+    both = [(known[one][doc_id] >= 1, ours[one][doc_id] >= 1) for one, doc_id in pairs]
+    many, theirs, said = max(1, len(both)), sum(a for a, _ in both), sum(b for _, b in both)
+    same, hits = sum(a == b for a, b in both) / many, both.count((True, True))
+    chance = (theirs * said + (many - theirs) * (many - said)) / many**2
+    mixed = 0 < theirs < many  # the release may list relevant documents alone
+    spent = total(usage_from_json(row["usage"]) for name, row in outcomes.items() if name.startswith(SAMPLE))
+    return {
+        "documents": len(both),
+        "relevant": theirs,
+        "kappa": (same - chance) / (1 - chance) if mixed else None,
+        "precision": hits / said if mixed and said else None,
+        "recall": hits / theirs if theirs else None,
+        "usage": usage_json(spent),
+    }
+
+
+def describe_agreement(found: Result) -> str:
+    """Say in a line how far the judge agrees with the release, and what the sample took."""
+    figures = ", ".join(f"{name} {number(found[name], '{:.2f}')}" for name in ("kappa", "precision", "recall"))
+    price = number(found["usage"]["list_usd"], "${:.4f} at list price", "price unknown")
+    many = f"{plural(found['documents'], 'judged document')}, {found['relevant']} of them relevant"
+    return f"agreement with the release on {many}: {figures}; {plural(found['usage']['calls'], 'call')}, {price}"
+
+
+def _score(pool: Pool, name: str, grades: Grades) -> Result:
+    """Score every run by each of the judgements, and say how much hangs on what one run alone contributed."""
+    names = [metric for metric in pool.environment.metrics if not is_pairwise(metric)]
+    by = {key: one for key, one in pool.environment.judgements.items() if not one.unit_of} | {name: pool.join(grades)}
+    rows: list[Result] = [
+        {key: run.scores.get(key) for key in (*scored.NAMED, "compiled")}
+        | {"run": run.name, "by": {key: measure_unjudged(names, one, ranked) for key, one in by.items()}}
+        for run, ranked in zip(pool.runs, pool.rankings, strict=True)
+    ]
+    metric, alone = pool.environment.metric, list[Result]()
+    before = [row["by"][name][metric]["mean"] for row in rows]
+    for place, run in enumerate(pool.runs):
+        only = {one: {key for key, of in found.items() if of == {place}} for one, found in pool.brought.items()}
+        rest = pool.join({one: {key: of[key] for key in of.keys() - only[one]} for one, of in grades.items()})
+        after = [measure_unjudged([metric], rest, ranked)[metric]["mean"] for ranked in pool.rankings]
+        relevant = sum(of[key] >= 1 for one, of in grades.items() for key in of.keys() & only[one])
+        tau, most = kendalltau(before, after).statistic, max(abs(a - b) for a, b in zip(before, after, strict=True))
+        tau = None if math.isnan(tau) else float(tau)
+        alone.append({"run": run.name, "relevant": relevant, "tau": tau, "change": most})
+    return {"runs": rows, "left_out": alone}
+
+
+def _forecast(system: Judge, todo: Sequence[Query], environment: Environment, model: Model) -> Result:
+    """Return what judging would take: the prompts counted, the answers those of offline times an assumed factor."""
+    stand_in, calls = forecast.StandIn(BM25(environment.documents, home()).statistics, model), list[forecast.Call]()
+    for one in todo:
+        stand_in.ask(system, one, environment.documents)
+        calls += stand_in.calls
+    asked, written = sum(call.prompt for call in calls), round(sum(call.answer for call in calls) * forecast.ANSWER[1])
+    used = {"input_tokens": asked, "output_tokens": written}
+    price = model.price and model.price.of(asked, 0, written)
+    documents = sum(len(one.candidates or ()) - len(system.examples[one.query_id]) for one in todo)
+    return {"dry_run": True, "documents": documents, "calls": len(calls), **used, "list_usd": price}
+
+
+def render(found: Result) -> str:
+    """Return what was judged, or would be, and the runs by each of the judgements, as a person reads it."""
+    if "dry_run" in found:
+        tokens = f"{found['input_tokens']:,} tokens in, about {found['output_tokens']:,} out"
+        price = number(found["list_usd"], "about ${:.4f}", "price unknown")
+        many = f"{plural(found['documents'], 'document')} to be judged in {plural(found['calls'], 'call')}"
+        return f"dry run: nothing was sent\n{many}: {tokens}, {price}\n"
+    metric, name = found["metric"], found["name"]
+    rows = []
+    for row in found["runs"]:
+        cells = [of[metric]["mean"] for of in row["by"].values()]
+        cells += [row["by"][name][metric][key] for key in ("judged", "right")]
+        rows.append([Path(row["run"]).name, *(f"{cell:.4f}" for cell in cells)])
+    heads = ["run", *found["runs"][0]["by"], f"judged ({name})", "if the rest were right"]
+    forms = {"relevant": "{}", "tau": "{:.2f}", "change": "{:.4f}"}
+    figures = ([number(one[key], form, "-") for key, form in forms.items()] for one in found["left_out"])
+    alone = [[row[0], *cells] for row, cells in zip(rows, figures, strict=True)]
+    by = "offline, which counts words: a floor" if found["lm"] == "offline" else f"{found['lm']}"
+    lines = [
+        task_line(found),
+        f"{name}: {plural(found['judged'], 'document')} judged by {by}, prompt {found['prompt']}",
+    ]
+    lines += [f"{found['left']} are left, for want of a usable answer"] if found["left"] else []
+    tables = [Grid(f"{metric} by each of the judgements", heads, rows)]
+    heads = ["without what it alone brought", "relevant", "Kendall's tau", "largest change"]
+    tables += [Grid(f"{metric} by {name}: the order of the runs", heads, alone)]
+    return printed([*lines, describe_agreement(found["agreement"]), "", *tables, f"judgements: {found['folder']}"])

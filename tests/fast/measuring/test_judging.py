@@ -1,0 +1,182 @@
+"""Judging what runs bring and nobody has judged: agreement, resuming, scores, and what the judge is shown."""
+
+import json
+import random
+import re
+from pathlib import Path
+
+import ir_measures
+import pytest
+import run_folders
+from openai_server import given, ids
+from sklearn import metrics as sklearn_metrics
+
+import environments
+from environments.base import Judgements
+from evals import judge as module
+from evals.measuring.judging import judge
+from evals.measuring.metrics import measure_unjudged
+from evals.running.request import Common
+from tools.errors import BudgetReached, RunConflict, UsageError
+
+PROGRAM = "programs.judging:Judge"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Three systems on a miniature with pooled judgements."""
+    place = tmp_path_factory.mktemp("judging")
+    retrievers = ("bm25", "bm25(analyzer=english)", "bm25(b=0.0,k1=3.0)")
+    words = ("--program", "retrieve", "--task", "twitter", "--split", "all", "--limit", 4, "--retriever")
+    return [run_folders.run_in(place, *words, one) for one in retrievers]
+
+
+@pytest.fixture
+def judged(server, runs, tmp_path):
+    """`judged(**options)`: the runs judged by a model that knows the release, and else grades by a document's id."""
+    truth = environments.load("twitter", "mini", "all")
+    texts = {" ".join(query.text.split()): query.query_id for query in truth.queries}
+    asked = []
+
+    def answer(prompt):
+        query_id = texts[" ".join(given(prompt.rpartition("ended with")[0] or prompt, "description").split())]
+        shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
+        asked.append((query_id, shown))
+        known = truth.judgements["pooled"].qrels[query_id]
+        rows = [{"id": one, "grade": judged.grade(query_id, one, known.get(one)), "reason": "so"} for one in shown]
+        return {"verdicts": json.dumps(rows)}
+
+    def run(**options):
+        fields = {name: options.pop(name) for name in list(options) if name in ("budget_calls", "parameters")}
+        request = Common(program=PROGRAM, task="twitter", lm=server.spec, max_concurrent=1, **fields)
+        return judge(request, runs, name=options.pop("name", tmp_path.name), **options)
+
+    server.answer = answer
+    judged = run
+    judged.grade = lambda query_id, doc_id, known: int(doc_id[-1] in "13579") * 2 if known is None else int(known)
+    judged.asked = asked
+    return judged
+
+
+def test_the_share_judged_and_the_bounds_are_those_of_ir_measures():
+    drawn = random.Random(1)
+    names = [f"d{number}" for number in range(30)]
+    qrels = {f"q{n}": {one: drawn.choice([0, 0, 1, 2]) for one in drawn.sample(names, 9)} | {"d0": 1} for n in range(8)}
+    rankings = {one: drawn.sample(names, drawn.choice([12, 25])) for one in qrels}
+    scores = {one: {doc_id: -place for place, doc_id in enumerate(of)} for one, of in rankings.items()}
+    found = measure_unjudged(["nDCG@10", "R@5", "AP@10"], Judgements(qrels), rankings)
+    for name, one in found.items():
+        depth = int(name.partition("@")[2])
+        best = {q: of | {d: max(of.values()) for d in rankings[q][:depth] if d not in of} for q, of in qrels.items()}
+        for key, judgements in {"mean": qrels, "right": best, "judged": qrels}.items():
+            measure = ir_measures.parse_measure(f"Judged@{depth}" if key == "judged" else name)
+            assert ir_measures.calc_aggregate([measure], judgements, scores)[measure] == pytest.approx(one[key]), key
+
+
+def test_agreement_on_the_release_is_measured_before_anything_else_is_asked(judged, capsys):
+    drawn = random.Random(2)
+    said, truth = [], []
+
+    def noisy(query_id, doc_id, known):
+        if known is None:
+            return 0
+        truth.append(known >= 1)
+        said.append(bool(known >= 1) if drawn.random() < 0.7 else drawn.random() < 0.5)
+        return 2 * said[-1]
+
+    judged.grade = noisy
+    found = judged(sample=16)["agreement"]
+    assert found["documents"] == 16 and found["relevant"] == 8
+    theirs = (sklearn_metrics.cohen_kappa_score, sklearn_metrics.precision_score, sklearn_metrics.recall_score)
+    assert [found[key] for key in ("kappa", "precision", "recall")] == pytest.approx([of(truth, said) for of in theirs])
+    release = environments.load("twitter", "mini", "all").judgements["pooled"].qrels
+    sampled = [all(one in release[query_id] for one in shown) for query_id, shown in judged.asked]
+    assert sampled == sorted(sampled, reverse=True) and not sampled[-1]
+    assert "agreement with the release on 16 judged documents" in capsys.readouterr().err
+
+
+def test_a_judge_that_is_ended_goes_on_with_the_rest_and_scores_the_runs(judged, server, runs):
+    with pytest.raises(BudgetReached):
+        judged(budget_calls=7)
+    found = judged()
+    sent = [json.dumps(body["messages"]) for body in server.requests]
+    assert len(sent) == len(set(sent)) > 7 and found["left"] == 0
+    before = len(sent)
+    assert judged() == found and len(server.requests) == before
+    release = environments.load("twitter", "mini", "all")
+    top = {doc_id for run in found["runs"] for row in _outcomes(run["run"]) for doc_id in row["ranking"][:10]}
+    assert top and found["judged"] == sum(
+        len(shown) for query_id, shown in judged.asked if _new(release, query_id, shown)
+    )
+    for row in found["runs"]:
+        ours = row["by"][found["name"]]["nDCG@10"]
+        assert ours["judged"] == 1.0 and ours["mean"] == ours["right"] > row["by"]["pooled"]["nDCG@10"]["mean"]
+        assert row["by"]["pooled"]["nDCG@10"]["judged"] < 0.5
+    scores = json.loads((runs[0] / "scores.json").read_text())  # a run's own scores know nothing of it
+    assert scores["unjudged"]["nDCG@10"] == found["runs"][0]["by"]["pooled"]["nDCG@10"]
+    assert found["name"] not in json.dumps(scores)
+
+
+def _outcomes(run):
+    return [json.loads(line) for line in Path(run, "outcomes.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def _new(release, query_id, shown):
+    return not set(shown) & release.judgements["pooled"].qrels[query_id].keys()
+
+
+def test_a_system_that_lives_of_its_own_contributions_falls_when_they_are_left_out(judged, runs):
+    alone = {}
+    for place, run in enumerate(runs):
+        for row in _outcomes(run):
+            for doc_id in row["ranking"][:10]:
+                alone.setdefault((row["query_id"], doc_id), set()).add(place)
+    judged.grade = lambda query_id, doc_id, known: 2 * (alone.get((query_id, doc_id)) == {1}) if known is None else 0
+    found = judged(sample=2)
+    means = [row["by"][found["name"]]["nDCG@10"]["mean"] for row in found["runs"]]
+    own = found["left_out"][1]
+    assert max(means) == means[1] and own["relevant"] and own["tau"] < 1 and own["change"] > 0.02
+    assert [(one["relevant"], one["tau"], one["change"]) for one in found["left_out"][::2]] == [(0, 1, 0)] * 2
+
+
+def test_what_an_answer_leaves_out_is_asked_for_alone_and_what_it_invents_is_dropped(judged, server):
+    whole, first = server.answer, []
+
+    def lazy(prompt):
+        rows = json.loads(whole(prompt)["verdicts"])
+        if len(rows) > 1:
+            first.append(len(rows) - 1)
+            rows = [*rows[1:], {"id": "nobody", "grade": 2, "reason": "?"}]
+        return {"verdicts": json.dumps(rows)}
+
+    server.answer = lazy
+    found = judged(sample=2)
+    assert first and found["left"] == 0
+    shown = [tuple(one) for _, one in judged.asked if len(one) == 1]
+    assert len(set(shown)) > 1
+
+
+def test_the_judge_is_told_the_rule_and_examples_and_neither_system_nor_grade(judged, server):
+    judged(sample=2)
+    prompt = "\n".join(str(message["content"]) for message in server.requests[-1]["messages"])
+    assert "implies the described stance strongly" in given(prompt, "grades") and "Ask what the writer" in prompt
+    query_id, shown = judged.asked[-1]
+    gold = environments.load("twitter", "mini", "all").qrels[query_id]
+    examples = ids(given(prompt, "examples"))
+    assert examples and set(examples) <= gold.keys() and not set(examples) & set(shown)
+    assert "bm25" not in prompt and '"grade": 2' not in re.sub(r"verdicts.*", "", prompt, flags=re.S)
+
+
+def test_another_judge_needs_another_name_and_other_runs_another_command(judged, runs, command_of, tmp_path):
+    judged(sample=2)
+    with pytest.raises(RunConflict, match="parameters"):
+        judged(sample=2, parameters={"read_chars": "50"})
+    with pytest.raises(UsageError, match="not the release's own"):
+        judged(name="pooled")
+    command = command_of(module)
+    done = command("--task", "congress", "--runs", *runs)
+    assert done.code == 2 and "give runs of one task" in done.err
+    done = command("--task", "twitter", "--runs", *runs, "--dry-run")
+    assert done.code == 0 and "to be judged in" in done.out and not list(runs[0].parent.glob("judged-offline"))
+    done = command("--task", "twitter", "--runs", *runs)
+    assert done.code == 0 and "a floor" in done.out and "Kendall's tau" in done.out
