@@ -6,6 +6,7 @@ nobody has judged, and scores the runs by gold, pooled and the new judgements.
 
 import argparse
 import json
+from importlib import import_module
 from pathlib import Path
 
 from evals.running.request import Common
@@ -32,8 +33,7 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Judge, score, print; exit code 7 when documents are left unjudged."""
-    from evals.measuring import judging  # DSPy and SciPy: not for --help
-
+    judging = import_module("evals.measuring.judging")  # DSPy and SciPy: not for --help
     request = options.from_options(Common, vars(arguments) | {"program": "programs.judging:Judge"})
     named = {"name": arguments.name, "depth": arguments.depth, "sample": arguments.sample}
     found = judging.judge(request, arguments.paths, dry_run=arguments.dry_run, **named)
