@@ -190,15 +190,15 @@ def _scope(variant: str, query_id: str, part: Collection) -> tuple[frozenset[str
 
 
 def _read(folder: Path, split: str) -> Collection:
-    for ending, load in ((".pickle", _unpickle), (".pkl", _unpickle), (".json", tables.read_json)):
+    for ending, load in ((".pickle", unpickle), (".pkl", unpickle), (".json", tables.read_json)):
         path = folder / f"{split}_set{ending}"
         if path.is_file():
             return _check(load(path), path)
     raise DataError(f"{folder} holds no {split}_set.pickle (nor a {split}_set.json)")
 
 
-def _unpickle(path: Path) -> Any:
-    """Read an object in a process of its own: a hostile pickle can bring Python down."""
+def unpickle(path: Path) -> Any:
+    """Return what a pickle holds, read in a process of its own: a hostile pickle can bring Python down."""
     try:
         with path.open("rb") as file:
             command = [sys.executable, "-I", str(Path(__file__).with_name("plain_pickle.py"))]

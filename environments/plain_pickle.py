@@ -3,7 +3,7 @@
 A pickle can call whatever Python can import, and can bring Python down (a tuple nested a million deep for a key, a memo
 entry numbered four billion). So environments/birco.py runs this in a process of its own, with limits, and
 the unpickler here finds no names but those of dicts, bytes and NumPy scalars, in each of whose places it puts a plain
-function. It imports nothing but Python's own library. Left out: lists, sets, arrays and objects.
+function. It imports nothing but Python's own library. Left out: sets, tuples, arrays and objects.
 """
 
 import io
@@ -75,6 +75,8 @@ def _make_plain(content: Any, room: int) -> Any:
             raise _Refused("it repeats a value without end")
         if value is None or isinstance(value, (str, int, float)):
             return value
+        if isinstance(value, list):
+            return list(map(plain, value))
         if not isinstance(value, dict):
             raise _Refused(f"it holds a {type(value).__name__}")
         made = {plain(str(key)): plain(inside) for key, inside in value.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import environments
 from evals import folder as run_folder
-from tools.console import Parser, queries, run_and_leave, say
+from tools.console import Parser, put_out, queries, run_and_leave, say
 from tools.errors import DataError, UsageError
 from tools.options import pair
 
@@ -17,7 +17,9 @@ def parser() -> Parser:
     made = Parser(prog="python -m evals.import_run", description="Make a run of another system's rankings; score it.")
     add = made.add_argument
     add("run", type=Path, metavar="FILE", help="a TREC run file, plain or gzipped, or a log of Inspect AI as JSON")
-    add("--task", required=True, metavar="TASK", help="a task, e.g. congress or obliq/congress")
+    about = "birco-ranks: FILE is the folder evaluation/ranks of BIRCO's release; makes a run of each ranking in it"
+    add("--from", dest="form", choices=("birco-ranks",), help=about)
+    add("--task", metavar="TASK", help="a task, e.g. congress or obliq/congress; --from does without")
     add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
     add("--column", type=pair, action="append", default=[], metavar="NAME=COLUMN", help="as for evals.run")
     add("--split", default="test", metavar="SPLIT", help="which queries it answers: dev, test, all")
@@ -34,11 +36,17 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Check, import, score, print; exit code 7 when queries of the run had failed."""
-    from evals.formats import inspect_log  # as below
+    from evals.formats import birco_ranks, inspect_log  # as below
     from evals.formats.importing import as_name, import_run  # here, as all below, for the sake of --help
     from evals.measuring.scoring import count_looks, record_look  # as above
     from evals.showing.tables import show_scores  # as above
 
+    if arguments.form:
+        made = list(birco_ranks.import_ranks(arguments.run, arguments.data, arguments.runs))
+        rows = [{"file": str(file), "run": str(one)} for file, one in made]
+        lines = "".join(f"{row['file']}: {row['run']}\n" for row in rows)
+        put_out(json.dumps(rows) + "\n" if arguments.json else lines)
+        return 0
     if arguments.name is not None and arguments.name != (fit := as_name(arguments.name)):
         raise UsageError(f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}")
     for file in filter(None, (arguments.run, arguments.trajectories)):
@@ -46,6 +54,8 @@ def command(arguments: argparse.Namespace) -> int:
             raise DataError(f"there is no file {file}; give a TREC run file, and trajectories in JSON Lines")
     run_folder.check_place(arguments.runs)
     judged = {"qrels": arguments.qrels, "columns": dict(arguments.column)}
+    if not arguments.task:
+        raise UsageError("say with --task which task the run is of")
     environment = environments.load(arguments.task, arguments.data, arguments.split, **judged)
     if not arguments.json:
         say(f"{environment.task}: {queries(len(environment.queries))}")

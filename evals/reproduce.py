@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 from tools.console import Parser, positive, put_out, run_and_leave
-from tools.options import pair
 
 
 def parser() -> Parser:
@@ -22,8 +21,6 @@ def parser() -> Parser:
     add("--lm", default="", metavar="SPEC", help="this model in place of those of the paper; its rows say so")
     about = "this retriever in place of those that need a key or weights; its rows say so"
     add("--retriever", default="", metavar="SPEC", help=about)
-    about = "a parameter that the table's systems need, e.g. solutions=FILE for obliq/table3"
-    add("-P", dest="parameters", type=pair, action="append", default=[], metavar="NAME=VALUE", help=about)
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     return made
@@ -34,7 +31,7 @@ def command(arguments: argparse.Namespace) -> int:
     from evals.showing.reproduced import make  # what these import takes time that --help has not
 
     given = {key: getattr(arguments, key) for key in ("data", "limit", "lm", "retriever", "runs")}
-    found, text = make(arguments.name, **given, parameters=dict(arguments.parameters))
+    found, text = make(arguments.name, **given)
     put_out(json.dumps(found) + "\n" if arguments.json else text)
     return 0
 

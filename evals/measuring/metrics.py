@@ -3,6 +3,7 @@
 nDCG@k   gain is the grade itself (linear), the discount log2(rank + 1), the ideal order from all judged documents;
          grades may be fractions, which is why this is not left to trec_eval: it has whole numbers only
 R@k, P@k, AP@k, RR@k   a document is relevant from grade 1 on
+TopRR@k  RR of the first document at the query's highest grade, which BIRCO calls MRR
 Judged@k the share of the first k documents that have a judgement, whatever their grade
 Win(x)   the share of a query's comparisons of that label that are won: strictly higher score, ties lose
 Win      of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D), averaged over triplets
@@ -99,6 +100,12 @@ def reciprocal_rank(judged: Judged, k: int) -> float | None:
     return next((1 / rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit), 0.0)
 
 
+def top_reciprocal_rank(judged: Judged, k: int) -> float | None:
+    """Return 1 / the rank of the first document with the query's highest grade, 0 where none is in the first `k`."""
+    top = max(judged.ideal, default=0.0)
+    return next((1 / rank for rank, gain in enumerate(judged.gains[:k], start=1) if gain == top > 0), 0.0)
+
+
 def judged_share(judged: Judged, k: int) -> float | None:
     """Return the share of the first `k` documents that have a judgement; 0 for an empty ranking."""
     return sum(judged.judged[:k]) / max(1, len(judged.judged[:k]))
@@ -111,6 +118,7 @@ RANKING: dict[str, Callable[[Judged, int], float | None]] = {
     "P": precision,
     "AP": average_precision,
     "RR": reciprocal_rank,
+    "TopRR": top_reciprocal_rank,
     "Judged": judged_share,
 }
 PAIRWISE = ("Win", "Flip", "Triplets")

@@ -1,22 +1,6 @@
-"""The numbered tables and figures of the papers, as the TOML files beside this one have them.
+"""The numbered tables and figures of the papers, as the TOML files beside this one have them: a section each.
 
-A file is a suite's: in obliq.toml, [table2] is OBLIQ-Bench's Table 2, and each [[system]] is a row of the paper as a
-row of a study: `name`, and fields of evals/running/request.py. Beside these it may have `tasks` (the only ones that it
-is for), `bound` (random or maximum: evals/measuring/bounds.py), `give` (a parameter that the user has to give) and
-`lacks` (why there is no such system). A section's own systems come before the file's. Keys of a section:
-
-    title, needs, price    in words; `needs` is what neither the data nor the systems say
-    lacking                [{ why, and any of system, task, metric, split }]: cells that cannot be made
-    marked                 whether the best of a column is marked, and what does not differ from it
-
-Its cells are the lines of the suite's CSV with its number, and those that it has itself:
-
-    from, only             other tables of the CSV, and the only metrics of it
-    metrics                { the paper's name of a metric = the one that we compute }
-    split                  of all cells that are not in the CSV; test where none is named
-    statistics             { task = { a statistic of the data (evals/measuring/described.py) = value } }
-    published              { system = { task = { metric = value } } }
-    grid                   { systems, tasks, metrics }: the paper prints no numbers, as of a figure's points
+docs/guide/reproduce.md says what the keys of a section and of a system mean.
 """
 
 import tomllib
@@ -44,7 +28,7 @@ class Cell:
     value: float | str | None = None  # None where the paper prints none
     error: float | None = None
     note: str = ""
-    lacks: str = ""  # why there is none of ours
+    lacks: str = ""  # why there can be none of ours, whatever stands in
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +43,8 @@ class Section:
     def system(self, cell: Cell) -> Mapping[str, Any]:
         """Return the system that makes a cell; UnknownName where there is none."""
         for one in self.systems:
-            if one["name"] == cell.system and any(fnmatch(cell.task, task) for task in one.get("tasks", ["*"])):
+            named = cell.system in (one["name"], *one.get("also", ()))
+            if named and any(fnmatch(cell.task, task) for task in one.get("tasks", ["*"])):
                 return one
         raise UnknownName(f"system of {self.name}", cell.system, {one["name"] for one in self.systems})
 
@@ -73,8 +58,8 @@ def sections() -> dict[str, Section]:
         shared = content.pop("system", [])
         for name, about in content.items():
             made = Section(f"{path.stem}/{name}", about, (*about.get("system", ()), *shared))
-            cells = tuple(replace(cell, lacks=_lacks(made, cell)) for cell in _cells(made))
-            found[made.name] = replace(made, cells=cells)
+            cells = (replace(cell, lacks=_lacks(cell, about)) for cell in _cells(path.stem, name, about))
+            found[made.name] = replace(made, cells=tuple(cells))
     return found
 
 
@@ -85,24 +70,23 @@ def find(name: str) -> Section:
     return sections()[name]
 
 
-def _cells(section: Section) -> Iterator[Cell]:
-    (suite, _, name), about = section.name.partition("/"), section.about
-    tables, only = about.get("from", [name.capitalize().replace("Table", "Table ")]), about.get("only")
-    for one in figures():
-        if one.task.startswith(f"{suite}/") and one.table in tables and (only is None or one.metric in only):
-            metric = about.get("metrics", {}).get(one.metric, one.metric)
-            yield Cell(one.system, one.task, metric, one.split, one.judgements, one.value, one.error, one.note)
+def _cells(suite: str, name: str, about: Mapping[str, Any]) -> Iterator[Cell]:
+    tables, ours = about.get("from", [name.replace("table", "Table ")]), about.get("metrics", {})
     split = about.get("split", "test")
     for system, by_task in {"": about.get("statistics", {}), **about.get("published", {})}.items():
         for task, values in by_task.items():
             yield from (Cell(system, task, metric, split, value=value) for metric, value in values.items())
-    if grid := about.get("grid"):
-        for task, system, metric in product(grid["tasks"], grid["systems"], grid["metrics"]):
-            yield Cell(system, task, metric, split)
+    grid = about.get("grid", {"tasks": ()})
+    for task, system, metric in product(grid["tasks"], grid.get("systems", [""]), grid.get("metrics", ())):
+        yield Cell(system, task, metric, split)
+    for one in figures():
+        if one.task.startswith(f"{suite}/") and one.table in tables and one.metric in about.get("only", [one.metric]):
+            values = (one.judgements, one.value, one.error, one.note)
+            yield Cell(one.system, one.task, ours.get(one.metric, one.metric), one.split, *values)
 
 
-def _lacks(section: Section, cell: Cell) -> str:
-    for one in section.about.get("lacking", ()):
-        if all(getattr(cell, key) == value for key, value in one.items() if key != "why"):
-            return str(one["why"])
-    return str(section.system(cell).get("lacks", "")) if cell.system else ""
+def _lacks(cell: Cell, about: Mapping[str, Any]) -> str:
+    for row in about.get("lacking", ()):
+        if all(getattr(cell, key) == value for key, value in row.items() if key != "why"):
+            return str(row["why"])
+    return ""

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any
 
-from evals.published.sections import Section, sections
+from evals.published.sections import Section, find, sections
+from evals.showing.drawn import save
 from evals.showing.tables import Grid, Part, printed
-from evals.studies.papers import Conditions, reproduce
+from evals.studies.papers import Conditions, Table
 from tools.console import plural
 
 
@@ -16,12 +16,19 @@ def make(name: str | None, **conditions: Any) -> tuple[dict[str, Any], str]:
     if name is None:
         rows = [_describe(section) for section in sections().values()]
         return {"sections": rows}, "".join(map(_list, rows))
-    found = reproduce(name, Conditions(**conditions))
+    table = Table(find(name), Conditions(**conditions))
+    found = {"name": name, "title": table.section.about["title"], "notes": list(table.warnings())}
+    found["notes"] += [f"it cannot be made: {why}"] if (why := table.section.about.get("lacks")) else []
+    found["cells"] = list(table.cells())
+    if found["cells"]:
+        folder = table.conditions.runs / "studies" / name.replace("/", "-")
+        found["files"] = list(map(str, save(found, table.section.about.get("drawn", {}), folder)))
     return found, printed(list(_parts(found)))
 
 
 def _describe(section: Section) -> dict[str, Any]:
     systems = [section.system(cell) for cell in section.cells if cell.system and not cell.lacks]
+    lacks = [cell.lacks or (cell.system and section.system(cell).get("lacks")) for cell in section.cells]
     needs = [section.about.get("needs"), *(one.get(key) for one in systems for key in ("retriever", "lm"))]
     return {
         "name": section.name,
@@ -29,7 +36,8 @@ def _describe(section: Section) -> dict[str, Any]:
         "cells": len(section.cells),
         "needs": list(dict.fromkeys(filter(None, needs))),
         "price": section.about.get("price"),
-        "lacks": dict(Counter(cell.lacks for cell in section.cells if cell.lacks)),
+        "lacks": dict(Counter(filter(None, lacks))),
+        "why": section.about.get("lacks"),  # of all of it
     }
 
 
@@ -37,20 +45,24 @@ def _list(row: Mapping[str, Any]) -> str:
     lines = [f"{row['name']:<16} {row['title']} ({plural(row['cells'], 'cell')})"]
     lines += [f"it needs {', '.join(row['needs'])}"] if row["needs"] else []
     lines += [f"it cost the authors {row['price']}"] if row["price"] else []
-    lines += [f"{plural(many, 'cell')} cannot be made: {why}" for why, many in row["lacks"].items()]
+    lines += [f"{plural(many, 'cell')} cannot be run: {why}" for why, many in row["lacks"].items()]
+    lines += [f"it cannot be made: {row['why']}"] if row["why"] else []
     return f"\n{' ' * 17}".join(lines) + "\n"
 
 
 def _parts(found: Mapping[str, Any]) -> list[Part]:
     parts, remarks = list[Part](), dict[str, int]()
-    for task, cells in groupby(found["cells"], key=lambda cell: cell["task"]):
-        rows = []
-        for cell in cells:
+    for task in dict.fromkeys(cell["task"] for cell in found["cells"]):
+        rows, before = list[list[str]](), ""
+        for cell in (one for one in found["cells"] if one["task"] == task):
             judged = f" [{cell['judgements']}]" if cell["judgements"] else ""
             told = filter(None, (cell["remark"], cell["note"]))
             said = [f"({remarks.setdefault(text, len(remarks) + 1)})" for text in told]
             numbers = [_number(cell["published"]), _number(cell["ours"]), _number(cell["difference"], sign="+")]
-            rows.append([cell["system"], cell["metric"] + judged, *numbers, " ".join(said)])
+            rows.append(
+                [cell["system"] if cell["system"] != before else "", cell["metric"] + judged, *numbers, " ".join(said)]
+            )
+            before = cell["system"]
         parts.append(Grid(task, ["system", "metric", "published", "ours", "difference", ""], rows, names=(0, 1, 5)))
     made = sum(cell["ours"] is not None for cell in found["cells"])
     last = f"{plural(len(found['cells']), 'cell')}, {made} of them made"
