@@ -53,7 +53,10 @@ class Books:
         self.folder = folder
         self.parts = parts
         # The candidates that are the program as it is, what an optimizer started from, and what it returned.
-        self.before = self.start = self.returned = ""
+        self.before = self.start = ""
+        self.returned: dict[str, Mapping[str, Any]] = {}  # with what of it is more than prompts
+        self.fold, self.fold_of, self._dev = 0, dict[str, int](), parts["train"]
+        self._made_in: dict[str, set[int]] = {}  # the folds that a candidate was evaluated in by an optimizer
         self.candidates: dict[str, Candidate] = {}  # in the order in which they came
         self._evaluations: dict[tuple[str, str, str], Evaluation] = {}
         self._lock = threading.Lock()
@@ -64,20 +67,38 @@ class Books:
         """Model calls of all evaluations, those of instructions not among them."""
         return sum(evaluation.calls for evaluation in list(self._evaluations.values()))
 
-    def of(self, digest: str, part: str) -> list[Evaluation]:
-        """The student's evaluations of a candidate on a part, in the order of its queries; those that there are."""
-        found = (self._evaluations.get((digest, query.query_id, "")) for query in self.parts[part])
+    def take_fold(self, fold: int) -> None:
+        """Train on one fold from now on, and validate on the others; nothing where there are none."""
+        self.fold = fold
+        if self.fold_of:
+            self.parts = {part: self._take({fold}, part) for part in self.parts}
+
+    def queries(self, digest: str, part: str) -> tuple[Query, ...]:
+        """Return the queries of a part; with folds those of a candidate: what it is made of, and all others."""
+        if not self.fold_of:
+            return self.parts[part]
+        made_in = set[int]() if digest in (self.before, self.start) else self._made_in.get(digest)
+        return () if made_in is None else self._take(made_in, part)
+
+    def _take(self, folds: set[int], part: str) -> tuple[Query, ...]:
+        return tuple(one for one in self._dev if (self.fold_of[one.query_id] in folds) == (part == "train"))
+
+    def of(self, digest: str, part: str, like: str = "") -> list[Evaluation]:
+        """The student's evaluations of a candidate on a part, or on that of a candidate `like` it, in order."""
+        queries = self.queries(like or digest, part)
+        found = (self._evaluations.get((digest, query.query_id, "")) for query in queries)
         return [evaluation for evaluation in found if evaluation]
 
     def is_whole(self, digest: str, part: str) -> bool:
         """Whether a candidate was evaluated on every query of a part."""
-        return len(self.of(digest, part)) == len(self.parts[part])
+        return 0 < len(self.of(digest, part)) == len(self.queries(digest, part))
 
     def candidate(self, program: Any, parameters: Mapping[str, Any]) -> Candidate:
         """Return the candidate that a program is as it stands; written down when it is new."""
         prompts = prompts_of(program)
         digest = _digest(prompts, parameters)
         with self._lock:
+            self._made_in.setdefault(digest, set()).add(self.fold)
             if digest not in self.candidates:
                 candidate = Candidate(digest, prompts, dict(parameters))
                 self._append("candidates.jsonl", candidate)

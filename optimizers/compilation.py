@@ -24,12 +24,12 @@ from evals.running.evaluation import run
 from evals.running.request import Request
 from optimizers import result
 from optimizers.books import Candidate
-from optimizers.request import SAME, CompileRequest
+from optimizers.request import SAME, UNTRAINED, CompileRequest
 from optimizers.running import Inputs, compile_with, plan
 from optimizers.study import Study
 from optimizers.training.leaks import Passage, Split, collect_passages, find_leaks
 from optimizers.training.objective import Objective, objective
-from optimizers.training.splits import divide, join
+from optimizers.training.splits import divide, fold, join
 from programs.compiled import Compiled, prompts_of, write
 from tools import options, retrievers
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
@@ -51,6 +51,8 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
     how: dict[str, Any] = {name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")}
     how |= {"seed": request.split_seed, "share": request.train_share}
     training = join([divide(task, request.data, **how) for task in request.tasks])
+    usual = request.limit is None and request.train_share == CompileRequest.train_share
+    training = fold(training, request.folds or (None if usual and request.optimizer not in UNTRAINED else 1))
     aim = objective(training.environment, request.metric, request.price)
     aims = [objective(one, aim.metric, request.price) for one in training.environments]
     inputs = Inputs(unfitted.fit_to(training), training, tell)
@@ -103,7 +105,10 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:  # with
 def _announce(inputs: Inputs, study: Study) -> None:
     training, optimizer = study.training, inputs.request.optimizer
     train, validation = map(len, study.parts.values())
-    inputs.tell(f"{training.task}: {train} dev queries to train on, {validation} to validate; {optimizer}")
+    divided = f"{train} dev queries to train on, {validation} to validate"
+    if folds := len(set(study.fold_of.values())):
+        divided = f"{train} dev queries in {folds} folds; a candidate is made from one and validated on the others"
+    inputs.tell(f"{training.task}: {divided}; {optimizer}")
     if training.left_out:
         ids = ", ".join(one.query_id for one in training.left_out[:3])
         more = ", ..." if len(training.left_out) > 3 else ""
@@ -176,7 +181,7 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
         "price": study.objective.price,
         "code": run_folder.read_config(study.folder)["code"],
         "usage": usage_json(inputs.usage(study)),
-        "before": result.measure(study, study.before, "validation"),
+        "before": result.measure(study, study.before, "validation", best.digest),
         "after": result.measure(study, best.digest, "validation"),
         "gain": result.measure_gain(study, best),
     }
@@ -185,7 +190,7 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
         for name, prompt in prompts.items()
     }
     retriever = str(retrievers.check(plan.retriever(chosen)))
-    form = study.form if best.digest == study.returned else {}
+    form = study.returned.get(best.digest, {})
     return Compiled(request.program_label, plan.parameters(chosen), retriever, prompts, origin=origin, **form)
 
 
@@ -208,6 +213,7 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
     own = ".py:" in str(request.retriever) and not inputs.plan.ranges  # whose folder no compiled file has
     taken_up = _on_test(request, compiled=file, retriever=request.retriever if own else None)
     sizes = {part: len(queries) for part, queries in study.parts.items()}
+    sizes |= {"folds": 1 + max(study.fold_of.values())} if study.fold_of else {}
     return {
         "task": training.task,
         "data": training.environment.data,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from environments import expand
 from evals.running.request import Common, Request
+from tools.console import positive
 from tools.options import Option, pair
 
 EFFORT = ("light", "medium", "heavy")
@@ -15,6 +16,7 @@ OPTIMIZERS = (  # the names in optimizers/teleprompters.py, which takes seconds 
     *("better_together", "ensemble", "tune"),
 )
 SAME = "same"  # --held-out without a value: the test queries of the tasks that are compiled on
+UNTRAINED = ("ensemble", "tune")  # of these, those that write no prompts from training queries
 _LIST = "python -m optimizers.compile --optimizer list"
 
 
@@ -36,6 +38,10 @@ class CompileRequest(Common):
     metric: Annotated[str, Option("a metric of the task; nDCG@10 where the task has it, else its own", "NAME")] = ""
     price: Annotated[float, Option("what a thousand tokens of a query take off its metric", "X", float)] = 0.0
     train_share: Annotated[float, Option("share of the dev queries to train on; the others validate", "X", float)] = 0.5
+    folds: Annotated[
+        int | None,
+        Option("train on each of N folds of dev, validate on the others; 1, or 4 of a small dev", "N", positive),
+    ] = None
     split_seed: Annotated[int, Option("which queries train and which validate", "N", int)] = 0
     seed: Annotated[int, Option("random seed of the optimizer", "N", int)] = 0
     start: Annotated[

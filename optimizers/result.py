@@ -36,8 +36,8 @@ def choose(study: Study) -> Candidate | None:
     def rank(candidate: Candidate) -> tuple[float, bool, bool, bool, float, str]:
         digest, found = candidate.digest, study.of(candidate.digest, "validation")
         tokens = sum(evaluation.tokens for evaluation in found)
-        before, start, returned = (digest == one for one in (study.before, study.start, study.returned))
-        return round(study.mean(digest, "validation"), 12), before, start, returned, -tokens, digest
+        before, start, returned = digest == study.before, digest == study.start, digest in study.returned
+        return round(study.change(digest), 12), before, start, returned, -tokens, digest
 
     whole = [one for one in list(study.candidates.values()) if study.is_whole(one.digest, "validation")]
     return max(whole, key=rank, default=None)
@@ -45,7 +45,8 @@ def choose(study: Study) -> Candidate | None:
 
 def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
     """Return the paired difference of a candidate to the program before, on the validation queries."""
-    found = paired(*(study.values(digest, "validation") for digest in (study.before, candidate.digest)))._asdict()
+    both = (study.values(digest, "validation", candidate.digest) for digest in (study.before, candidate.digest))
+    found = paired(*both)._asdict()
     # The program before is compared with, not chosen. Others count that were given up after a part of the queries.
     chosen_from = sum(bool(study.of(digest, "validation")) for digest in study.candidates) - 1
     corrected = min(1.0, found["p"] * max(1, chosen_from))
@@ -53,9 +54,9 @@ def measure_gain(study: Study, candidate: Candidate) -> dict[str, Any]:
     return {**found, "candidates": chosen_from, "p_corrected": corrected, "significant": significant}
 
 
-def measure(study: Study, digest: str, part: str) -> dict[str, Any]:
+def measure(study: Study, digest: str, part: str, like: str = "") -> dict[str, Any]:
     """Return the mean of a candidate's values on a part, with its interval, and how many queries it is over."""
-    values = study.values(digest, part)
+    values = study.values(digest, part, like)
     summary = bootstrap_mean(values)._asdict() if values else dict.fromkeys(("mean", "low", "high"))
     return {**summary, "queries": len(values)}
 
@@ -64,7 +65,7 @@ def list_tasks(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
     """Return a row a task, where there are several, with the gain on its validation queries."""
     rows = []
     for task in dict.fromkeys(study.tasks.values()):
-        found = (study.of(digest, "validation") for digest in (study.before, candidate.digest))
+        found = (study.of(digest, "validation", candidate.digest) for digest in (study.before, candidate.digest))
         old, new = ([one.value for one in part if study.tasks[one.query_id] == task] for part in found)
         rows.append({"task": task, "baseline_mean": fmean(old), "mean": fmean(new), **paired(old, new)._asdict()})
     return _adjust(rows) if len(rows) > 1 else []
@@ -96,7 +97,9 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
         prices = [evaluation.list_usd for evaluation in evaluations]
         row = {
             "candidate": digest,
-            **{name: digest == getattr(study, name) for name in ("before", "start", "returned")},
+            "before": digest == study.before,
+            "start": digest == study.start,
+            "returned": digest in study.returned,
             **{part: measure(study, digest, part) for part in study.parts},
             "whole": study.is_whole(digest, "validation"),
             "demos": sum(len(prompt.demos) for prompt in candidate.prompts.values()),
@@ -105,10 +108,11 @@ def list_candidates(study: Study) -> list[dict[str, Any]]:
             "list_usd": None if None in prices else sum(price for price in prices if price is not None),
             "failed": sum(evaluation.error is not None for evaluation in evaluations),
         }
-        rows.append(row)
+        rows.append(row | ({"change": study.change(digest)} if study.fold_of and row["whole"] else {}))
     # What was evaluated on all validation queries first: a mean over three queries is no rival of one over fifty. Of
     # equal ones by the digest: the order in which they came may depend on which thread was first.
     means = {row["candidate"]: [-(row[part]["mean"] or 0.0) for part in ("validation", "train")] for row in rows}
+    means = {row["candidate"]: [-row.get("change", 0.0), *means[row["candidate"]]] for row in rows}
     return sorted(rows, key=lambda row: (not row["whole"], means[row["candidate"]], row["candidate"]))
 
 
@@ -128,7 +132,8 @@ def _short(value: Any) -> str:
 
 
 def _moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
-    pairs = zip(study.of(study.before, "validation"), study.of(candidate.digest, "validation"), strict=True)
+    before = study.of(study.before, "validation", candidate.digest)
+    pairs = zip(before, study.of(candidate.digest, "validation"), strict=True)
     rows: list[dict[str, Any]] = [
         {"query_id": old.query_id, "before": old.value, "after": new.value, "difference": new.value - old.value}
         for old, new in pairs
@@ -149,7 +154,7 @@ def summarise(
     return {
         "kept": {study.start: "start", study.before: "before"}.get(candidate.digest, "compiled"),
         "candidate": candidate.digest,
-        "before": measure(study, study.before, "validation"),
+        "before": measure(study, study.before, "validation", candidate.digest),
         "after": measure(study, candidate.digest, "validation"),
         "gain": measure_gain(study, candidate),
         **({"tasks": rows} if (rows := list_tasks(study, candidate)) else {}),
@@ -220,8 +225,9 @@ def _headings(found: Mapping[str, Any]) -> list[str]:
     for name, spec in (("teacher", found["teacher"]), ("prompts by", found["prompt_lm"])):
         model += f", {name}: {spec}" if spec and spec != found["lm"] else ""
     counts = found["queries"]
+    folds = f", in each of {counts['folds']} folds" if "folds" in counts else ""
     return [
-        f"{found['task']}  dev split: {counts['train']} train, {counts['validation']} validation  ({note})",
+        f"{found['task']}  dev split: {counts['train']} train, {counts['validation']} validation{folds}  ({note})",
         f"{found['program']} over {found['retriever']}, model: {model}",
         f"{found['optimizer']}, by {found['objective']}" + (f", from {found['start']}" if found["start"] else ""),
     ]
@@ -229,7 +235,8 @@ def _headings(found: Mapping[str, Any]) -> list[str]:
 
 def _candidates(found: Mapping[str, Any]) -> Grid:
     tuned = any(row["parameters"] for row in found["candidates"])
-    heads = ["candidate", "validation", "95 % interval", "train", "parameters" if tuned else "demos"]
+    folded = ["change"] if any("change" in row for row in found["candidates"]) else []
+    heads = ["candidate", "validation", "95 % interval", *folded, "train", "parameters" if tuned else "demos"]
     rows = []
     for row in found["candidates"][:ROWS]:
         before = " (before)" if row["before"] else " (start)" if row["start"] else ""
@@ -239,6 +246,7 @@ def _candidates(found: Mapping[str, Any]) -> Grid:
         scores = [
             _mean(row["validation"], whole=row["whole"]),
             "" if low is None else f"{low:.4f} to {high:.4f}",
+            *(number(row.get("change"), "{:+.4f}", "") for _ in folded),
             _mean(row["train"], whole=row["train"]["queries"] == found["queries"]["train"]),
         ]
         used = [str(row["calls"]), str(row["tokens"]), number(row["list_usd"], "${:.4f}")]

@@ -20,7 +20,7 @@ from evals.running.evaluation import connect, make_terms
 from evals.running.request import find_program, query_limits
 from evals.running.runner import GRACE, TICK
 from optimizers import tune
-from optimizers.request import CompileRequest
+from optimizers.request import UNTRAINED, CompileRequest
 from optimizers.study import Job, Study
 from optimizers.teleprompters import TELEPROMPTERS, Teleprompter, settings
 from optimizers.training.demonstrations import label
@@ -97,8 +97,11 @@ def plan(request: CompileRequest) -> Plan:
     for option, owner, given in (("--of", "ensemble", request.of), ("--range", "tune", request.ranges)):
         if given and request.optimizer != owner:
             raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
-    if request.start and request.optimizer in ("ensemble", "tune"):
-        raise UsageError(f"{request.optimizer} writes no prompts, so there is nothing to start from; leave out --start")
+    for option, asked in (("start", request.start), ("folds", (request.folds or 1) > 1)):
+        if asked and request.optimizer in UNTRAINED:
+            raise UsageError(
+                f"{request.optimizer} writes no prompts, so --{option} is not for it; leave out --{option}"
+            )
     if not 0 <= request.seed < 2**32:
         raise UsageError(f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
     _check_models(request, row)
@@ -245,34 +248,39 @@ def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
 def _work(inputs: Inputs, study: Study) -> None:  # what it books is on disk when it ends, however it does
     plan = inputs.plan
     try:
-        job = Job(
-            study=study,
-            student=study.instrument(inputs.program_to_start(), plan.start),
-            plain=inputs.program_to_start,
-            lm=inputs.student.lm,
-            prompt_lm=inputs.prompter and inputs.prompter.lm,
-            teacher_lm=inputs.teacher and inputs.teacher.lm,
-            labelled=lambda: inputs.label(study.parts["train"]),
-            options=plan.options,
-            workers=inputs.request.workers,
-            seed=inputs.request.seed,
-            members=plan.members,
-            ranges=plan.ranges,
-            variant=lambda chosen: study.instrument(inputs.program(chosen), chosen),
-        )
-        program = study.instrument(inputs.program(), plan.start)
-        study.before = study.candidate(program, plan.start).digest
-        study.start = study.candidate(job.student, plan.start).digest
+        program, start = (study.instrument(one, plan.start) for one in (inputs.program(), inputs.program_to_start()))
+        study.before, study.start = (study.candidate(one, plan.start).digest for one in (program, start))
         before = study.evaluate(program, "validation")
         if warning := study.objective.check_spread([one.metrics[study.objective.metric] or 0.0 for one in before]):
             inputs.tell(warning)
         if study.start != study.before:
-            study.evaluate(job.student, "validation")
-        found = plan.optimizer.run(job)
-        study.returned = study.evaluate(found.program, "validation")[0].candidate
-        study.form = found.form
+            study.evaluate(start, "validation")
+        for fold in sorted({0, *study.fold_of.values()}):
+            study.take_fold(fold)
+            if all(study.parts.values()):
+                found = plan.optimizer.run(_make_job(inputs, study))
+                study.returned[study.evaluate(found.program, "validation")[0].candidate] = found.form
     finally:
         inputs.terms.settle()
+
+
+def _make_job(inputs: Inputs, study: Study) -> Job:
+    plan = inputs.plan
+    return Job(
+        study=study,
+        student=study.instrument(inputs.program_to_start(), plan.start),
+        plain=inputs.program_to_start,
+        lm=inputs.student.lm,
+        prompt_lm=inputs.prompter and inputs.prompter.lm,
+        teacher_lm=inputs.teacher and inputs.teacher.lm,
+        labelled=lambda: inputs.label(study.parts["train"]),
+        options=plan.options,
+        workers=inputs.request.workers,
+        seed=inputs.request.seed,
+        members=plan.members,
+        ranges=plan.ranges,
+        variant=lambda chosen: study.instrument(inputs.program(chosen), chosen),
+    )
 
 
 def _work_interruptibly(inputs: Inputs, study: Study) -> None:

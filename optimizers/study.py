@@ -70,6 +70,7 @@ class Study(Books):
         usable = {query.query_id for one in objectives for query in one.usable(one.environment.queries)}
         super().__init__(folder, {part: tuple(q for q in parts[part] if q.query_id in usable) for part in parts})
         self.tasks = {query_id: one.environment.task for query_id, one in own.items()}
+        self.fold_of = dict(training.fold_of)
         self.training, self.objective = training, objectives[0]
         # The place up to which a document is well ranked.
         self._cutoff = int(self.objective.metric.partition("@")[2] or 10)
@@ -78,7 +79,6 @@ class Study(Books):
         self._stopped = threading.Event()
         self._say, self._said = say, time.monotonic()
         self._student: tuple[Any, ...] = ()
-        self.form: Mapping[str, Any] = {}  # what of the candidate that was returned is more than prompts
 
     # -- what an optimizer gets
 
@@ -128,16 +128,20 @@ class Study(Books):
         finally:
             ParallelExecutor.execute = theirs
 
-    def values(self, digest: str, part: str) -> list[float]:
-        """Return the values of a candidate on a part, weighed so that their mean is the mean over tasks."""
-        found = self.of(digest, part)
+    def values(self, digest: str, part: str, like: str = "") -> list[float]:
+        """Return the values of a candidate, as `of`, weighed so that their mean is the mean over tasks."""
+        found = self.of(digest, part, like)
         tasks = Counter(self.tasks[one.query_id] for one in found)
         return [one.value * (len(found) / (len(tasks) * tasks[self.tasks[one.query_id]])) for one in found]
 
-    def mean(self, digest: str, part: str) -> float:
+    def mean(self, digest: str, part: str, like: str = "") -> float:
         """Return the mean over tasks of what is maximised, for a candidate with evaluations on a part."""
-        values = self.values(digest, part)
+        values = self.values(digest, part, like)
         return sum(values) / len(values)
+
+    def change(self, digest: str) -> float:
+        """Return what a candidate gains over the program before, on its own validation queries."""
+        return self.mean(digest, "validation") - self.mean(self.before, "validation", digest)
 
     # -- evaluating
 

@@ -139,6 +139,7 @@ def knn(job: Job) -> Found:
     nearest = job.options["k"]
     program = Neighbours(job.plain(), neighbours, nearest)
     parameters = {"nearest": nearest, "neighbours": len(neighbours)}
+    parameters |= {"fold": job.study.fold} if job.study.fold_of else {}  # else those of two folds were one candidate
     return Found(job.study.instrument(program, parameters), {"neighbours": tuple(neighbours), "nearest": nearest})
 
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from environments import load
 from environments.base import EmptySplit, Environment
+from evals.measuring.comparison import LEAST
 from tools.console import plural
 from tools.errors import UsageError, at_least
 from tools.records import Query
@@ -35,6 +36,7 @@ from tools.text import TermStatistics, words
 
 NEAR = 0.5  # from this similarity on, a dev query nearly repeats a test query
 RUN = 3  # words in a run
+FOLDS = 4  # where a single division would leave too few queries to choose by
 # Fewer queries than this are weighed as if there were so many: a word in two queries of three is a repeat, and only
 # among many queries boilerplate.
 FEW = 100
@@ -60,6 +62,7 @@ class Training:
     environments: tuple[Environment, ...] = field(repr=False)  # dev of each task, with these queries' judgements alone
     left_out: tuple[LeftOut, ...]
     digest: str  # eight hex digits: two equal ones are the same division of the same data
+    fold_of: Mapping[str, int] = field(default_factory=dict)  # by query id; then `train` and `validation` have them all
     one_need: bool = False  # all queries want the same documents, so that validation says little
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
@@ -96,11 +99,7 @@ def divide(
     )
     if len(kept) < 2:
         raise _too_few(dev, len(near))
-    judgements = dev.judgements[dev.headline]
-    wanting: dict[object, list[Query]] = {}  # the same documents, as the ten of a MultiConIR record do, or twins
-    for query in kept[:limit]:
-        wanting.setdefault(frozenset(judgements.relevant(query.query_id)), []).append(query)
-    groups = list(wanting.values())
+    groups = _group(kept[:limit], dev)
     train, validation = _cut(groups, share)
     parts = [[query.query_id for query in part] for part in (train, validation)]
     content = json.dumps([dev.task, dev.fingerprint, seed, share, limit, parts])
@@ -149,8 +148,36 @@ def _too_few(dev: Environment, repeats: int) -> UsageError:
     return UsageError(f"{have}; {needs}; {_REMEDY}")
 
 
+def fold(training: Training, folds: int | None) -> Training:
+    """Return the training in `folds`; each is trained on in its turn, and the others choose. None leaves it to dev."""
+    pieces = [piece for one in training.environments for piece in _pieces(_group(one.queries, one))]
+    few = len(training.validation) < LEAST and len(pieces) > 2
+    folds = folds or (min(FOLDS, len(pieces)) if few else 1)
+    if folds > len(pieces):
+        raise UsageError(
+            f"--folds {folds}: {training.task} has {len(pieces)} dev queries, or groups of such, to divide"
+        )
+    if folds == 1:
+        return training
+    fold_of = {query.query_id: number % folds for number, piece in enumerate(pieces) for query in piece}
+    dev, digest = training.train + training.validation, f"{training.digest}/{folds}"
+    return replace(training, train=dev, validation=dev, digest=digest, fold_of=fold_of)
+
+
+def _group(queries: Sequence[Query], environment: Environment) -> list[list[Query]]:
+    judgements = environment.judgements[environment.headline]
+    wanting: dict[object, list[Query]] = {}  # the same documents, as the ten of a MultiConIR record do, or twins
+    for query in queries:
+        wanting.setdefault(frozenset(judgements.relevant(query.query_id)), []).append(query)
+    return list(wanting.values())
+
+
+def _pieces(groups: list[list[Query]]) -> list[list[Query]]:
+    return groups if len(groups) > 1 else [[query] for query in groups[0]]
+
+
 def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
-    pieces = groups if len(groups) > 1 else [[query] for query in groups[0]]
+    pieces = _pieces(groups)
     most = round(share * sum(map(len, pieces)))
     cut = 1
     while cut < len(pieces) - 1 and sum(map(len, pieces[: cut + 1])) <= most:

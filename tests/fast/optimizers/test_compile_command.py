@@ -100,6 +100,7 @@ def test_names_that_are_missing_or_wrong_are_said(others, word, compiles):
         (("--train-share", "0"), "not between 0 and 1"),
         (("--train-share", "nan"), "not between 0 and 1"),
         (("--limit", "1"), "at least 2"),
+        (("--folds", "13"), "--folds 13: obliq/congress has 12 dev queries"),
         (("--seed", "-1"), "--seed -1"),
         (("--max-concurrent", "0"), "not a whole number of at least 1"),
         (("--budget-usd", "5", "--lm", SERVER), "use --budget-calls"),
@@ -121,6 +122,7 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
         ("better_together", ("-O", "strategy=gepa -> tune"), "no step of better_together is called 'tune'"),
         ("better_together", ("-O", "strategy="), "no step of better_together is called ''"),
         ("better_together", ("-O", "effort=huge"), "light"),
+        ("tune", ("--folds", "2"), "leave out --folds"),
         ("tune", ("--range", "hops=6..1"), "low has to be below high"),
         ("tune", ("--range", "hops=x"), "whole number"),
         ("tune", ("--range", "hops=0..2"), "hops of at least 1, not 0"),
@@ -223,7 +225,7 @@ def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_w
     empty = Toolbox(Corpus(()), NoRetriever())
     plain = [one.signature.instructions for one in QueryToDoc(empty).predictors()]
     about = {"program": "query_to_doc", "task": "legal_qa", "optimizer": "infer_rules"}
-    assert compiles("--lm", server.spec, "-O", "candidates=3", **about).code == 0
+    assert compiles("--lm", server.spec, "-O", "candidates=3", "--folds", "1", **about).code == 0
     assert [one.signature.instructions for one in QueryToDoc(empty).predictors()] == plain
 
     ruled = [one["instructions"] for one in prompts(tmp_path / "runs") if "Rule" in one["instructions"]]
@@ -274,14 +276,14 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
 
 
 def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_over(compiles):
-    words = (*TUNED, "--held-out", "congress,paper_retrieval", "--json")
+    words = (*TUNED, "--held-out", "legal_qa,paper_retrieval", "--json")
     found = json.loads(compiles(*words, task="congress,crumb/legal_q*", optimizer="tune").out)
     assert [(row["task"], row["queries"]) for row in found["tasks"]] == [("obliq/congress", 6), ("crumb/legal_qa", 1)]
     for when, key in (("before", "baseline_mean"), ("after", "mean")):
         assert found[when]["mean"] == pytest.approx(sum(row[key] for row in found["tasks"]) / 2)
     assert found["after"]["mean"] > found["before"]["mean"] and found["parameters"] == {"rerank": [0, 20]}
     held_out = [(row["task"], row["compiled_on"]) for row in found["held_out"]["tasks"]]
-    assert held_out == [("obliq/congress", True), ("crumb/paper_retrieval", False)]
+    assert held_out == [("crumb/legal_qa", True), ("crumb/paper_retrieval", False)]
 
 
 def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, folder, monkeypatch):

@@ -10,13 +10,14 @@ import pytest
 
 from evals.measuring.stats import paired
 from optimizers import result
+from optimizers.books import Evaluation
 from optimizers.running import _quiet
 from optimizers.study import Study
 from optimizers.training.demonstrations import relevant
 from optimizers.training.feedback import feedback
 from optimizers.training.leaks import collect_passages
 from optimizers.training.objective import objective
-from optimizers.training.splits import divide
+from optimizers.training.splits import divide, fold
 from programs.retrieve import Retrieve
 from tools.errors import DataError, Halt
 from tools.models import lm
@@ -192,6 +193,30 @@ def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
     assert found["candidates"] == 3 and found["p"] == p and found["p_corrected"] == pytest.approx(3 * p)
     rows = {row["candidate"]: row["whole"] for row in result.list_candidates(again)}
     assert rows == {one.digest: place < 2 for place, one in enumerate(candidates[:4])}
+
+
+def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of(training, tmp_path):
+    folded = fold(training, 3)
+    study = Study(tmp_path, folded, objective(folded.environment))
+    plain = study.candidate(dspy.Module(), {}).digest
+    study.before = plain
+    made = []
+    for number in range(3):
+        study.take_fold(number)
+        made.append(study.candidate(dspy.Module(), {"number": number}))
+    for query in folded.train:
+        own = folded.fold_of[query.query_id]
+        values = {plain: 0.1 * own} | {one.digest: 1.0 if own == n else 0.2 * own for n, one in enumerate(made)}
+        for digest, value in values.items():
+            study.add(Evaluation(digest, query.query_id, "", value, {}, 1, 1, 0.0, [], None, 0.0))
+    sizes = [list(folded.fold_of.values()).count(number) for number in range(3)]
+    for number, one in enumerate(made):
+        others = [n for n in range(3) if n != number for _ in range(sizes[n])]
+        assert len(study.of(one.digest, "validation")) == len(others)
+        assert study.change(one.digest) == pytest.approx(0.1 * sum(others) / len(others))
+    assert len(study.of(plain, "validation")) == len(folded.train)
+    assert result.choose(study) == made[0] and result.measure_gain(study, made[0])["wins"] == sizes[1] + sizes[2]
+    assert {row["candidate"] for row in result.list_candidates(study)} == {plain, *(one.digest for one in made)}
 
 
 def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(study):

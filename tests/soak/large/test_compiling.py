@@ -68,7 +68,7 @@ class Place:
     def compile(self, optimizer: str, *words: object, lm: str = "") -> dict:
         for server in self.servers:
             server.model.forget()  # what a test finds does not depend on those before it
-        how = ("--train-share", self.train_share, "--optimizer", optimizer)
+        how = ("--train-share", self.train_share, "--folds", 1, "--optimizer", optimizer)
         return called(compile_module, *PROGRAM, *self.about(lm), *how, *words)
 
     def compiled(self, optimizer: str) -> dict:
