@@ -1,7 +1,8 @@
 """Long runs of what trainers do: ten thousand episodes, a policy that learns, and others' trainers and evaluators.
 
-What does not install beside us is tried where a Python of another environment is named: $SEXTANT_INSPECT_PYTHON and
-$SEXTANT_VERIFIERS_PYTHON, each with the package, Sextant and what that needs.
+What does not install beside us is tried where a Python of another environment is named: $SEXTANT_INSPECT_PYTHON,
+$SEXTANT_VERIFIERS_PYTHON and $SEXTANT_MTEB_PYTHON, each with the package, Sextant and what that needs, and
+$SEXTANT_NEMO_PYTHON, with nemo-gym.
 """
 
 import json
@@ -15,11 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from random_episodes import play
+from rest_client import outcomes, serving
 
 from evals import compare, import_run
 from evals.serving.episode import POTENTIALS
 from evals.serving.training import Turns, open_training
 from programs.desk import Desk
+from tools.records import Submission, Trace
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "trainers"
 sys.path.append(str(EXAMPLES))
@@ -119,8 +122,9 @@ def of_another(name, package):
     return python
 
 
-def example(python, name, place):
-    ran = subprocess.run([python, EXAMPLES / name], cwd=place, capture_output=True, text=True, check=False)
+def example(python, name, place, **environment):
+    environ = {**os.environ, **environment}
+    ran = subprocess.run([python, EXAMPLES / name], cwd=place, env=environ, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout.splitlines()[-1]
 
@@ -145,3 +149,24 @@ def test_verifiers_own_evaluator_gives_our_rewards(tmp_path):
         episode.act("search", {"query": world.queries[query_id].text, "k": 20})
         assert found["metric"]["score"] == episode.cut()
     assert any(found["metric"]["score"] for found in rewards.values())
+
+
+def test_nemo_gym_gives_our_rewards_by_way_of_rest(tmp_path):
+    python = of_another("NEMO", "nemo_gym")
+    words = ("--task", "congress", "--data", "mini", "--split", "dev", "--http", "--rewards", "--shaping", "surfaced")
+    (tmp_path / "rows.jsonl").write_text(example(sys.executable, "nemo_rows.py", tmp_path))
+    with serving(sys.executable, *words, "--runs", tmp_path / "runs") as start:
+        _, port = start()
+        client = EXAMPLES.parents[1] / "tests" / "support" / "nemo_client.py"
+        reward = float(example(python, client, tmp_path, SEXTANT_URL=f"http://127.0.0.1:{port}"))
+        [(query_id, one)] = outcomes(tmp_path / "runs").items()
+    world = open_training(data="mini")
+    assert reward == pytest.approx(world.value(query_id, Submission(tuple(one["ranking"]), Trace(query_id))))
+    assert [step["tool"] for step in one["trace"]["steps"]][:2] == ["search", "read"]
+
+
+def test_mteb_evaluates_our_programs_and_its_encoders_are_retrievers(tmp_path):
+    python = of_another("MTEB", "mteb")
+    assert example(python, "../mteb_models.py", tmp_path) == "MockRetrievalTask: 0.63093"
+    named = f"{EXAMPLES.parent}/mteb_models.py:Mteb:mteb/baseline-random-encoder"
+    subprocess.run([python, "-m", "tools.retrievers", "check", named], cwd=tmp_path, check=True)
