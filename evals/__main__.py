@@ -12,6 +12,7 @@ from tools.errors import UnknownName
 
 COMMANDS = {
     "run": ("evals.run", "run a program or an agent on a task, and score it"),
+    "study": ("evals.study", "run many systems on many tasks, and compare them"),
     "serve": ("evals.serve", "hand the queries of a run out to agents outside, over MCP or REST"),
     "score": ("evals.score", "score a run folder again"),
     "compare": ("evals.compare", "compare runs query by query, with uncertainty"),

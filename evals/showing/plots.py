@@ -18,6 +18,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MUTED = "#767676"
 INCHES = (7.0, 4.2)
+COLUMNS = {"acl-column": 3.03, "acl-page": 6.3, "acm-column": 3.33, "acm-page": 7.0}  # widths in papers, in inches
 Table = Mapping[str, Mapping[str, float | None]]  # row -> column -> value
 
 
@@ -37,6 +38,14 @@ def svg(made: Figure, title: str) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"}):
         made.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
     return text.getvalue()
+
+
+def pdf(made: Figure, title: str) -> bytes:
+    """Return the figure as PDF, the same for the same data, with fonts that publishers take."""
+    data = io.BytesIO()
+    with matplotlib.rc_context({"pdf.fonttype": 42}):
+        made.savefig(data, format="pdf", metadata={"CreationDate": None, "Title": title})
+    return data.getvalue()
 
 
 def curves_svg(result: dict[str, Any]) -> str:

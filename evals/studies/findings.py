@@ -100,8 +100,6 @@ def detectable(test: Test, tests: int) -> float | None:
 
 def say(tests: Sequence[Test], baseline: str, metric: str = "") -> list[str]:
     """Return what the tests say, a sentence for each row that differs and one for all that do not."""
-    if not tests:
-        return [f"No row has a task in common with {baseline}, so nothing is compared"]
     by_row: dict[str, list[Test]] = {}
     for test in tests:
         by_row.setdefault(test.row, []).append(test)
@@ -114,8 +112,8 @@ def say(tests: Sequence[Test], baseline: str, metric: str = "") -> list[str]:
         lines.append(f"{who} {baseline} {where}: {known}. {_say_power([own[0] for own in rest], len(tests))}")
     by = f"by {metric}" if metric else "each task by its own metric"
     method = "signs flipped query by query, within each task where they are over several"
-    lines.append(f"{plural(len(tests), 'paired permutation test')}, {by}: {method}; p is Holm's for all of them")
-    return lines
+    told = f"{plural(len(tests), 'paired permutation test')}, {by}: {method}; p is Holm's for all of them"
+    return [*lines, told] if tests else []
 
 
 def _say_row(row: str, own: Sequence[Test], baseline: str) -> str:

@@ -11,16 +11,17 @@
     parameters = { hops = 2 }
     tasks = ["obliq/congress"]               # the only columns of a row that is not for all
 
-A row that has no name gets one of the fields in which the unnamed rows differ. Paths are as on a command line: from the
-folder in which the command is given. Whether a row fits a task is known only when the task's data is there (work.py).
+A row that has no name gets one of the fields in which the unnamed rows differ. Rows of one name are one row, on other
+tasks. Paths are as on a command line: from the folder in which the command is given. Whether a row fits a task is known
+only when the task's data is there (work.py).
 """
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
@@ -32,39 +33,20 @@ from tools.errors import DataError, UnknownName, UsageError
 # Fields whose value is itself a list: only a list of lists multiplies.
 _LISTS = {one.name for one in fields(Request) if one.default == ()} | {"tasks"}
 _ELSEWHERE = {"task": "tasks", "runs": "--runs", **{f"budget_{of}": "[budget]" for of in ("usd", "calls", "tokens")}}
-_FORM = ConfigDict(extra="forbid")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What all cells together may use, in all sittings; None is no limit."""
-
-    __pydantic_config__: ClassVar = _FORM
-    usd: Annotated[float, Field(gt=0)] | None = None
-    calls: Annotated[int, Field(gt=0)] | None = None
-    tokens: Annotated[int, Field(gt=0)] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compare:
-    """What is compared with what."""
-
-    __pydantic_config__: ClassVar = _FORM
-    baseline: str = ""  # a row's name; the first row where there is none
-    metric: str = ""  # each task's own where there is none
+_PLAIN = ("program", "retriever", "lm", "pool")  # whose values say in a name what they are
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """A study, as its file has it."""
 
-    __pydantic_config__: ClassVar = _FORM
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     name: Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]
     tasks: Annotated[list[str], Field(min_length=1)]
     question: str = ""
     fixed: dict[str, Any] = field(default_factory=dict)
-    budget: Limits = Limits()
-    compare: Compare = Compare()
+    budget: dict[Literal["usd", "calls", "tokens"], Annotated[float, Field(gt=0)]] = field(default_factory=dict)
+    compare: dict[Literal["baseline", "metric"], str] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
     row: list[dict[str, Any]] = field(default_factory=list)
 
@@ -91,88 +73,70 @@ def read(file: Path) -> Study:
 
 def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
     """Return the cells of a study, row by row. UsageError or UnknownName for what no run can be asked for."""
-    rows = _name_rows(study)
-    made = []
-    for (row, given), task in product(rows, _list_tasks(study)):
-        if task not in given.get("tasks", [task]):
-            continue
-        given = {key: value for key, value in given.items() if key != "tasks"}
-        budget = {f"budget_{name}": value for name, value in vars(study.budget).items()}
+    rows, columns = _name_rows(study), _list_tasks(study, study.tasks)
+    shared: dict[str, Any] = {f"budget_{name}": most for name, most in study.budget.items()} | {"runs": runs}
+    made, first = list[Cell](), dict[tuple[str, str], Request]()
+    for row, given in rows:
+        asked = {key: value for key, value in given.items() if key not in ("name", "tasks")} | shared
         try:
-            made.append(Cell(row, task, options.make(Request, given | budget | {"task": task, "runs": runs})))
+            tasks = _list_tasks(study, given["tasks"]) if "tasks" in given else columns
+            if strange := [task for task in tasks if task not in columns]:
+                raise UnknownName("task of the study", strange[0], columns)
+            new = [Cell(row, task, options.make(Request, asked | {"task": task})) for task in tasks]
         except UsageError as error:
             raise error.saying(f"row {row!r}: {error}") from None
-    if twice := [one for number, one in enumerate(made) if one in made[:number]]:
-        raise UsageError(f"two rows are called {twice[0].row!r} or are the same; give each a name of its own")
+        for cell in new:
+            parameters = {key: value for key, value in cell.request.parameters.items() if key != "seed"}
+            plain = replace(cell.request, seed=None, parameters=parameters)
+            if cell in made or plain != first.setdefault((row, cell.task), plain):
+                raise UsageError(f"two rows are called {row!r} on {cell.task}; give each a name of its own")
+        made += new
     known = list(dict.fromkeys(row for row, _ in rows))
-    if study.compare.baseline and study.compare.baseline not in known:
-        raise UnknownName("row of the study", study.compare.baseline, known)
+    if (baseline := study.compare.get("baseline", known[0])) not in known:
+        raise UnknownName("row of the study", baseline, known)
     return made
 
 
-def _list_tasks(study: Study) -> list[str]:
-    """Return the full names of the columns, each once."""
-    found = []
-    for name in study.tasks:
+def _list_tasks(study: Study, names: Sequence[str]) -> list[str]:
+    """Return the full names of tasks, each once."""
+    found, data = [], study.fixed.get("data")
+    for name in names:
         plain, _, variant = name.partition(":")
-        if plain.endswith("/*"):
-            every = environments.suite(plain.removesuffix("/*")).tasks
-            found += [f"{plain[:-1]}{task}{variant and ':'}{variant}" for task in every]
-        else:
-            found.append(name)
-    data = study.fixed.get("data")
+        every = environments.suite(plain[:-2]).tasks if plain.endswith("/*") else ()
+        found += [f"{plain[:-1]}{task}{variant and ':'}{variant}" for task in every] or [name]
     located = [(name, *environments.locate(name, data)) for name in found]
     return list(dict.fromkeys(full if place == data else name for name, full, place in located))  # else it is a place
 
 
 def _name_rows(study: Study) -> list[tuple[str, dict[str, Any]]]:
     """Return (name, fields) of every row and seed."""
-    given = [study.rows] if study.rows or not study.row else []
-    made = list[tuple[str, dict[str, Any]]]()
-    for one in [*given, *study.row]:
-        named = str(one.get("name", ""))
-        whole = study.fixed | {key: value for key, value in one.items() if key != "name"}
-        for key, place in _ELSEWHERE.items():
-            if key in whole:
-                raise UsageError(f"{key} is no field of a row of a study; it is set by {place}")
-        made += [(named, asked) for asked in _multiply(whole)]
-    unnamed = [_flatten(asked) for name, asked in made if not name]
+    made = list[dict[str, Any]]()
+    for one in [*[study.rows] * bool(study.rows or not study.row), *study.row]:
+        whole = study.fixed | one
+        if wrong := [key for key in whole if key in _ELSEWHERE]:
+            raise UsageError(f"{wrong[0]} is no field of a row of a study; it is set by {_ELSEWHERE[wrong[0]]}")
+        for asked in _multiply(whole):
+            made += [asked | {"parameters": inner} for inner in _multiply(asked.get("parameters", {}))]
+    unnamed = [_flatten(one) for one in made if "name" not in one]
     keys = dict.fromkeys(key for one in unnamed for key in one)
     differ = [key for key in keys if len({str(one.get(key)) for one in unnamed}) > 1] or ["program"]
-    rows = [(name or _describe(_flatten(asked), differ), asked) for name, asked in made]
-    plain: dict[str, list[dict[str, Any]]] = {}
-    for name, asked in rows:
-        same = plain.setdefault(name, [])
-        if same and _flatten(asked) != _flatten(same[0]):
-            raise UsageError(f"two rows are called {name!r}; give each a name of its own")
-        same.append(asked)
-    return rows
+    return [(str(one.get("name") or _describe(_flatten(one), differ)), one) for one in made]
 
 
 def _multiply(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    choices = [[(key, one) for one in _choose(key, value)] for key, value in given.items()]
+    def several(key: str, value: Any) -> bool:
+        return isinstance(value, list) and (key not in _LISTS or any(isinstance(one, list) for one in value))
+
+    choices = [[(key, one) for one in (value if several(key, value) else [value])] for key, value in given.items()]
     return [dict(chosen) for chosen in product(*choices)]
 
 
-def _choose(key: str, value: Any) -> Sequence[Any]:
-    if key == "parameters" and isinstance(value, dict):
-        return _multiply(value)
-    if isinstance(value, list) and (key not in _LISTS or any(isinstance(one, list) for one in value)):
-        return [made for one in value for made in _choose(key, one)] if key not in _LISTS else value
-    return [value]
-
-
 def _flatten(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what tells rows apart, with the parameters one by one and without seeds."""
-    inner = asked.get("parameters") or {}
-    flat = {key: value for key, value in asked.items() if key != "parameters"}
-    flat |= {f"parameters.{key}": value for key, value in inner.items()}
-    return {key: value for key, value in flat.items() if key not in ("seed", "parameters.seed")}
+    """Return what a row can be named by: no seeds, and parameters one by one."""
+    flat = {**asked, **asked["parameters"]}
+    return {key: value for key, value in flat.items() if key not in ("seed", "tasks", "parameters")}
 
 
 def _describe(flat: Mapping[str, Any], differ: Sequence[str]) -> str:
-    plain = {"program", "retriever", "lm", "pool"}
-    said = [
-        str(flat[key]) if key in plain else f"{key.rpartition('.')[2]}={flat[key]}" for key in differ if key in flat
-    ]
+    said = [str(flat[key]) if key in _PLAIN else f"{key}={flat[key]}" for key in differ if key in flat]
     return " ".join(said) or str(flat.get("program", ""))

@@ -1,9 +1,8 @@
-"""Run the cells of a study one after another, each as the ordinary run that `evals.run` would make of its request.
+"""Run the cells of a study one after another, each as the run that `evals.run` makes; or say ahead what they take.
 
-All cells share a budget, cells of one model its gate. Cells of a task follow each other, so that its data are read
-once, and its retrievers are opened once; of these, those that the next cell does not need are dropped. A finished run
-is taken as it is. A cell that another process is at is left for later; one whose model's provider refuses or is out is
-left pending, and the others go on.
+All cells share a budget, and cells of one model its gate. Cells of a task follow each other, so that its data are read
+and its retrievers opened once; what the next cell does not need is dropped. A finished run is taken as it is. A cell
+that another process is at is left for later; one whose provider refuses or is out stays pending, and the others go on.
 """
 
 import json
@@ -23,8 +22,10 @@ from evals.measuring.scored import Run, read
 from evals.running.configuration import Engines, configuration, resolve
 from evals.running.evaluation import Opened, connect, make_terms, open_task, run
 from evals.running.events import Event, Progress, Watch
-from evals.running.forecast import find_run
+from evals.running.forecast import LEVELS, find_run, forecast
+from evals.running.request import Request
 from evals.running.watch import STILL_SECONDS, plain_line
+from evals.showing.tables import Grid, Part
 from evals.studies.plan import Cell
 from tools import retrievers
 from tools.console import check_interrupts, clean, say
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from environments.base import Environment
 
 POLL = 1.0  # seconds until cells that other processes are at are looked at again
+FIGURES = {"calls": 0, "input_tokens": 0, "output_tokens": 0, "list_usd": 4, "hours": 3}  # ahead, with their decimals
 
 
 class Made(NamedTuple):
@@ -49,11 +51,6 @@ class Made(NamedTuple):
     unfit: str = ""  # why the row cannot be run on the task
 
 
-class _Finished(Exception):  # no error: the run of a request is there
-    def __init__(self, found: Run) -> None:
-        self.run = found
-
-
 class Board:
     """Says on stderr how far the cells are: a table that fills, or a line for each cell where that is no terminal."""
 
@@ -61,13 +58,14 @@ class Board:
         self._texts = {(cell.row, cell.task): "" for cell in cells}
         self._ended, self._many, self._said = 0, len(cells), 0.0
         console = Console(stderr=True, highlight=False)
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self.live = Live(console=console, auto_refresh=False)
+        self._draws = console.is_terminal
 
     def report(self, cell: Cell) -> Callable[..., Watch]:
         """Return what follows the run of a cell."""
 
         def tell(event: Event, *, last: bool = False) -> None:
-            if isinstance(event, Progress) and self._live:
+            if isinstance(event, Progress) and self._draws:
                 self._show(cell, f"{event.done}/{event.queries}")
             elif isinstance(event, Progress) and event.elapsed - self._said >= STILL_SECONDS and not last:
                 self._said = event.elapsed
@@ -78,34 +76,21 @@ class Board:
 
     def end(self, made: Made) -> None:
         """Show what came of a cell."""
-        mean = read(made.folder, load_data=False).scores["metrics"].values() if made.folder else ()
-        value = next((f"{one['mean']:.4f}" for one in mean if one["mean"] is not None), "undefined")
-        text = value if made.folder else "does not apply" if made.unfit else "unfinished"
+        found = made.folder and read(made.folder, load_data=False)
+        text = f"{found.mean(found.metric) or 0:.4f}" if found else "does not apply" if made.unfit else "unfinished"
         self._ended += 1
-        if self._live:
-            self._show(made.cell, text)
-        else:
-            why = made.unfit or str(made.problem or "")
-            at = f"{self._ended} of {self._many}: {made.cell.row}, {made.cell.task}"
-            say(f"{at}: {text}{why and f' ({why})'}")
+        if self._draws:
+            return self._show(made.cell, text)
+        why = made.unfit or str(made.problem or "")
+        say(f"{self._ended} of {self._many}: {made.cell.row}, {made.cell.task}: {text}{why and f' ({why})'}")
 
     def _show(self, cell: Cell, text: str) -> None:
         self._texts[cell.row, cell.task] = text
-        assert self._live
-        self._live.start()
-        self._live.update(self._table(), refresh=True)
-
-    def _table(self) -> Table:
         tasks = list(dict.fromkeys(task for _, task in self._texts))
         table = Table("", *map(clean, tasks), box=None, pad_edge=False)
         for row in dict.fromkeys(row for row, _ in self._texts):
             table.add_row(Text(clean(row)), *(self._texts.get((row, task), "") for task in tasks))
-        return table
-
-    def close(self) -> None:
-        """Leave the table where it is."""
-        if self._live:
-            self._live.stop()
+        self.live.update(table, refresh=True)
 
 
 class Workshop:
@@ -113,20 +98,18 @@ class Workshop:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._budget = make_terms(cells[0].request).budget
-        self._gates = dict[tuple[str, int | None], Gate]()
+        self._gates = dict[str, Gate]()
         self._loaded: tuple[str, Environment] | None = None
         self._built: dict[str, Retriever] = {}
         self._out = dict[str, SextantError]()  # models that nothing more is sent to, and why
 
-    def open(self, request: Any) -> Opened:
+    def open(self, request: Request) -> Opened:
         """Open a run on what the study shares."""
         terms = make_terms(request)
-        terms.budget = self._budget
-        terms.gate = self._gates.setdefault((request.lm, request.max_concurrent), terms.gate)
+        terms.budget, terms.gate = self._budget, self._gates.setdefault(request.lm, terms.gate)
         resolved, environment = open_task(request, self._load)
-        specs = resolved.all_retrievers
-        quiet = {str(one) for one in specs if not (retrievers.lenses(one) or retrievers.apis(one))}
-        built = {name: made for name, made in self._built.items() if name in quiet}
+        quiet = [one for one in resolved.all_retrievers if not (retrievers.lenses(one) or retrievers.apis(one))]
+        built = {str(one): self._built[str(one)] for one in quiet if str(one) in self._built}
         engines = Engines(environment, terms, built)
         self._built = engines.built
         return Opened(resolved, environment, engines, terms)
@@ -140,36 +123,31 @@ class Workshop:
 
     def find(self, opened: Opened) -> Run | None:
         """Return the finished run of a request. One over pools is found when its retrievers are open."""
-        resolved, environment = opened.resolved, opened.environment
+        resolved, environment, _, terms = opened
         request = resolved.request
-        if resolved.pool or request.again:
-            return None
-        model = connect(request, opened.terms, environment, seed=request.seed)
+        model = connect(request, terms, environment, seed=request.seed)
         path = find_run(opened, configuration(resolved, environment, None, model))
         with suppress(SextantError):
-            found = path and read(path, load_data=False)
+            found = read(path, load_data=False) if path and not resolved.pool and not request.again else None
             if found and found.scores["judgements"] == environment.headline:
                 return found if set(request.metrics) <= found.columns.keys() else None
         return None
 
-    def _open_unfinished(self, request: Any) -> Opened:
-        opened = self.open(request)
-        if found := self.find(opened):
-            raise _Finished(found)
-        return opened
-
     def make(self, cell: Cell, report: Any = None) -> Made | None:
         """Run a cell; None while another process is at it."""
-        lm = cell.request.lm
-        if lm in self._out:
-            return Made(cell, problem=self._out[lm])
-        problem: SextantError | None
+        request, problem = cell.request, self._out.get(cell.request.lm)
+        if problem:
+            return Made(cell, problem=problem)
+        opening: Callable[[Request], Opened] = self.open
         try:
-            result = run(cell.request, report, opening=self._open_unfinished)
-            problem, folder = result.problem, result.folder
-        except _Finished as finished:
-            self._count(finished.run)
-            return Made(cell, finished.run.path)
+            if not request.isolated:  # which starts a process
+                opened = self.open(request)
+                if found := self.find(opened):
+                    self._count(found)
+                    return Made(cell, found.path)
+                opening = lambda _: opened  # noqa: E731
+            result = run(request, report, opening=opening)
+            problem = result.problem
         except RunBusy:
             return None
         except FAULTS as fault:
@@ -179,8 +157,8 @@ class Workshop:
         except UsageError as error:
             return Made(cell, unfit=str(error))
         if isinstance(problem, BudgetReached | ProviderRefused):
-            self._out[lm] = problem
-        return Made(cell, problem=problem) if problem else Made(cell, folder)
+            self._out[request.lm] = problem
+        return Made(cell, problem=problem) if problem else Made(cell, result.folder)
 
     def _count(self, found: Run) -> None:
         if (found.path / "run-id").exists():
@@ -194,7 +172,7 @@ def check(cells: Sequence[Cell]) -> None:
     """Look up every name of the rows before anything is run. UsageError or DataError, with the row."""
     for row, cell in {cell.row: cell for cell in reversed(cells)}.items():
         try:
-            if not cell.request.isolated:  # whose program would be started
+            if not cell.request.isolated:
                 resolve(cell.request)
         except SextantError as error:
             raise error.saying(f"row {row!r}: {error}") from None
@@ -203,8 +181,7 @@ def check(cells: Sequence[Cell]) -> None:
 def run_cells(cells: Sequence[Cell], board: Board | None = None) -> list[Made]:
     """Run all cells that have no finished run; return what came of each, in their order."""
     check(cells)
-    shop, made = Workshop(cells), dict[int, Made]()
-    waiting = sorted(range(len(cells)), key=lambda number: _order(cells, number))
+    shop, made, waiting = Workshop(cells), dict[int, Made](), order(cells)
     while waiting:
         busy = []
         for number in waiting:
@@ -218,13 +195,64 @@ def run_cells(cells: Sequence[Cell], board: Board | None = None) -> list[Made]:
         if busy == waiting:
             time.sleep(POLL)
         waiting = busy
-    if board:
-        board.close()
-    return [made[number] for number in sorted(made)]
+    return [made[number] for number in range(len(cells))]
 
 
-def _order(cells: Sequence[Cell], number: int) -> tuple[Any, ...]:
-    request = cells[number].request
-    task = [cell.task for cell in cells].index(cells[number].task)
-    shared = (request.data, request.split, request.qrels, request.instruction, request.retriever)
-    return task, *map(str, shared), number
+def order(cells: Sequence[Cell]) -> list[int]:
+    """Return the places of the cells in the order in which neighbours share most."""
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
+
+    def key(number: int) -> tuple[Any, ...]:
+        request = cells[number].request
+        shared = (request.data, request.split, request.qrels, request.instruction, request.retriever)
+        return tasks.index(cells[number].task), *map(str, shared)
+
+    return sorted(range(len(cells)), key=key)
+
+
+def look_ahead(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Return what is there of the cells, and what the rest takes, by cell, row and in all. Nothing is sent.
+
+    A request that two cells would make is sent once, and counted twice.
+    """
+    check(cells)
+    shop, found = Workshop(cells), dict[int, dict[str, Any]]()
+    for number in order(cells):
+        row, task, request = cells[number]
+        one: dict[str, Any] = {"row": row, "task": task, "seed": request.seed, "state": "there"}
+        try:
+            one |= forecast(request, shop.open)
+            if one["queries"]:
+                one["state"] = f"{one['queries']} to ask, {one['answered']} there"
+        except UsageError as error:
+            one |= {"state": f"does not apply: {error}", "queries": 0} | dict.fromkeys(
+                FIGURES, dict.fromkeys(LEVELS, 0)
+            )
+        found[number] = one
+    every = [found[number] for number in range(len(cells))]
+    rows = {row: _add([one for one in every if one["row"] == row]) for row in dict.fromkeys(cell.row for cell in cells)}
+    return {"dry_run": True, "cells": every, "rows": rows, "all": _add(every)}
+
+
+def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    sums: dict[str, Any] = {"queries": sum(one["queries"] for one in cells)}
+    for key in FIGURES:
+        known = None not in [one[key] for one in cells]  # of a price
+        sums[key] = {level: sum(one[key][level] for one in cells) for level in LEVELS} if known else None
+    return sums
+
+
+def lay_out_ahead(found: dict[str, Any]) -> list[Part]:
+    """Return what `look_ahead` found as a person reads it."""
+    rows = [[one["row"], one["task"], one["state"], *_figures(one)] for one in found["cells"]]
+    rows += [[row, "", "all of the row", *_figures(one)] for row, one in found["rows"].items()]
+    rows.append(["all", "", "", *_figures(found["all"])])
+    heads = ["row", "task", "state", "calls", "tokens in", "tokens out", "list price", "hours"]
+    return ["dry run: nothing was sent; figures are low, likely and high", Grid("", heads, rows, (0, 1, 2))]
+
+
+def _figures(one: dict[str, Any]) -> list[str]:
+    if not one["queries"]:
+        return [""] * len(FIGURES)
+    values = [one[key] and [f"{value:,.{digits}f}" for value in one[key].values()] for key, digits in FIGURES.items()]
+    return [" ".join(known or ["unknown"]) for known in values]

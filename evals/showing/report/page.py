@@ -11,7 +11,7 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ class Report:
     absent: list[Absent]
     runs: int
     left_out: dict[str, str]  # run folder -> why it is not in the report
+    title: str = "Sextant report"
 
     @property
     def plots(self) -> list[Plot]:
@@ -95,21 +96,22 @@ def check(out: Path) -> None:
         raise UsageError(f"{out} is not empty and holds no earlier report; choose another --out")
 
 
-def write(report: Report, out: Path) -> list[Path]:
-    """Write the report into a folder, in place of an earlier one; the files, index.html first."""
+def write(report: Report, out: Path, more: Mapping[str, str | bytes] | None = None) -> list[Path]:
+    """Write the report, and `more` files, into a folder, in place of an earlier one; the files, index.html first."""
     style = (_TEMPLATES / "report.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    files = {
+    files: dict[str, str | bytes] = {
         "index.html": _render("report.html", report, escape=True, style=Markup(style), style_hash=digest),
         "report.md": re.sub(r"\n{3,}", "\n\n", _render("report.md", report, escape=False)).strip() + "\n",
-        **{f"tables/{table.stem}.csv": _to_csv(table) for table in report.tables},
+        **{f"tables/{table.stem}.csv": to_csv(table) for table in report.tables},
         **{f"plots/{plot.stem}.svg": plot.light for plot in report.plots},
+        **(more or {}),
     }
     with fill_folder(out, force=True) as folder:
         for name, text in files.items():
             disk.make_private((folder / name).parent)
-            disk.replace(folder / name, text)
-    for old in (*out.glob("tables/*.csv"), *out.glob("plots/*.svg")):
+            (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace"))
+    for old in (*out.glob("tables/*.*"), *out.glob("plots/*.*")):
         if old.relative_to(out).as_posix() not in files:
             old.unlink()  # of an earlier report: a reader would take it for a part of this one
     return [out / name for name in files]
@@ -132,7 +134,8 @@ _HEAD = ["kind", "system", "task", "judgements", "metric", "value", "low", "high
 _HEAD += ["source", "note", "resampled_mean", "resampled_error"]
 
 
-def _to_csv(table: Table | Words) -> str:
+def to_csv(table: Table | Words) -> str:
+    """Return a table as CSV, with all that is known of its figures."""
     if isinstance(table, Words):
         rows: list[Sequence[object]] = [[*table.names, *table.more], *table.rows]
     else:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from evals.measuring.scored import Run, pair
 from evals.measuring.stats import paired
-from evals.showing.plots import INCHES, MUTED, figure, style, svg
+from evals.showing.plots import COLUMNS, INCHES, MUTED, figure, pdf, style, svg
 from evals.showing.report.groups import Group, System, in_file, readable, short
 from evals.showing.report.tables import LADDERS, Cell, Row, Table, condition_columns, figures_for, mean_over
 
@@ -103,12 +103,25 @@ def series_style(number: int) -> dict[str, str]:
     return look | {"color": INK} if look["color"] == "#000000" else look
 
 
-def _draw_panels(panels: Sequence[Panel]) -> Figure:
+def draw_for_papers(stem: str, title: str, panels: Sequence[Panel]) -> dict[str, str | bytes]:
+    """Return the plot in the widths of papers' columns, by the names of its files."""
+    made: dict[str, str | bytes] = {}
+    for place, width in COLUMNS.items():
+        with matplotlib.rc_context(_SETTINGS | {"font.size": 7, "legend.fontsize": 6, "axes.titlesize": 7}):
+            drawing = draw_panels(panels, width)
+            made[f"plots/{stem}-{place}.svg"] = svg(drawing, readable(title))
+            made[f"plots/{stem}-{place}.pdf"] = pdf(drawing, readable(title))
+    return made
+
+
+def draw_panels(panels: Sequence[Panel], width: float = INCHES[0]) -> Figure:
+    """Draw panels beside each other, as wide as a paper's column or, from two panels on, wider than a page of ours."""
     labels = dict.fromkeys(one.label for panel in panels for one in panel.series)
     longest = max(map(len, labels), default=0)
-    columns = len(panels) * (1 if longest > 44 else 2 if longest > 24 else 3)
+    columns = max(1, int(len(panels) * (1 if longest > 44 else 2 if longest > 24 else 3) * width / INCHES[0]))
     rows = ceil((len(labels) + any(panel.published for panel in panels)) / columns)
-    drawing = figure((INCHES[0] + 2.6 * (len(panels) - 1), INCHES[1] - 0.2 + 0.21 * rows))
+    wide, high = width + 2.6 * (len(panels) - 1), min(INCHES[1] - 0.2, 0.8 * width)
+    drawing = figure((wide, high + 0.21 * rows))
     handles: dict[str, Any] = {}
     for number, panel in enumerate(panels, start=1):
         _draw_panel(drawing.add_subplot(1, len(panels), number), panel, handles)
@@ -178,7 +191,7 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
     published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
     panel = Panel("", "", table.columns[0].metric, series, ticks, published)
     caption, title = INTERVALS + (HOLLOW if published else ""), f"{table.title} by task: {group.title}"
-    return draw("task", f"{table.stem}-by-task", title, caption, lambda: _draw_panels([panel]))
+    return draw("task", f"{table.stem}-by-task", title, caption, lambda: draw_panels([panel]))
 
 
 def _offset(number: int, many: int) -> float:
@@ -200,7 +213,7 @@ def plot_sweep(group: Group, table: Table) -> Plot:
     panel = Panel("", x, table.columns[0].metric, series, lines=True)
     caption = "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. "
     caption += f"Solid: the same with every missing relevant document put in, an upper bound. {INTERVALS}"
-    return draw("sweep", table.stem, f"{table.title}: {group.title}", caption, lambda: _draw_panels([panel]))
+    return draw("sweep", table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panels([panel]))
 
 
 def plot_conditions(group: Group) -> Plot | None:
@@ -232,7 +245,7 @@ def plot_conditions(group: Group) -> Plot | None:
     over = f"mean over {', '.join(map(short, tasks))}" if len(tasks) > 1 else short(tasks[0])
     caption = f"As MultiConIR's Figure {number}, without its smoothing; {over}. {INTERVALS}{HOLLOW * bool(published)}"
     caption += f" Not run in all of these domains: {'; '.join(left_out)}." if left_out else ""
-    return draw(kind, f"{group.stem}-Win-by-conditions", title, caption, lambda: _draw_panels([panel]))
+    return draw(kind, f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panels([panel]))
 
 
 def plot_instructions(group: Group, metric: str = "") -> Plot | None:
@@ -249,7 +262,7 @@ def plot_instructions(group: Group, metric: str = "") -> Plot | None:
     caption = "As CRUMB's Figure 5: the metric with that instruction, less that with the task's own; "
     caption += f"below 0 the task's own instruction helps. {INTERVALS} They are of the paired difference."
     stem = f"{group.stem}-instruction-{in_file(named)}"
-    return draw("instruction", stem, title, caption, lambda: _draw_panels(panels))
+    return draw("instruction", stem, title, caption, lambda: draw_panels(panels))
 
 
 def measure_changes(group: Group, kind: str, metric: str) -> list[Series]:

@@ -1,0 +1,206 @@
+"""The results of a study, from the run folders of its cells: what was found, and a report around it.
+
+RUNS/studies/NAME/ gets index.html, report.md, each table as CSV and LaTeX, and the study's own plots as SVG and PDF in
+the widths of papers' columns. After the study's tables come those of `evals.report` over the same runs, with floors and
+ceilings, and the papers' rows where the data are the release. Seconds depend on the machine, so they are in a table of
+their own, tables/study-seconds.csv: all else is the same whenever and however often the study was run.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evals.measuring.comparison import System, fill_metrics, is_lower_better
+from evals.measuring.scored import Run, read
+from evals.measuring.stats import bootstrap_mean
+from evals.showing.report import build, page
+from evals.showing.report.groups import short
+from evals.showing.report.page import Report, Section, Words
+from evals.showing.report.plots import INTERVALS, Panel, Plot, Point, Series, draw, draw_for_papers, draw_panels
+from evals.showing.report.tables import Cell, Column, Row, Table, stratified
+from evals.showing.tables import Best, Grid, to_latex
+from evals.studies import findings
+from evals.studies.plan import Study
+from evals.studies.work import Made
+from tools import disk
+from tools.console import number, plural
+
+SAME = "†"  # beside a mean that cannot be told from the best of its column
+
+
+class Results(NamedTuple):
+    """The finished cells of a study, and what they say."""
+
+    study: Study
+    made: Sequence[Made]
+    runs: dict[tuple[str, str], list[Run]]  # (row, task) -> one run for each seed
+    metrics: dict[str, str]  # of each task
+    values: findings.Values
+    lower: list[str]  # tasks in whose metric less is better
+    baseline: str
+    tests: list[findings.Test]
+    said: list[str]
+
+    def json(self) -> dict[str, Any]:
+        """Return the cells, the tests and the findings as plain data."""
+        cells = [
+            {"row": cell.row, "task": cell.task, "seed": cell.request.seed, "run": folder and str(folder)}
+            | {"why": unfit or (str(problem) if problem else None)}
+            for cell, folder, problem, unfit in self.made
+        ]
+        tests = [test._asdict() for test in self.tests]
+        about = {"study": self.study.name, "question": self.study.question, "baseline": self.baseline}
+        return about | {"cells": cells, "tests": tests, "findings": self.said}
+
+
+def gather(study: Study, made: Sequence[Made]) -> Results:
+    """Read the finished cells, test the rows, and put into words what they say."""
+    named, baseline = study.compare.get("metric", ""), study.compare.get("baseline", made[0].cell.row)
+    runs: dict[tuple[str, str], list[Run]] = {}
+    for one in made:
+        if one.folder and one.folder not in [run.path for run in runs.get(one.cell[:2], ())]:  # offline has no seed
+            [run], problems = fill_metrics([read(one.folder)], [named] * bool(named))
+            if problems:
+                raise problems[0]
+            runs.setdefault(one.cell[:2], []).append(run)
+    metrics = {task: named or some[0].metric for (_, task), some in runs.items()}
+    values: dict[str, dict[str, dict[str, float]]] = {task: {} for task in metrics}
+    for (row, task), some in runs.items():
+        values[task][row] = System(tuple(some)).values(metrics[task])
+    lower = [task for task, metric in metrics.items() if is_lower_better(metric)]
+    tests = findings.test_rows(values, baseline, lower)
+    return Results(study, made, runs, metrics, values, lower, baseline, tests, findings.say(tests, baseline, named))
+
+
+def lay_out(results: Results) -> Table:
+    """Return the table of the study: rows by tasks, and the mean over tasks where a row has all of them."""
+    columns = [Column((task,), metric, "", short(task), metric) for task, metric in results.metrics.items()]
+    if len(columns) > 1:
+        columns.append(Column(tuple(results.metrics), ", ".join(dict.fromkeys(results.metrics.values())), "", "mean"))
+    rows = [Row("ours", row, [_cell(results, row, one) for one in columns]) for row in dict(results.runs.keys())]
+    for place, column in enumerate(columns):
+        best, tests = findings.find_best({task: results.values[task] for task in column.tasks}, results.lower)
+        for row, cell in [(row.label, row.cells[place]) for row in rows]:
+            if cell and row == best:
+                cell.best = True
+            elif cell and row in tests and not tests[row].significant:
+                cell.text, cell.note = cell.text + SAME, f"cannot be told from {best} ({tests[row]})"
+    told = f"bold is the best of a column; {SAME} cannot be told from it by paired permutation tests, corrected by Holm"
+    return Table("study", results.study.name, columns, rows, ["in brackets the 95 % interval", told])
+
+
+def _cell(results: Results, row: str, column: Column) -> Cell | None:
+    runs = [results.runs.get((row, task), []) for task in column.tasks]
+    values = [list(results.values[task].get(row, {}).values()) for task in column.tasks]
+    if not all(values):
+        return None
+    low: float | None
+    high: float | None
+    if len(runs) > 1:
+        mean, (low, high) = sum(sum(some) / len(some) for some in values) / len(values), stratified(values)
+    elif len(runs[0]) > 1:
+        mean, low, high = bootstrap_mean(values[0])
+    else:
+        mean, low, high = (runs[0][0].scores["metrics"][column.metric][key] for key in ("mean", "low", "high"))
+    text = f"{mean:.4f}" if low is None else f"{mean:.4f} [{low:.3f}, {high:.3f}]"
+    every = [run for some in runs for run in some]
+    counts = sum(map(len, values)), sum(run.scores["failed"] for run in every)
+    return Cell(mean, text, ", ".join(run.name for run in every), low, high, None, *counts)
+
+
+def _tests_table(results: Results) -> Words:
+    rows = []
+    for test in results.tests:
+        over = test.tasks[0] if len(test.tasks) == 1 else f"mean of {len(test.tasks)}"
+        shown = number(findings.detectable(test, len(results.tests)), unknown="none")
+        figures = [test.difference, test.low, test.high, test.p, test.p_holm]
+        rows.append([test.row, over, *(f"{one:.4f}" for one in figures), str(test.queries), shown])
+    names = ["row", "task", "difference", "low", "high", "p", "p by Holm", "queries", "could be shown"]
+    note = f"a row less {results.baseline}; above 0 is better, also where less of a metric is"
+    return Words("study-tests", f"Differences from {results.baseline}", names, rows, {1}, notes=[note])
+
+
+def _cost_table(results: Results) -> Words:
+    rows = []
+    for row in dict(results.runs.keys()):
+        usages = [run.scores["usage"] for (of, _), some in results.runs.items() if of == row for run in some]
+        used = [[one.get(key) for one in usages] for key in ("calls", "input_tokens", "output_tokens", "list_usd")]
+        *sums, usd = [None if None in amounts else sum(amounts) for amounts in used]
+        rows.append([row, str(len(usages)), *(number(one, "{:,}") for one in sums), number(usd, "${:.4f}")])
+    return Words("study-cost", "Cost", ["row", "runs", "calls", "tokens in", "tokens out", "list price"], rows)
+
+
+def _seconds_table(results: Results) -> Words:
+    rows = []
+    for (row, task), some in results.runs.items():
+        seconds = [outcome["seconds"] for run in some for outcome in run.outcomes.values()]
+        rows.append([row, task, str(len(seconds)), f"{sum(seconds):.2f}", f"{sum(seconds) / len(seconds):.4f}"])
+    return Words("study-seconds", "Seconds", ["row", "task", "queries", "seconds", "seconds a query"], rows, {1})
+
+
+def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | bytes]]:
+    """Return the plots of means and of differences, and the files of both in the widths of papers."""
+    tests, many = {(test.row, test.tasks): test for test in results.tests}, len(table.rows)
+    means, changes = list[Series](), list[Series]()
+    for place, row in enumerate(table.rows):
+        shift = (place - (many - 1) / 2) * min(0.12, 0.7 / many)
+        points = [Point(x + shift, one.value, one.low, one.high) for x, one in enumerate(row.cells) if one]
+        means.append(Series(row.label, points, place))
+        found = [(x, tests.get((row.label, column.tasks))) for x, column in enumerate(table.columns)]
+        points = [Point(x + shift, one.difference, one.low, one.high) for x, one in found if one]
+        changes += [Series(row.label, points, place)] if points else []
+    ticks = {float(x): column.label for x, column in enumerate(table.columns)}
+    plots, files = list[Plot](), dict[str, str | bytes]()
+    change = f"less {results.baseline}"
+    for stem, what, series in (
+        ("study-means", table.columns[-1].metric, means),
+        ("study-differences", change, changes),
+    ):
+        if series:
+            panel, title = Panel("", "", what, series, ticks, zero=what == change), f"{results.study.name}: {what}"
+            plots.append(draw("task", stem, title, INTERVALS, lambda panel=panel: draw_panels([panel])))  # type: ignore[misc]
+            files |= draw_for_papers(stem, title, [panel])
+    return plots, files
+
+
+def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
+    """Return the report of a study, and the files that go beside it."""
+    report = build.build([run.path for some in results.runs.values() for run in some], force=True)
+    table, seconds = lay_out(results), _seconds_table(results)
+    plots, files = _draw(results, table)
+    report.title, report.absent = f"Study {results.study.name}", []
+    report.summary = f"{results.study.question} {report.summary.partition(' Made by')[0]}".strip()
+    others = [_tests_table(results), _cost_table(results)]
+    if missing := [[*one.cell[:2], one.unfit or str(one.problem)] for one in results.made if not one.folder]:
+        names = ["row", "task", "why"]
+        others.append(Words("study-missing", "Cells that are not there", names, missing, {1}, {2}))
+        report.warnings.insert(0, f"{plural(len(missing), 'cell')} of {len(results.made)} are not there, see below")
+    first = Section("findings", "Findings", [table, *plots], results.said)
+    report.sections[:0] = [first, *(Section(one.stem, one.title, [one]) for one in others)]
+    files |= {f"tables/{one.stem}.tex": to_latex([lay_out_plainly(one)]) for one in [*report.tables, seconds]}
+    return report, files | {"tables/study-seconds.csv": page.to_csv(seconds)}
+
+
+def lay_out_plainly(table: Table | Words) -> Grid:
+    """Return a table of a report as one for the terminal or LaTeX."""
+    note = ". ".join(table.notes)
+    if isinstance(table, Words):
+        rows = [row[: len(table.names)] for row in table.rows]
+        return Grid(table.title, table.names, rows, [0, *table.words, *table.long], note)
+    heads = ["system", *(f"{column.label} {column.below}".strip() for column in table.columns)]
+    shown: list[list[Any]] = [
+        [row.label, *((Best if cell.best else str)(cell.text) if cell else "" for cell in row.cells)]
+        for row in table.rows
+    ]
+    return Grid(table.title, heads, shown, note=note)
+
+
+def write(results: Results, runs: Path) -> Path | None:
+    """Write the results of a study; return the page, which there is once a cell is finished."""
+    if not results.runs:
+        return None
+    report, files = make_report(results)
+    folder = runs / "studies" / results.study.name
+    disk.make_private(folder)
+    with disk.hold(folder / ".lock", lambda: None, disk.PRIVATE):  # another process may be at the same study
+        return page.write(report, folder, files)[0]

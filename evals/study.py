@@ -1,0 +1,83 @@
+"""Many systems on many tasks as one table: `python -m evals.study FILE.toml`; docs/guide/study.md has the file's form.
+
+    from evals import study
+    found = study.run("study.toml")
+
+Each cell is a run as `evals.run` makes it, and the same command goes on with what is not finished.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tools.console import Parser, plural, put_out, run_and_leave
+from tools.errors import SextantError, UsageError
+
+
+class Done(NamedTuple):
+    """What came of a study."""
+
+    json: dict[str, Any]  # as --json prints it
+    table: list[Any]  # as a person reads it
+    problem: SextantError | None = None  # why cells are unfinished, if any are
+    failed: int = 0  # queries that programs failed, which score 0
+
+
+def parser() -> Parser:
+    """Return the command line."""
+    made = Parser(prog="python -m evals.study", description="Run many systems on many tasks, and compare them.")
+    add = made.add_argument
+    add("file", type=Path, metavar="FILE", help="the study, in TOML: docs/guide/study.md")
+    add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
+    add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go, and studies/NAME")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    return made
+
+
+def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, quiet: bool = True) -> Done:
+    """Run the cells of a study that are not finished, and write its results; or, as a dry run, say what that takes."""
+    from evals.studies import plan, results, work  # NumPy, matplotlib, pydantic, rich: not for --help
+
+    study = plan.read(Path(file))
+    cells = plan.cells(study, runs)
+    if dry_run:
+        found = work.look_ahead(cells)
+        return Done({"study": study.name, **found}, work.lay_out_ahead(found))
+    made = work.run_cells(cells, None if quiet else work.Board(cells))
+    gathered = results.gather(study, made)
+    page = results.write(gathered, runs)
+    table: list[Any] = [results.lay_out_plainly(results.lay_out(gathered))] if page else []
+    told = [*table, *gathered.said, f"report: {page}" if page else "no cell is finished"]
+    failed = sum(run.scores["failed"] for some in gathered.runs.values() for run in some)
+    return Done({**gathered.json(), "failed": failed, "report": page and str(page)}, told, _problem(made), failed)
+
+
+def _problem(made: list[Any]) -> SextantError | None:
+    if pending := [one for one in made if one.problem]:
+        many = f"{plural(len(pending), 'cell')} of {len(made)} unfinished, and the same command goes on with them"
+        first = pending[0]
+        problem: SextantError = first.problem
+        return problem.saying(f"{many}; {first.cell.row} on {first.cell.task}: {problem}")
+    fits = {one.cell.row for one in made if not one.unfit}
+    if rest := [one for one in made if one.cell.row not in fits]:
+        return UsageError(f"no task fits row {rest[0].cell.row!r}: {rest[0].unfit}")
+    return None
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run, write, print; exit code 7 where queries failed, and that of what went wrong where cells are unfinished."""
+    done = run(arguments.file, arguments.runs, dry_run=arguments.dry_run, quiet=arguments.json)
+    if arguments.json:
+        put_out(json.dumps(done.json) + "\n")
+    else:
+        from evals.showing.tables import printed  # as above
+
+        put_out(printed(done.table), kept="in the folder of the study")
+    if done.problem:
+        raise done.problem
+    return 7 if done.failed else 0
+
+
+if __name__ == "__main__":
+    run_and_leave(parser(), command)
