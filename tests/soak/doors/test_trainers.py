@@ -167,6 +167,6 @@ def test_nemo_gym_gives_our_rewards_by_way_of_rest(tmp_path):
 
 def test_mteb_evaluates_our_programs_and_its_encoders_are_retrievers(tmp_path):
     python = of_another("MTEB", "mteb")
-    assert example(python, "../mteb_models.py", tmp_path) == "MockRetrievalTask: 0.63093"
-    named = f"{EXAMPLES.parent}/mteb_models.py:Mteb:mteb/baseline-random-encoder"
+    assert example(python, "../mteb/models.py", tmp_path) == "MockRetrievalTask: 0.63093"
+    named = f"{EXAMPLES.parent}/mteb/models.py:Mteb:mteb/baseline-random-encoder"
     subprocess.run([python, "-m", "tools.retrievers", "check", named], cwd=tmp_path, check=True)

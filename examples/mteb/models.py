@@ -1,7 +1,7 @@
 """MTEB and Sextant, each in the other: an encoder of MTEB's as a retriever here, a program of ours as a model there.
 
-    python -m evals.run --task congress --program multihop --retriever examples/mteb_models.py:Mteb:MODEL
-    python examples/mteb_models.py NanoNQRetrieval
+    python -m evals.run --task congress --program multihop --retriever examples/mteb/models.py:Mteb:MODEL
+    python examples/mteb/models.py NanoNQRetrieval
 
 The second evaluates one search by BM25 on a task of MTEB's, by default one of its tiny ones for tests. Both want `mteb`
 in the environment. Left out: models of MTEB's that are no encoders, and how much of a long text an encoder cuts off.
