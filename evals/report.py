@@ -42,7 +42,6 @@ def command(arguments: argparse.Namespace) -> int:
             "runs": made.runs,
             "left_out": made.left_out,
             "notes": made.warnings,
-            "absent": [one.title for one in made.absent],
         }
         put_out(json.dumps(result) + "\n")
         return 0

@@ -27,8 +27,6 @@ SCHEMES = {
 }
 
 FLOOR = "retrieve"  # one search, no model: what every other program has to be above
-RANKER = "tournament"  # what OBLIQ-Bench ranks pools with
-READER = "multihop"  # one that reads the task's instruction
 
 # How a program differs from its paper's, beside its prompts; a run's table says it (docs/decisions/programs.md).
 DIFFERS = {

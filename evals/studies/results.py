@@ -158,7 +158,7 @@ def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | b
     ):
         if series:
             panel, title = Panel("", "", what, series, ticks, zero=what == change), f"{results.study.name}: {what}"
-            plots.append(draw("task", stem, title, INTERVALS, lambda panel=panel: draw_panels([panel])))  # type: ignore[misc]
+            plots.append(draw(stem, title, INTERVALS, lambda panel=panel: draw_panels([panel])))  # type: ignore[misc]
             files |= draw_for_papers(stem, title, [panel])
     return plots, files
 

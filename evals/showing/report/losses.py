@@ -161,7 +161,7 @@ def plot_gap(groups: Sequence[Group], metric: str = "") -> Plot | None:
         f"allows; below it documents can be recognised and are not found. {'; '.join(spot.systems for spot in spots)}."
     )
     stem = f"{first.data}-{first.split}{first.part}-gap-{in_file(named)}"
-    return draw("gap", stem, title, caption, lambda: _gap_figure(spots, named))
+    return draw(stem, title, caption, lambda: _gap_figure(spots, named))
 
 
 def _gap_figure(spots: Sequence[Spot], metric: str) -> Figure:
@@ -231,7 +231,7 @@ def plot_losses(group: Group) -> Plot | None:
     recall = f"R@{cutoffs.pop()}" if len(cutoffs) == 1 else "recall"
     title = f"What became of relevant documents, {recall}: {group.title}"
     caption = "The blue part is recall; the others sum to what it misses, the redder the earlier it was lost."
-    return draw("losses", f"{group.stem}-losses", title, caption, lambda: _draw_bars(rows))
+    return draw(f"{group.stem}-losses", title, caption, lambda: _draw_bars(rows))
 
 
 def _rows(group: Group) -> Iterator[_Row]:

@@ -55,15 +55,6 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """A plot that is not there, why, and what would make it."""
-
-    title: str
-    why: str
-    command: str
-
-
 @dataclass
 class Report:
     """Everything in it, before it is written."""
@@ -71,7 +62,6 @@ class Report:
     summary: str
     warnings: list[str]
     sections: list[Section]
-    absent: list[Absent]
     runs: int
     left_out: dict[str, str]  # run folder -> why it is not in the report
     title: str = "Sextant report"

@@ -23,7 +23,6 @@ from evals.showing.report.tables import LADDERS, Cell, Row, Table, condition_col
 SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
 INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."
 HOLLOW = " Hollow: the systems of the paper."
-KINDS = ("task", "sweep", "gap", "complexity", "monotonicity", "conditions", "instruction", "losses")
 LONGEST = 60  # characters of a name in a legend
 
 
@@ -31,7 +30,6 @@ LONGEST = 60  # characters of a name in a legend
 class Plot:
     """A plot, drawn."""
 
-    kind: str  # one of KINDS
     stem: str  # of its file's name
     title: str
     caption: str
@@ -86,7 +84,7 @@ _SETTINGS: Any = {
 }
 
 
-def draw(kind: str, stem: str, title: str, caption: str, draw_figure: Callable[[], Figure]) -> Plot:
+def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure]) -> Plot:
     """A plot on both papers: drawn once, since to draw is slow, with its ink and paper exchanged for the dark page."""
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a glyph that the font lacks is the reader's browser's affair
@@ -94,7 +92,7 @@ def draw(kind: str, stem: str, title: str, caption: str, draw_figure: Callable[[
     dark = light
     for of_light, of_dark in zip(LIGHT, DARK, strict=True):
         dark = dark.replace(f": {of_light}", f": {of_dark}")
-    return Plot(kind, stem, readable(title), readable(caption), light, dark)
+    return Plot(stem, readable(title), readable(caption), light, dark)
 
 
 def series_style(number: int) -> dict[str, str]:
@@ -191,7 +189,7 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
     published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
     panel = Panel("", "", table.columns[0].metric, series, ticks, published)
     caption, title = INTERVALS + (HOLLOW if published else ""), f"{table.title} by task: {group.title}"
-    return draw("task", f"{table.stem}-by-task", title, caption, lambda: draw_panels([panel]))
+    return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panels([panel]))
 
 
 def _offset(number: int, many: int) -> float:
@@ -213,7 +211,7 @@ def plot_sweep(group: Group, table: Table) -> Plot:
     panel = Panel("", x, table.columns[0].metric, series, lines=True)
     caption = "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. "
     caption += f"Solid: the same with every missing relevant document put in, an upper bound. {INTERVALS}"
-    return draw("sweep", table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panels([panel]))
+    return draw(table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panels([panel]))
 
 
 def plot_conditions(group: Group) -> Plot | None:
@@ -240,12 +238,11 @@ def plot_conditions(group: Group) -> Plot | None:
     panel = Panel("", x, "Win", series, ticks, published, lines=True)
     left_out = sorted(str(system) for system in by_system if system not in chosen)
     title = f"Win by {'conditions met' if ladder else 'number of conditions'}: {group.title}"
-    kind = group.variant if group.variant in KINDS else "conditions"
     number = "4" if group.variant == "monotonicity" else "5" if ladder else "3"
     over = f"mean over {', '.join(map(short, tasks))}" if len(tasks) > 1 else short(tasks[0])
     caption = f"As MultiConIR's Figure {number}, without its smoothing; {over}. {INTERVALS}{HOLLOW * bool(published)}"
     caption += f" Not run in all of these domains: {'; '.join(left_out)}." if left_out else ""
-    return draw(kind, f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panels([panel]))
+    return draw(f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panels([panel]))
 
 
 def plot_instructions(group: Group, metric: str = "") -> Plot | None:
@@ -262,7 +259,7 @@ def plot_instructions(group: Group, metric: str = "") -> Plot | None:
     caption = "As CRUMB's Figure 5: the metric with that instruction, less that with the task's own; "
     caption += f"below 0 the task's own instruction helps. {INTERVALS} They are of the paired difference."
     stem = f"{group.stem}-instruction-{in_file(named)}"
-    return draw("instruction", stem, title, caption, lambda: draw_panels(panels))
+    return draw(stem, title, caption, lambda: draw_panels(panels))
 
 
 def measure_changes(group: Group, kind: str, metric: str) -> list[Series]:
