@@ -168,7 +168,7 @@ def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
     report = build.build([run.path for some in results.runs.values() for run in some], force=True)
     table, seconds = lay_out(results), _seconds_table(results)
     plots, files = _draw(results, table)
-    report.title, report.absent = f"Study {results.study.name}", []
+    report.title = f"Study {results.study.name}"
     report.summary = f"{results.study.question} {report.summary.partition(' Made by')[0]}".strip()
     others = [_tests_table(results), _cost_table(results)]
     if missing := [[*one.cell[:2], one.unfit or str(one.problem)] for one in results.made if not one.folder]:
