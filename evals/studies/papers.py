@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,7 +18,8 @@ from evals.folder import read_config
 from evals.formats.importing import as_name
 from evals.measuring.bounds import bound
 from evals.measuring.described import Value, describe, reciprocal_ranks, weighted_jaccard, word_shares
-from evals.measuring.scored import Run, read
+from evals.measuring.scored import Run, pair, read
+from evals.measuring.stats import paired
 from evals.published.sections import Cell, Section
 from evals.studies import plan
 from evals.studies.work import Workshop
@@ -47,7 +49,12 @@ class Conditions:
         wanted = {"lm": self.lm if "lm" in asked else "", "retriever": "" if lexical else self.retriever}
         wanted["pool"] = f"{pool}({self.retriever})" if named and self.retriever else ""
         changed = {key: value for key, value in wanted.items() if value and value != asked[key]}
-        return asked | changed, "; ".join(f"{value} for {asked[key]}" for key, value in changed.items())
+        said = [f"{value} for {asked[key]}" for key, value in changed.items()]
+        given = asked.get("parameters", {})
+        if self.retriever and "ties" in given:  # of the programs that score
+            said.append(f"{self.retriever} for {given['ties']}")
+            changed["parameters"] = given | {"ties": self.retriever}
+        return asked | changed, "; ".join(said)
 
 
 class Table:
@@ -57,16 +64,36 @@ class Table:
         self.section, self.conditions = section, conditions
         self.planned = {(one.row, one.task): one for one in self._plan()}
         self.load, self.run = cache(self._load), cache(self._run)
+        self._made = dict[str, Run | str]()  # by request: with stand-ins, rows may ask for the same
         self._shop = Workshop(list(self.planned.values())) if self.planned else None
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """Yield every cell: the paper's value, ours, the difference, and a remark where there is one."""
+        marks = self._mark() if self.section.about.get("marked") else {}
         for cell in self.section.cells:
             ours, remark = self._make(cell)
             both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
             difference = ours - cell.value if both else None  # type: ignore[operator]
             made = {"published": cell.value, "ours": ours, "difference": difference, "remark": remark}
+            made["mark"] = marks.get(cell, "")
             yield {key: value for key, value in asdict(cell).items() if key not in ("value", "lacks")} | made
+
+    def _mark(self) -> dict[Cell, str]:
+        """Return "*" for the highest of ours in each column, "=" for those that do not differ from it (p > .05)."""
+        columns: dict[tuple[str, str], list[tuple[float, Cell, Run]]] = {}
+        for cell in self.section.cells:
+            run = self._find(cell, cell.task)[0] if cell.task == list_tasks(cell.task)[0] else ""
+            if not isinstance(run, str):
+                columns.setdefault((cell.task, cell.metric), []).append((run.mean(cell.metric) or 0.0, cell, run))
+        marks = {}
+        for (_, metric), column in columns.items():
+            _, best, highest = max(column, key=itemgetter(0))
+            for _, cell, run in column:
+                both = pair(highest.columns[metric], run.columns[metric])
+                if both and paired(*zip(*both.values(), strict=True)).p > 0.05:
+                    marks[cell] = "="
+            marks[best] = "*"
+        return marks
 
     def warnings(self) -> Iterator[str]:
         """Yield what the table may not be taken for."""
@@ -103,18 +130,24 @@ class Table:
         system = self.section.system(cell)
         if "bound" in system:
             return bound(system["bound"], cell.metric, self.load(task, cell.split)), ""
-        said = self.conditions.fields(system)[1]
-        shipped = None if said else self._find_shipped(system, task, cell.split)
-        said = "the authors' own ranking" if shipped else said
-        made = shipped or self.run(self._row(cell), task)
+        made, said = self._find(cell, task)
         if isinstance(made, str):
-            return None, system.get("lacks", made)
+            return None, made
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in made.outcomes.items()}
             return reciprocal_ranks(self.load(task, cell.split), rankings)[HARD.index(cell.metric)], said
         judged = f" [{cell.judgements}]" if cell.judgements not in ("", made.scores["judgements"]) else ""
         measured = made.scores["metrics"].get(cell.metric + judged, {})
         return measured.get("resampled", measured).get("mean"), said
+
+    def _find(self, cell: Cell, task: str) -> tuple[Run | str, str]:
+        """Return (the run of a cell or why there is none, what is not as in the paper)."""
+        system = self.section.system(cell)
+        said = self.conditions.fields(system)[1]
+        if not said and (shipped := self._find_shipped(system, task, cell.split)):
+            return shipped, "the authors' own ranking"
+        made = self.run(self._row(cell), task)
+        return (system.get("lacks", made) if isinstance(made, str) else made), said
 
     def _find_shipped(self, system: Mapping[str, Any], task: str, split: str) -> Run | None:
         """Return the run that evals.import_run made of the authors' own ranking, if there is one."""
@@ -130,15 +163,18 @@ class Table:
         return environments.load(task, self.conditions.data, split).asking(limit=self.conditions.limit)
 
     def _run(self, row: str, task: str) -> Run | str:
-        if not self._shop or (row, task) not in self.planned:
+        planned = self.planned.get((row, task))
+        if not planned or not self._shop:
             return "it has no program"
-        try:
-            made = self._shop.make(self.planned[row, task])
-        except SextantError as problem:
-            return str(problem)
-        if made and made.folder:
-            return read(made.folder)
-        return made.unfit or str(made.problem) if made else "another process is at it; give the command again"
+        asked = repr(planned.request)
+        if asked not in self._made:
+            try:
+                made = self._shop.make(planned)
+                done = read(made.folder) if made and made.folder else None
+                self._made[asked] = done or (str(made.problem or made.unfit) if made else "another process is at it")
+            except SextantError as problem:
+                self._made[asked] = str(problem)
+        return self._made[asked]
 
     def _row(self, cell: Cell) -> str:
         system = self.section.system(cell)
