@@ -22,6 +22,7 @@ def parser() -> Parser:
     about = "this retriever in place of those that need a key or weights; its rows say so"
     add("--retriever", default="", metavar="SPEC", help=about)
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
+    add("--dry-run", action="store_true", help="say what its runs will cost and how long they take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 
@@ -30,7 +31,7 @@ def command(arguments: argparse.Namespace) -> int:
     """List, or make a table, and print; a cell that cannot be made is no failure."""
     from evals.showing.reproduced import make  # what these import takes time that --help has not
 
-    given = {key: getattr(arguments, key) for key in ("data", "limit", "lm", "retriever", "runs")}
+    given = {key: getattr(arguments, key) for key in ("data", "limit", "lm", "retriever", "runs", "dry_run")}
     found, text = make(arguments.name, **given)
     put_out(json.dumps(found) + "\n" if arguments.json else text)
     return 0

@@ -8,15 +8,23 @@ from evals.published.sections import Section, find, sections
 from evals.showing.drawn import save
 from evals.showing.tables import Grid, Part, printed
 from evals.studies.papers import Conditions, Table
+from evals.studies.plan import Cell
+from evals.studies.work import check, lay_out_ahead, look_ahead
 from tools.console import plural
+from tools.errors import SextantError
 
 
-def make(name: str | None, **conditions: Any) -> tuple[dict[str, Any], str]:
-    """Return (what --json prints, what a person reads): of the table called `name`, or of the list of them."""
+def make(name: str | None, *, dry_run: bool, **conditions: Any) -> tuple[dict[str, Any], str]:
+    """Return (what --json prints, what a person reads): of the table called `name`, or of the list of them.
+
+    A dry run says what the table's study takes, and runs nothing.
+    """
     if name is None:
         rows = [_describe(section) for section in sections().values()]
         return {"sections": rows}, "".join(map(_list, rows))
     table = Table(find(name), Conditions(**conditions))
+    if dry_run:
+        return _look_ahead(table)
     found = {"name": name, "title": table.section.about["title"], "notes": list(table.warnings())}
     found["notes"] += [f"it cannot be made: {why}"] if (why := table.section.about.get("lacks")) else []
     found["cells"] = list(table.cells())
@@ -24,6 +32,18 @@ def make(name: str | None, **conditions: Any) -> tuple[dict[str, Any], str]:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
         found["files"] = list(map(str, save(found, table.section.about.get("drawn", {}), folder)))
     return found, printed(list(_parts(found)))
+
+
+def _look_ahead(table: Table) -> tuple[dict[str, Any], str]:
+    ready, lacks = list[Cell](), dict[str, None]()
+    for cell in table.planned.values():
+        try:
+            check([cell])
+            ready.append(cell)
+        except SextantError as problem:
+            lacks[f"left out: {problem}"] = None
+    found = look_ahead(ready) if ready else {}
+    return found | {"lacks": list(lacks)}, printed([*(lay_out_ahead(found) if ready else ()), *lacks])
 
 
 def _describe(section: Section) -> dict[str, Any]:
@@ -58,7 +78,8 @@ def _parts(found: Mapping[str, Any]) -> list[Part]:
             judged = f" [{cell['judgements']}]" if cell["judgements"] else ""
             told = filter(None, (cell["remark"], cell["note"]))
             said = [f"({remarks.setdefault(text, len(remarks) + 1)})" for text in told]
-            numbers = [_number(cell["published"]), _number(cell["ours"]), _number(cell["difference"], sign="+")]
+            ours = f"{_number(cell['ours'])} {cell['mark']}".rstrip()
+            numbers = [_number(cell["published"]), ours, _number(cell["difference"], sign="+")]
             rows.append(
                 [cell["system"] if cell["system"] != before else "", cell["metric"] + judged, *numbers, " ".join(said)]
             )
