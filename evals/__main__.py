@@ -17,6 +17,7 @@ COMMANDS = {
     "score": ("evals.score", "score a run folder again"),
     "compare": ("evals.compare", "compare runs query by query, with uncertainty"),
     "curves": ("evals.curves", "compare runs at equal budgets"),
+    "behaviour": ("evals.behaviour", "say what searchers do, and where documents are lost"),
     "replay": ("evals.replay", "give the searches of a run to another retriever"),
     "view": ("evals.view", "look at trajectories in a browser"),
     "report": ("evals.report", "put many runs into one report, beside the papers' figures"),

@@ -14,6 +14,7 @@ from tools.console import brief, number, plural, queries
 
 Result = dict[str, Any]
 HEADS = ("baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows")
+ALPHA = 0.05
 DIGITS = 4  # of means, as in the table of a run
 FLOWS = 10  # flows shown; --json has all
 COLUMNS = 8  # budgets in a table, beside the end
@@ -25,7 +26,7 @@ TEXT = 70  # characters of a search that are printed
 def lay_out_comparison(result: Result) -> list[Part]:
     """Lay out a comparison: the task, the systems, each comparison, what a query cost, notes."""
     labels = ["baseline", *(f"run {number}" for number in range(1, len(result["runs"]) + 1))]
-    parts: list[Part] = [task_line(result)]
+    parts: list[Part] = [task_line(result), *_verdicts(result, labels)]
     for label, system in zip(labels, result["systems"], strict=True):
         parts += [f"{label}: {system['run']}", f"    {system_line(system)}"]
         parts += [f"    repeat: {path}" for path in system["repeats"][1:]]
@@ -38,6 +39,26 @@ def lay_out_comparison(result: Result) -> list[Part]:
         parts += ["", *_compare(result, label, run, changed["keys"], explained)]
     parts += [*_spread(result["systems"], labels), _cost(result["cost"], labels, task_line(result))]
     return [*parts, *explained, *result["notes"]]
+
+
+def _verdicts(result: Result, labels: list[str]) -> list[str]:
+    """Say of each run in a sentence whether it differs from the baseline in the headline metric."""
+    programs = [system["program"] for system in result["systems"]]
+    names = [f"{one} ({label})" for one, label in zip(programs, labels, strict=True)]
+    names = programs if len(set(programs)) == len(programs) else names
+    said = []
+    for row in [row for row in result["comparisons"] if row["metric"] == result["metric"] and row["queries"]]:
+        name, change = names[1 + result["runs"].index(row["run"])], row["difference"]
+        p = _round_p(row["p_holm"])
+        tested = f"(p {'' if p[0] == '<' else '= '}{p} by Holm, {queries(row['queries'])})"
+        if row["p_holm"] < ALPHA:
+            better = "better" if (change > 0) is not is_lower_better(row["metric"]) else "worse"
+            said.append(f"{name} is {better} than {names[0]} by {abs(change):.3f} {row['metric']} {tested}")
+            continue
+        shows = row["detectable"]
+        more = "" if shows is None else f"; one of {shows:.3f} would have been, in 80 % of cases"
+        said.append(f"no difference between {name} and {names[0]} in {row['metric']} could be shown {tested}{more}")
+    return said
 
 
 def _compare(result: Result, label: str, run: str, changed: dict[str, list[Any]], explained: list[str]) -> list[Part]:

@@ -1,4 +1,4 @@
-"""The page's data as JSON: the runs, a run, a query of it, a model call, a search. Made from run folders on request.
+"""The page's data as JSON, made from run folders on request: runs, a run, a query of it, a call, a search, behaviour.
 
 Outcomes are found by where their lines begin, so that a run of 10,000 trajectories opens at once. Documents have their
 texts where the corpus is at hand, else only ids.
@@ -24,6 +24,7 @@ from environments.base import Environment
 from evals import folder as run_folder
 from evals.forms import JudgedForm
 from evals.measuring import scored
+from evals.measuring.behaviour import COSTS, FIGURES, KINDS, describe, observe
 from evals.measuring.traces import WORDS, fate_at
 from evals.running.configuration import load_environment
 from evals.showing.page_calls import find_words
@@ -39,7 +40,7 @@ RANKED = 100  # documents of a ranking
 NAMED = 20  # of a ranking or a search: those whose texts are sent
 PATIENCE = 0.7  # seconds that an answer waits for a corpus; later ones have its texts
 READING = "the corpus is still being read; the texts come in a moment"
-_IN_LINKS = ("q", "s", "query", "call", "search")
+_IN_LINKS = ("q", "s", "query", "call", "search", "behaviour")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 Answer = dict[str, Any]
@@ -130,11 +131,12 @@ class Answers:
         """Return the answer at `path`, as the browser wrote it. NoSuchAnswer where there is none."""
         if path == "runs.json":
             return self._runs()
-        if found := re.fullmatch(r"run/(.*?)(?:/(query|call|search)/(.*))?\.json", path, re.DOTALL):
+        if found := re.fullmatch(r"run/(.*?)(?:/(query|call|search|behaviour)/(.*))?\.json", path, re.DOTALL):
             run_id, kind, rest = found.groups()
             if kind is None:
                 return self._run(run_id)
-            return {"query": self._query, "call": self._call, "search": self._search}[kind](run_id, unquote(rest))
+            made = {"query": self._query, "call": self._call, "search": self._search, "behaviour": self._behaviour}
+            return made[kind](run_id, unquote(rest))
         raise NoSuchAnswer(f"there is no {path[:200]!r}")
 
     @property
@@ -226,6 +228,11 @@ class Answers:
         data = self._texts.load(opened.run.config)
         documents, unread = ({}, [data]) if isinstance(data, str) else (data.documents, [])
         return plain_json(find_words(opened.outcomes, words, documents, opened.answers) | {"unread": unread})
+
+    def _behaviour(self, run_id: str, rest: str) -> bytes:
+        run, query_ids = self._open(run_id).run, self._open(run_id).query_ids
+        found = describe(run, {query_id: observe(run, query_id) for query_id in query_ids}, ())
+        return plain_json(found | {"words": FIGURES, "kinds": KINDS, "measured": COSTS})
 
     def _open(self, run_id: str) -> _Opened:
         with self._lock:

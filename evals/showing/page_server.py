@@ -32,7 +32,7 @@ PORTS = 10  # that are tried where none is named
 
 PAGE = Path(__file__).parent / "page"
 # Files of page/, which are the page's program one after the other.
-SCRIPTS = "dom data words charts lists calls trajectory overview find run query compare main"
+SCRIPTS = "dom data words charts lists calls trajectory overview find behaviour run query compare main"
 
 
 def _read(name: str) -> str:
@@ -161,6 +161,8 @@ def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
     yield "runs.json", answers("runs.json")
     for run_id in answers.run_ids:
         yield f"run/{run_id}.json", answers(f"run/{run_id}.json")
+        with suppress(DataError):  # an earlier version did not say what became of documents
+            yield (path := f"run/{run_id}/behaviour/all.json"), answers(path)
         keys: dict[str, None] = {}  # of model calls; a call may be of several queries
         for name in answers.query_ids(run_id):
             quoted = quote(name, safe="!'()*")  # as encodeURIComponent does

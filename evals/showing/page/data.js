@@ -62,6 +62,7 @@ function load(path, { fresh = false } = {}) {
 
 const loadRuns = (fresh) => load("runs.json", { fresh });
 const loadRun = (id) => load(`run/${encodeId(id)}.json`);
+const loadBehaviour = (id) => load(`run/${encodeId(id)}/behaviour/all.json`);
 const loadCall = (id, key) => load(`run/${encodeId(id)}/call/${key}.json`);
 const loadFound = (id, words) => load(`run/${encodeId(id)}/search/${encodeURIComponent(words)}.json`, { fresh: true });
 

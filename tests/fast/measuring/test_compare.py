@@ -386,3 +386,18 @@ def test_of_a_metric_of_which_less_is_better_the_lower_mean_is_bold(made, comman
     rows = [line for line in command(a, b, "--markdown").out.splitlines() if line.startswith(("| Win", "| Flip"))]
     assert [row.count("**0.5000**") for row in rows] == [1, 0] and "**0.2500**" in rows[1]
     assert any(note.startswith("Flip: lower is better") for note in compare([a, b])["notes"])
+
+
+@pytest.mark.parametrize(
+    ("shift", "many", "said"), [(0.25, 20, "is better than"), (-0.25, 20, "is worse than"), (0.0, 20, "no")]
+)
+def test_the_first_sentence_says_whether_the_runs_differ(made, command, shift, many, said):
+    before = [0.3 + 0.02 * number for number in range(many)]
+    moved = [value + shift + (0.05 if number % 2 else -0.05) for number, value in enumerate(before)]
+    one, other = made("one", {"nDCG@10": before}), made("other", {"nDCG@10": moved}, {"program": "retrieve"})
+    verdict = command(one, other).out.splitlines()[1]
+    if said == "no":
+        assert verdict.startswith("no difference between retrieve and multihop in nDCG@10 could be shown (p = 1.000")
+        assert verdict.endswith("; one of 0.034 would have been, in 80 % of cases")
+    else:
+        assert verdict == f"retrieve {said} multihop by 0.250 nDCG@10 (p <0.001 by Holm, 20 queries)"

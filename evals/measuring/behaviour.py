@@ -1,0 +1,189 @@
+"""What searchers do, from the traces of runs alone: how new searches are, what hops add, where documents are lost.
+
+A word or a result of a search is new where no earlier search of its query had it. A note leads to the searches between
+it and the next note after them. Each figure has the steps that are furthest on its weak side.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from evals.measuring import scored
+from evals.measuring.curves import follow
+from evals.measuring.metrics import is_pairwise
+from evals.measuring.traces import WORDS, Fate, fate_at
+from evals.showing.tables import Grid, Part, printed, system_line, task_line
+from tools.console import number
+from tools.errors import UsageError
+from tools.text import words
+
+Result = dict[str, Any]  # what `behave` returns and --json prints
+EXAMPLES = 3  # of a figure, or of a kind of failure
+FIGURES = {
+    "searches": "searches of a query",
+    "new_words": "share of a search's words that are new",
+    "new_results": "share of a search's results that are new",
+    "relevant": "relevant documents that a search surfaces first",
+    "selected": "share of selected documents that are relevant",
+    "notes": "share of notes that lead to a search which surfaces something relevant",
+    "decided": "searches after which the headline metric stays as it is",
+}
+# Kinds of failure, by the first rule that fits; {k} is the cutoff.
+KINDS = {
+    "nowhere": "surfaced by no search of these runs",
+    "elsewhere": "surfaced by another of these runs, not by this one",
+    "misled": "shown and not selected, after a note that led to nothing relevant",
+} | {fate.value: said for fate, said in WORDS.items() if fate not in (Fate.FOUND, Fate.NEVER_SURFACED)}
+COSTS = ("steps", "searches", "relevant", "calls", "tokens", "seconds")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run did for one query; steps are numbers."""
+
+    figures: Mapping[str, list[tuple[float, int]]]  # each value with its step
+    costs: Mapping[str, Counter[str]]  # of each hop and each kind of step
+    notes: Sequence[tuple[int, list[int]]]  # the first of those in a row, and the searches to which they lead
+    surfaced: dict[str, int]  # relevant unit -> the how-manieth search brought it first
+    lost: Sequence[Mapping[str, Any]]  # the relevant documents, as attribution.jsonl has them
+
+
+def behave(paths: Sequence[Path]) -> Result:
+    """Describe what the runs do and how they go together. UsageError for runs that were not asked the same."""
+    runs = [scored.read(path) for path in scored.find_folders(paths)]
+    for run in runs[1:]:
+        if differ := scored.differences(runs[0], run):
+            raise UsageError(f"{runs[0].name} and {run.name} were not asked the same: {', '.join(differ)} differ")
+    seen = [{query_id: observe(run, query_id) for query_id in run.query_ids} for run in runs]
+    return {
+        **{key: (runs[0].config | runs[0].scores)[key] for key in scored.ABOUT},
+        "kinds": KINDS,
+        "runs": [describe(run, one, [of for of in seen if of is not one]) for run, one in zip(runs, seen, strict=True)],
+        "pairs": [{"runs": [a, b], **_complement(seen[a], seen[b])} for a, b in combinations(range(len(runs)), 2)],
+    }
+
+
+def observe(run: scored.Run, query_id: str) -> Seen:
+    """Return what a run did for one query."""
+    outcome, row = run.outcomes[query_id], run.judged[query_id]
+    units, relevant = row.get("units", {}), {one["unit"]: one for one in row["relevant"]}
+    first = Counter(one["search"] for one in relevant.values())
+    figures, costs = defaultdict[str, list[tuple[float, int]]](list), defaultdict[str, Counter[str]](Counter)
+    order, notes, said, seen = list[int](), list[tuple[int, list[int]]](), set[str](), set[str]()
+    for place, step in enumerate(outcome["trace"]["steps"]):
+        usage, tool = Counter(step.get("usage") or {}), step["tool"]
+        cost = {"steps": 1, "seconds": step["seconds"], "calls": usage["calls"]}
+        cost["tokens"] = usage["input_tokens"] + usage["output_tokens"]
+        if tool == "search" and not step.get("refused") and not step.get("among"):
+            text, brought = set(words(step["argument"])), set(step["doc_ids"])
+            for name, new, of in (("new_words", text - said, text), ("new_results", brought - seen, brought)):
+                if order and of:
+                    figures[name].append((len(new) / len(of), place))
+            figures["relevant"].append((first[place], place))
+            order.append(place)
+            said, seen, cost = said | text, seen | brought, cost | {"searches": 1, "relevant": first[place]}
+            if notes:
+                notes[-1][1].append(place)
+        elif tool == "note" and (not notes or notes[-1][1]):
+            notes.append((place, []))
+        elif tool == "select":
+            figures["selected"] += [(int(units.get(doc_id, doc_id) in relevant), place) for doc_id in step["doc_ids"]]
+        for key in (f"hop {step['hop']}", tool):
+            costs[key].update(cost)
+    figures["notes"] = [(int(any(first[one] for one in led)), place) for place, led in notes if led]
+    figures["searches"] = [(len(order), max(order, default=0))]
+    if not is_pairwise(run.metric):
+        for course in follow(outcome, row, run.metric, ["searches"], run.config["depth"]).values():
+            last = max((place for place, value in enumerate(course.values, 1) if value != course.values[-1]), default=0)
+            figures["decided"] = [(last, order[last - 1] if 0 < last <= len(order) else 0)]
+    surfaced = {unit: order.index(one["search"]) + 1 for unit, one in relevant.items() if one["search"] in order}
+    return Seen(figures, costs, notes, surfaced, row["relevant"])
+
+
+def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]]) -> Result:
+    """Add up what a run did over its queries; `others` are what other runs did for the same ones."""
+    costs = defaultdict[str, Counter[str]](Counter)
+    for key, cost in (pair for query in seen.values() for pair in query.costs.items()):
+        costs[key].update(cost)
+    figures, failures = dict[str, Result](), defaultdict[str, list[Result]](list)
+    for name in FIGURES:
+        rows = sorted((value, one, step) for one, query in seen.items() for value, step in query.figures.get(name, ()))
+        weak = rows[::-1] if name in ("searches", "decided") else rows
+        once = list({(one, step): value for value, one, step in weak[::-1]}.items())[: -EXAMPLES - 1 : -1]
+        shown = [{"query_id": one, "step": step, "value": value} for (one, step), value in once]
+        figures[name] = {"mean": fmean(row[0] for row in rows) if rows else None, "examples": shown}
+    k = (run.scores.get("losses") or {}).get("cutoff", 10)
+    for query_id, query in seen.items():
+        for one in query.lost:
+            if kind := _kind(one, fate_at(one, k), query, [other[query_id] for other in others]):
+                steps = [one.get(key) for key in ("decision_step", "shown_step", "search")]
+                step = next((step for step in steps if step is not None), 0)
+                failures[kind].append({"query_id": query_id, "unit": one["unit"], "step": step})
+    lost = {kind: {"documents": len(failures[kind]), "examples": failures[kind][:EXAMPLES]} for kind in KINDS}
+    about = {key: run.scores.get(key) for key in (*scored.NAMED, "compiled")}
+    return {"run": run.name, **about, "cutoff": k, "figures": figures, "costs": dict(costs), "failures": lost}
+
+
+def _kind(one: Mapping[str, Any], fate: Fate, query: Seen, others: Sequence[Seen]) -> str:
+    if fate is Fate.NEVER_SURFACED:
+        return "elsewhere" if any(one["unit"] in other.surfaced for other in others) else "nowhere"
+    if fate in (Fate.SHOWN_IN_PART, Fate.NOT_SELECTED) and (decided := one.get("decision_step")) is not None:
+        led = [led for _, led in query.notes if led and led[0] < decided]
+        if led and not set(led[-1]) & {step for value, step in query.figures["relevant"] if value}:
+            return "misled"
+    return "" if fate is Fate.FOUND else fate.value
+
+
+def _complement(one: Mapping[str, Seen], other: Mapping[str, Seen]) -> Result:
+    """Say what of the relevant documents surfaced in two runs, and in their union with half of each one's searches."""
+    counts, shares = Counter[str](), defaultdict[str, list[list[float]]](list)
+    for query_id, query in one.items():
+        a, b, many = query.surfaced, other[query_id].surfaced, len(query.lost)
+        counts.update({"both": len(a.keys() & b), "first": len(a.keys() - b), "second": len(b.keys() - a)})
+        counts["neither"] += many - len(a | b)
+        if many:
+            n = min(query.figures["searches"][0][0], other[query_id].figures["searches"][0][0])
+            half = {unit for unit in a if a[unit] <= (n + 1) // 2} | {unit for unit in b if b[unit] <= n // 2}
+            shares["all"].append([len(of) / many for of in (a, b, a | b)])
+            within = [sum(place <= n for place in of.values()) for of in (a, b)]
+            shares["equal"].append([count / many for count in (*within, len(half))])
+    return {"documents": counts, **{key: list(map(fmean, zip(*rows, strict=True))) for key, rows in shares.items()}}
+
+
+def render(found: Result) -> str:
+    """Return what the runs do as a person reads it."""
+    runs, labels = found["runs"], [f"run {place}" for place, _ in enumerate(found["runs"], 1)]
+    parts: list[Part] = [task_line(found)]
+    parts += [f"{label}: {run['run']}  {system_line(run)}" for label, run in zip(labels, runs, strict=True)]
+    rows = [
+        [said, *(number(run["figures"][key]["mean"], unknown="-") for run in runs)] for key, said in FIGURES.items()
+    ]
+    parts += ["", Grid("", ["mean", *labels], rows)]
+    counts = [[run["failures"][kind]["documents"] for run in runs] for kind in KINDS]
+    said = [text.format(k=runs[0]["cutoff"]) for text in KINDS.values()]
+    rows = [[text, *map(str, row)] for text, row in zip(said, counts, strict=True) if any(row)]
+    parts.append(
+        Grid(f"relevant documents not among the first {runs[0]['cutoff']}", ["by the first that is so", *labels], rows)
+    )
+    for label, run in zip(labels, runs, strict=True):
+        rows = [
+            [key, *(f"{cost.get(name, 0):,.{int(name == 'seconds')}f}" for name in COSTS)]
+            for key, cost in sorted(run["costs"].items())
+        ]
+        parts.append(Grid(f"{label}: hops, and kinds of steps", ["", *COSTS], rows))
+    for pair in found["pairs"]:
+        a, b = (labels[place] for place in pair["runs"])
+        of = pair["documents"]
+        title = f"relevant documents that surfaced: {of['both']} in both, {of['first']} in {a} alone, "
+        title += f"{of['second']} in {b} alone, {of['neither']} in none"
+        named = {
+            "all": "recall of what surfaced",
+            "equal": "with as many searches, half of them in each for both together",
+        }
+        rows = [[said, *(f"{value:.4f}" for value in pair[key])] for key, said in named.items() if key in pair]
+        parts.append(Grid(title, ["", a, b, "both together"], rows))
+    return printed(parts)

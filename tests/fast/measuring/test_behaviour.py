@@ -1,0 +1,120 @@
+"""What searchers do: figures of planted traces, kinds of failures, and sums that have to hold in real runs."""
+
+import json
+
+import pytest
+import run_folders
+
+from environments.base import Judgements
+from evals import behaviour as module
+from evals.measuring.behaviour import behave
+from evals.measuring.traces import attribute, attribution_json
+from evals.showing.page_data import Answers
+from tools.errors import UsageError
+
+USAGE = {"calls": 1, "repairs": 0, "input_tokens": 10, "output_tokens": 5, "paid_usd": 0.0, "list_usd": 0.0}
+RELEVANT = Judgements({"q0": {"r1": 1, "r2": 1, "r3": 1, "r4": 1}})
+
+
+def step(tool, argument="", doc_ids=(), hop=1, **more):
+    shown = {"shown": [9] * len(doc_ids), "lengths": [9] * len(doc_ids)} if tool == "judge" else {}
+    row = {"tool": tool, "argument": argument, "doc_ids": list(doc_ids), "hop": hop, "started": 0.0, "seconds": 0.5}
+    return row | shown | more
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A scored run of one query with these steps; r1 to r4 are relevant."""
+
+    def make(name, steps, ranking):
+        place = run_folders.make(tmp_path / name, {"nDCG@10": [0.5]}, losses={"cutoff": 10, "at": {"10": {}}})
+        trace = {"steps": steps, "notes": [], "invented_ids": 0, "unusable": {}, "followed": {}}
+        outcome = {"query_id": "q0", "ranking": ranking, "answer": "", "trace": trace, "usage": USAGE, "error": None}
+        row = attribution_json("?", attribute("q0", outcome, ranking, RELEVANT), outcome, RELEVANT)
+        for file, line in (("outcomes", outcome), ("attribution", row)):
+            (place / f"{file}.jsonl").write_text(json.dumps(line) + "\n")
+        return place
+
+    return make
+
+
+STEPS = [
+    step("search", "red fish", ["a", "r1"]),
+    step("judge", "", ["a", "r1"], usage=USAGE),
+    step("select", "", ["r1", "a"]),
+    step("note", "one"),
+    step("note", "two"),
+    step("search", "red red boat", ["a", "r2", "b"], hop=2),
+    step("note", "three"),
+    step("search", "fish boat", ["a", "b"], hop=3),
+    step("search", "green", ["b"], hop=3, among=True),
+    step("judge", "", ["r2", "b"], hop=3),
+    step("drop", "", ["r2", "b"], hop=3),
+    step("stop", "done"),
+]
+
+
+def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
+    refused = step("search", "nothing", [], hop=3, refused="no")
+    found = behave([planted("one", [*STEPS[:-1], refused, STEPS[-1]], ["r1", "a", "b", "r2"])])["runs"][0]
+    means = {name: one["mean"] for name, one in found["figures"].items()}
+    expected = {
+        "searches": 3,
+        "new_words": pytest.approx((1 / 2 + 0) / 2),
+        "new_results": pytest.approx((2 / 3 + 0) / 2),
+        "relevant": pytest.approx(2 / 3),
+        "selected": 0.5,
+        "notes": 0.5,  # notes in a row are one
+        "decided": 3,  # it put b before r2
+    }
+    assert means == expected
+    assert [one["step"] for one in found["figures"]["new_results"]["examples"]] == [7, 5]
+    assert [one["step"] for one in found["figures"]["notes"]["examples"]] == [6, 3]
+    hops = {key: (cost.get("searches", 0), cost.get("relevant", 0)) for key, cost in found["costs"].items()}
+    assert (hops["hop 1"], hops["hop 2"], hops["hop 3"], hops["search"]) == ((1, 1), (1, 1), (1, 0), (3, 2))
+    assert found["costs"]["judge"] == {"steps": 2, "seconds": 1.0, "calls": 1, "tokens": 15}
+
+
+def test_a_lost_document_gets_the_first_kind_that_is_so(planted):
+    other = planted("two", [step("search", "boat", ["r1", "r3"]), step("stop", "done")], ["r1", "r3"])
+    one, _ = behave([planted("one", STEPS, ["r1", "a"]), other])["runs"]
+    kinds = {kind: [of["unit"] for of in row["examples"]] for kind, row in one["failures"].items() if row["documents"]}
+    assert kinds == {"misled": ["r2"], "elsewhere": ["r3"], "nowhere": ["r4"]}
+    assert one["failures"]["misled"]["examples"][0]["step"] == 10  # where it was dropped
+    led = [row | {"doc_ids": [*row["doc_ids"], "r3"]} if row["argument"] == "fish boat" else row for row in STEPS]
+    [alone] = behave([planted("three", led, ["r1", "a"])])["runs"]
+    assert alone["failures"]["misled"]["documents"] == 0 and alone["failures"]["not_selected"]["documents"] == 1
+
+
+def test_two_runs_are_put_together_at_equal_searches(planted):
+    many = [step("search", f"n{place}", [f"r{place}"]) for place in (1, 2, 3, 4)]
+    few = [step("search", "x", ["r3"]), step("search", "y", ["r1"])]
+    [pair] = behave([planted("one", many, ["r1"]), planted("two", few, ["r3"])])["pairs"]
+    assert pair["documents"] == {"both": 2, "first": 2, "second": 0, "neither": 0}
+    assert pair["all"] == [1.0, 0.5, 1.0] and pair["equal"] == [0.5, 0.5, 0.5]  # r1 of one and r3 of the other
+
+
+def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_path, command_of):
+    programs = ("multihop", "notes")
+    runs = [run_folders.run_in(tmp_path, "--program", one, "--task", "congress", "--limit", 2) for one in programs]
+    command, page = command_of(module), Answers([tmp_path / "runs"])
+    done = command(*runs, "--json")
+    for run, found in zip(runs, done.json["runs"], strict=True):
+        scores = json.loads((run / "scores.json").read_text())
+        lost = sum(many for fate, many in scores["losses"]["documents"].items() if fate != "found")
+        assert sum(one["documents"] for one in found["failures"].values()) == lost
+        kinds = {key: cost for key, cost in found["costs"].items() if not key.startswith("hop ")}
+        hops = {key: cost for key, cost in found["costs"].items() if key.startswith("hop ")}
+        assert 0 < sum(of["calls"] for of in kinds.values()) == sum(of["calls"] for of in hops.values())
+        assert sum(of["calls"] for of in kinds.values()) <= scores["usage"]["calls"]
+        name = f"run/{run.parent.name}/{run.name}"
+        shown = json.loads(page(f"{name}/behaviour/all.json"))
+        assert shown["figures"] == found["figures"]
+        for example in found["figures"]["new_results"]["examples"]:
+            steps = json.loads(page(f"{name}/query/{example['query_id']}.json"))["steps"]
+            assert steps[example["step"]]["tool"] == "search"
+    printed = command(*runs).out
+    assert "run 1: hops, and kinds of steps" in printed and "both together" in printed
+    other = run_folders.run_in(tmp_path, "--program", "retrieve", "--task", "congress", "--limit", 1)
+    with pytest.raises(UsageError, match="not asked the same"):
+        behave([*runs, other])
