@@ -13,7 +13,7 @@ from sklearn import metrics as sklearn_metrics
 
 import environments
 from environments.base import Judgements
-from evals import judge as module
+from evals.judge import __main__ as module
 from evals.measuring.judging import judge
 from evals.measuring.metrics import measure_unjudged
 from evals.running.request import Common
