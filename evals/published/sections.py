@@ -80,7 +80,8 @@ def _cells(suite: str, name: str, about: Mapping[str, Any]) -> Iterator[Cell]:
     for task, system, metric in product(grid["tasks"], grid.get("systems", [""]), grid.get("metrics", ())):
         yield Cell(system, task, metric, split)
     for one in figures():
-        if one.task.startswith(f"{suite}/") and one.table in tables and one.metric in about.get("only", [one.metric]):
+        wanted = one.metric in about.get("only", [one.metric]) and one.task in about.get("tasks", [one.task])
+        if one.task.startswith(f"{suite}/") and one.table in tables and wanted:
             values = (one.judgements, one.value, one.error, one.note)
             yield Cell(one.system, one.task, ours.get(one.metric, one.metric), one.split, *values)
 

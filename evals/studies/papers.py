@@ -18,6 +18,7 @@ from evals.folder import read_config
 from evals.formats.importing import as_name
 from evals.measuring.bounds import bound
 from evals.measuring.described import Value, describe, reciprocal_ranks, weighted_jaccard, word_shares
+from evals.measuring.metrics import is_pairwise
 from evals.measuring.scored import Run, pair, read
 from evals.measuring.stats import paired
 from evals.published.sections import Cell, Section
@@ -29,6 +30,7 @@ from tools.errors import SextantError
 LEXICAL = ("bm25", "bm25s", "rank_bm25", "pool_bm25")  # retrievers that need neither key nor weights
 
 HARD = ("hard negatives", "other documents")  # metrics: what evals.measuring.described.reciprocal_ranks gives
+DECLINE = "Decline"  # in MultiConIR's tables: Win(1) less Win(10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,9 @@ class Table:
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in made.outcomes.items()}
             return reciprocal_ranks(self.load(task, cell.split), rankings)[HARD.index(cell.metric)], said
+        if cell.metric == DECLINE:
+            first, last = (made.scores["metrics"].get(f"Win({k})", {}).get("mean") for k in (1, 10))
+            return (None if None in (first, last) else first - last), said
         judged = f" [{cell.judgements}]" if cell.judgements not in ("", made.scores["judgements"]) else ""
         measured = made.scores["metrics"].get(cell.metric + judged, {})
         return measured.get("resampled", measured).get("mean"), said
@@ -196,8 +201,9 @@ class Table:
             return []
         name, tasks = self.section.name.replace("/", "-"), [task for row in rows.values() for task in row["tasks"]]
         head = {"name": name, "question": self.section.about["title"], "tasks": [*dict.fromkeys(tasks)]}
-        metrics = [*dict.fromkeys(cell.metric for cell in asked if cell.metric not in HARD)]
-        fixed = {"data": self.conditions.data, "limit": self.conditions.limit, "metrics": metrics}
+        # Comparisons are measured by every task that has some; a part of its queries may lack those of a kind.
+        ranked = (cell.metric for cell in asked if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric))
+        fixed = {"data": self.conditions.data, "limit": self.conditions.limit, "metrics": [*dict.fromkeys(ranked)]}
         parts = [_toml(head), f"[fixed]\n{_toml(fixed)}", *(f"[[row]]\n{_toml(row)}" for row in rows.values())]
         file = self.conditions.runs / "studies" / name / "study.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
