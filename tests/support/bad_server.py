@@ -157,29 +157,18 @@ def _framed(head: bytes, body: bytes) -> bytes:
     return b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body)
 
 
-def _chunks(body: bytes, size: int = 700) -> list[bytes]:
-    """The body in chunks, with an extension on each."""
-    parts = [body[first : first + size] for first in range(0, len(body), size)]
-    return [b"%x;part=yes\r\n%s\r\n" % (len(part), part) for part in parts]
-
-
 async def whole(line: Line, head: bytes, body: bytes) -> bool:
     await line.send(_framed(head, body))
     return True
 
 
 async def in_chunks(line: Line, head: bytes, body: bytes) -> bool:
-    """Chunked, in several writes, with a trailer."""
+    """Chunked, in several writes, with an extension on each chunk and a trailer."""
     await line.send(head + b"transfer-encoding: chunked\r\n\r\n")
-    for chunk in _chunks(body):
-        await line.send(chunk)
+    for part in (body[first : first + 700] for first in range(0, len(body), 700)):
+        await line.send(b"%x;part=yes\r\n%s\r\n" % (len(part), part))
     await line.send(b"0\r\nx-checked: no\r\n\r\n")
     return True
-
-
-async def after_interim_heads(line: Line, head: bytes, body: bytes) -> bool:
-    await line.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
-    return await whole(line, head, body)
 
 
 async def then_closed(line: Line, head: bytes, body: bytes) -> bool:
@@ -188,19 +177,6 @@ async def then_closed(line: Line, head: bytes, body: bytes) -> bool:
     await line.send(_framed(head, body))
     line.writer.write_eof()
     line.over = True
-    return True
-
-
-async def then_closed_politely(line: Line, head: bytes, body: bytes) -> bool:
-    await line.send(_framed(head + b"connection: close\r\n", body))
-    line.writer.close()
-    return True
-
-
-async def until_close(line: Line, head: bytes, body: bytes) -> bool:
-    """A body without a length, which ends where the connection does."""
-    await line.send(head + b"connection: close\r\n\r\n" + body)
-    line.writer.close()
     return True
 
 
@@ -228,14 +204,6 @@ def _nothing(head: bytes, body: bytes) -> bytes:
 
 def _half(head: bytes, body: bytes) -> bytes:
     return _framed(head, body)[: -len(body) // 2]
-
-
-def _first_chunk(head: bytes, body: bytes) -> bytes:
-    return head + b"transfer-encoding: chunked\r\n\r\n" + _chunks(body)[0]
-
-
-def _all_chunks(head: bytes, body: bytes) -> bytes:
-    return head + b"transfer-encoding: chunked\r\n\r\n" + b"".join(_chunks(body))
 
 
 def bytewise(every: float) -> Way:
@@ -277,17 +245,12 @@ def _by(kind: str, way: Way = whole, *, usable: bool = True) -> Callable[[], Fau
 
 fine = _by("fine")
 chunked = _by("chunked", in_chunks)
-continued = _by("continued", after_interim_heads)
 closes = _by("closes", then_closed)
-says_close = _by("says_close", then_closed_politely)
-ends_with_close = _by("ends_with_close", until_close)
 reset = _by("reset", _broken(_nothing, "reset"), usable=False)
 hung_up = _by("hung_up", _broken(_nothing, "close"), usable=False)
 reset_inside = _by("reset_inside", _broken(_half, "reset"), usable=False)
 silent = _by("silent", _broken(_nothing), usable=False)
 stalls = _by("stalls", _broken(_half), usable=False)
-chunks_stall = _by("chunks_stall", _broken(_first_chunk), usable=False)
-chunks_end = _by("chunks_end", _broken(_all_chunks, "close"), usable=False)
 
 
 def latency(seconds: float) -> Fault:
@@ -441,13 +404,12 @@ def _by_kind(*faults: Fault) -> dict[str, Fault]:
 
 # By what they do to a call. Waits are short, so that tests are.
 GOOD = _by_kind(
-    fine(), latency(0.05), chunked(), continued(), closes(), says_close(), ends_with_close(), trickle(0.0005),
-    rate_headers(0, "20ms"), usage(MISSING),
+    fine(), latency(0.05), chunked(), closes(), trickle(0.0005), rate_headers(0, "20ms"), usage(MISSING),
 )  # fmt: skip
 PASSING = _by_kind(  # the provider's: another try may do
     throttled(), failing(500), failing(502), failing(503), failing(529), refused(0.05), reset(), hung_up(),
-    reset_inside(), silent(), stalls(), chunks_stall(), chunks_end(), empty_choice(), cut_json(), bad_utf8(),
-    page(), huge(), broke_off(), broke_off(whole=True), broke_off("server_error", whole=True),
+    reset_inside(), silent(), stalls(), empty_choice(), cut_json(), bad_utf8(), page(), huge(),
+    broke_off(), broke_off(whole=True), broke_off("server_error", whole=True),
 )  # fmt: skip
 REFUSING = _by_kind(  # nobody will be answered
     unauthorized(), no_quota(),

@@ -149,7 +149,7 @@ class _Tries:
         both = _form(self._signature) is _JSON and getattr(self._lm, "structured", False)
         self._schema = make_schema(self._signature) if both else None
         if self._schema and self._lm.server.kind.name == "vllm":  # others may refuse bounds, or take long for each
-            self._schema = _bound(prompting.narrow(self._schema), prompting.limit(), brief=self._cut)
+            self._schema = _bound(self._schema, prompting.limit(), brief=self._cut)
         made = {"name": "answer", "strict": True, "schema": self._schema}
         return {"response_format": {"type": "json_schema", "json_schema": made}} if both else {}
 
@@ -279,8 +279,16 @@ def make_schema(signature: Any) -> _Values | None:
         return None
 
 
+# The words by which a check is said before the answer is written, for each type.
+_WORDS = {
+    "array": ("minItems",),
+    "string": ("minLength", "enum"),
+    **dict.fromkeys(("integer", "number"), ("minimum", "maximum")),
+}
+
+
 def _bound(schema: _Values, limit: int, *, brief: bool) -> _Values:
-    """Return a schema whose answers are complete within a limit of tokens.
+    """Return a schema whose answers pass the checks of this context, and are complete within a limit of tokens.
 
     At first this bounds what would hardly be complete without it; `brief` ones are, whatever the model writes.
     """
@@ -290,12 +298,18 @@ def _bound(schema: _Values, limit: int, *, brief: bool) -> _Values:
         chars = limit // 2 // (texts * (_ITEMS if "'type': 'array'" in str(schema) else 1))
         most = {"array": {"maxItems": _ITEMS}}
     most |= {"string": {"maxLength": max(16, chars)}}
+    checks = prompting.asked()
 
-    def bound(part: Any) -> Any:
+    def bound(part: Any, asked: Mapping[str, Any] = {}) -> Any:
         if not isinstance(part, dict):
             return [bound(one) for one in part] if isinstance(part, list) else part
-        made = {name: bound(one) for name, one in part.items()}
-        return made | most.get(str(part.get("type")), {})
+        made, kind = {name: bound(one) for name, one in part.items()}, str(part.get("type"))
+        if "properties" in made:
+            made["properties"] = {name: bound(one, checks.get(name, {})) for name, one in part["properties"].items()}
+        made |= {word: asked[word] for word in _WORDS.get(kind, ()) if word in asked}
+        if part.get("items") == {"type": "string"} and asked.get("enum"):
+            made["items"] = {"type": "string", "enum": asked["enum"]} | most["string"]
+        return made | most.get(kind, {})
 
     return dict(bound(schema))
 

@@ -152,7 +152,8 @@ class Caller(Shared):
 
     def _attempt(self, owner: str, key: str, made: bytes, send: Send) -> Answer | dspy.LMError:
         """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
-        terms, expected, usage = self.terms, self._expected(made), Usage()
+        terms, usage, tokens_in, tokens_out = self.terms, Usage(), len(made) // 4, round(self.output_tokens)
+        expected = Expected(tokens_in + tokens_out, self.cost.of(tokens_in, 0, tokens_out) if self.cost else 0.0)
         try:
             terms.budget.take(expected, deadline=DEADLINE.get(), check=terms.gate.rest)  # Interrupted, where it waits
         except BaseException as error:
@@ -212,12 +213,6 @@ class Caller(Shared):
         """Return the seconds to go on trying: a mistyped address should not take as long as an overloaded provider."""
         alive = self.answered or (failures.last is not None and faults.overload(failures.last))
         return self.terms.patience.after if alive else self.terms.patience.before
-
-    def _expected(self, made: bytes) -> Expected:
-        if not self.terms.budget.limited:
-            return Expected()
-        tokens_in, tokens_out = len(made) // 4, round(self.output_tokens)
-        return Expected(tokens_in + tokens_out, self.cost.of(tokens_in, 0, tokens_out) if self.cost else 0.0)
 
     def _list_price(self, usage: Usage) -> float | None:
         return self.cost.of(usage.input_tokens, 0, usage.output_tokens, usage.reasoning_tokens) if self.cost else None

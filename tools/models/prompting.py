@@ -67,33 +67,13 @@ def check(outputs: Outputs) -> None:
         one(outputs)
 
 
-# The words of JSON Schema by which a check is said before the answer is written, for each type.
-_WORDS = {
-    "array": ("minItems",),
-    "string": ("minLength", "enum"),
-    **dict.fromkeys(("integer", "number"), ("minimum", "maximum")),
-}
-
-
-def narrow(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of an answer with what the checks of this context ask of it."""
+def asked() -> dict[str, dict[str, Any]]:
+    """Return what the checks of this context ask of each field, in words of JSON Schema."""
     asks = dict[str, dict[str, Any]]()
     for one in _CHECKS.get():
-        for name, asked in getattr(one, "asks", {}).items():
-            asks[name] = asks.get(name, {}) | asked  # of several checks of one field
-
-    def narrowed(name: str, part: Mapping[str, Any]) -> dict[str, Any]:
-        asked, made = asks.get(name, {}), dict(part)
-        made |= {word: asked[word] for word in _WORDS.get(str(part.get("type")), ()) if word in asked}
-        if made.get("items") == {"type": "string"} and asked.get("enum"):
-            made["items"] = {"type": "string", "enum": asked["enum"]}
-        return made
-
-    def visit(part: Mapping[str, Any]) -> dict[str, Any]:
-        return {**part, "properties": {name: narrowed(name, one) for name, one in part.get("properties", {}).items()}}
-
-    parts = {name: visit(part) for name, part in schema.get("$defs", {}).items()}
-    return visit(schema) | ({"$defs": parts} if parts else {})
+        for name, words in getattr(one, "asks", {}).items():
+            asks[name] = asks.get(name, {}) | words  # of several checks of one field
+    return asks
 
 
 def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Check:

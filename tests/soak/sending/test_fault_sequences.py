@@ -44,10 +44,10 @@ SITTINGS = 30  # after which a provider that is well again must have answered ev
 QUICK = Patience(attempts=4, first=0.005, before=0.4, after=0.4, call=1.5)
 UNIT = 0.01  # the first wait of an open circuit, in seconds
 
-SLOW = {"silent", "stalls", "chunks_stall", "huge", "trickle"}  # each costs a cut-off, or a lot of CPU: now and then
+SLOW = {"silent", "stalls", "huge", "trickle"}  # each costs a cut-off, or a lot of CPU: now and then
 TOLD = {kind: kind for kind in GOOD | PASSING | REFUSING | OWN} | {  # what the ledger calls a fault of the server
-    **dict.fromkeys(("refused", "reset", "hung_up", "reset_inside", "chunks_end"), "reset"),
-    **dict.fromkeys(("silent", "stalls", "chunks_stall"), "timeout"),
+    **dict.fromkeys(("refused", "reset", "hung_up", "reset_inside"), "reset"),
+    **dict.fromkeys(("silent", "stalls"), "timeout"),
     **dict.fromkeys(("empty_choice", "cut_json", "bad_utf8", "page"), "unreadable"),
     **{"huge": "too large", "no_quota": "429", "too_long": "400", "filtered_400": "400", "moved": "307"},
     **{"LiteLLM": "422", "Anthropic": "400", "inside 402": "error 402", "inside 502": "error 502"},

@@ -23,7 +23,7 @@ TASK = ("--program", "multihop", "-P", "hops=2", "--task", "congress", "--split"
 # As ever, and fifty times as impatient; less so where calls hang, which a busy machine must not look like.
 QUICK = Patience(attempts=5, first=0.01, before=0.25, after=0.25, call=5.0)
 HANGING = Patience(attempts=5, first=0.01, before=0.8, after=0.8, call=0.4)
-HANG = {"silent", "stalls", "chunks_stall"}
+HANG = {"silent", "stalls"}
 LONGEST = 20.0  # seconds that a run of three queries may take before it gives up; a busy machine is allowed for
 PROVIDERS = {**PASSING, "429, ms": throttled(0.05, "ms"), "429, 0.1": throttled(0.1)}
 
