@@ -190,10 +190,9 @@ def load(
 ) -> Environment:
     """Load a task's environment.
 
-    `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full if it has been
-    fetched, else mini. `qrels` names the headline judgements, where a task has several; `instruction` is as in
-    `read_instruction`; `columns` are names in the files of a user's own data. UsageError or UnknownName for a wrong
-    argument, DataError for missing or damaged data.
+    `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full if that is fetched,
+    else mini. `qrels` names the headline judgements, where a task has several; `instruction` is as `read_instruction`
+    has it; `columns` are names in a user's own files. UsageError for a wrong argument, DataError for wrong data.
     """
     full_name, data = locate(task, data)
     suite_name, name, variant = parts(full_name)

@@ -28,8 +28,7 @@ _FENCE = re.compile(r"\s*(```|~~~)")
 def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     """Return the passages of `markdown`, in order; none of a text without any content.
 
-    `count` gives the number of tokens of a text; a chunk has at most `limit`, headings included, unless it is a single
-    block.
+    `count` gives the tokens of a text; a chunk has at most `limit`, headings included, unless it is a single block.
     """
     made: list[str] = []
     chunk = ""

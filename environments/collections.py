@@ -55,10 +55,9 @@ def read_collection(
 ) -> Collection:
     """Read the collection in the folder `place`, or the one that ir_datasets has by that id.
 
-    `columns` are the names that the files have for id, text, title, query_id, query, doc_id and grade, where they are
-    unusual; `judged_in` is the file of the judgements, where a folder has several; `separator` ends the name of the
-    parent in a document's id, where judgements name parents. UsageError for a wrong argument, DataError for what is
-    missing, damaged or contradictory.
+    `columns` are the files' names for id, text, title, query_id, query, doc_id and grade, where they are unusual;
+    `judged_in` is the file of the judgements, where a folder has several; `separator` ends the parent's name in a
+    document's id, where parents are judged. UsageError for a wrong argument, DataError for data that cannot be right.
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
     documents, queries, judgements = found = _open_tables(folder, columns, judged_in)

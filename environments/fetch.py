@@ -255,8 +255,7 @@ def _get_json(client: httpx.Client, url: str) -> Any:
 def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[], int] = int) -> _T:
     """Return what `call` returns, tried up to three times; DataError when the server refuses `what`, or is not reached.
 
-    `size` returns the bytes that are here of a file. A try that brought WORTH of them is not counted, so that a large
-    file comes through a bad line.
+    `size` returns the bytes that are here of a file. A try that brought WORTH of them does not count: lines break.
     """
     tries, most = 0, size()
     while True:

@@ -164,8 +164,7 @@ def remove(path: Path) -> None:
 def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
     """Lock the file `path` among processes until it is closed, or the process ends.
 
-    Where another process holds it, `busy` is called, which raises, or logs that this one waits. Whoever may read the
-    file may lock it.
+    Where another process holds it, `busy` is called: it raises, or logs that this one waits. Who may read may lock.
     """
     while True:
         try:

@@ -70,7 +70,11 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
         return getattr(importlib.import_module(source), attribute)
     if not {"", str(Path.cwd())} & {*sys.path}:  # as where the installed command was given
         sys.path.append(str(Path.cwd()))
-    _forget_edited()
+    if any(_changed(file) != before for file, before in _imported.values()):  # as between two runs in a notebook
+        for loaded in _imported:
+            sys.modules.pop(loaded, None)
+        _imported.clear()
+        importlib.invalidate_caches()
     module = _enter(file_of(source)) if source.endswith(".py") else source
     try:
         made = importlib.import_module(module)
@@ -114,15 +118,6 @@ def user_line(error: BaseException) -> str:
 
 def _is_own(file: str) -> bool:
     return not file.startswith(_INSTALLED) and "-packages" + os.sep not in file
-
-
-def _forget_edited() -> None:
-    """Have users' modules imported anew where a file of theirs was edited, as between two runs in a notebook."""
-    if any(_changed(file) != before for file, before in _imported.values()):
-        for name in _imported:
-            sys.modules.pop(name, None)
-        _imported.clear()
-        importlib.invalidate_caches()
 
 
 def _changed(file: Path) -> int:

@@ -193,8 +193,7 @@ class Session(Recorder):
         """Return the `k` documents that best match `text`, best first; fewer when there are fewer.
 
         `shown` says that the snippets go to a model as they are. `instruction`, by default the query's objective, is
-        for retrievers trained with one. `retriever` is one of the toolbox' others. With `among`, only those of these
-        documents come back that an earlier search returned.
+        for retrievers trained with one. `retriever` is one of the toolbox' others; `among` keeps to such as surfaced.
         """
         if retriever not in self._retrievers:
             raise UsageError(f"the toolbox has no retriever {retriever!r}; give it as one of its others")

@@ -134,7 +134,7 @@ def read(path: Path) -> Module:
 @lru_cache(maxsize=1024)
 def _read(path: Path, modified: int, size: int) -> Module:
     tree = ast.parse(path.read_bytes())
-    tree.body = [node for node in tree.body if not _types_only(node) and not _is_table(node)]
+    tree.body = [node for node in tree.body if not _is_left_out(node)]
     imports, classes = list[tuple[str, int, tuple[str, ...]]](), list[_Class]()
     functions, strings, makes_tools = list[str](), set[str](), False
     for node in ast.walk(tree):
@@ -160,11 +160,9 @@ def _read(path: Path, modified: int, size: int) -> Module:
     return Module(code, tuple(imports), tuple(classes), tools, frozenset(strings))
 
 
-def _types_only(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING"
-
-
-def _is_table(node: ast.stmt) -> bool:
+def _is_left_out(node: ast.stmt) -> bool:  # what is for type checkers alone, and a table of names
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING"
     table = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
     return isinstance(table, ast.Dict) and bool(table.values) and all(map(_is_reference, table.values))
 

@@ -126,9 +126,8 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
     """Return the call `key` of the answers at `path`, with what was sent; None where it is not kept.
 
     It has "messages", as Chat Completions has them, "tools" and "settings"; where the prompt was not kept, "messages"
-    is None, and the others are empty. "outputs" is the answer as the program got it, "reasoning" what the model thought
-    before, "" where that is not known, "first" the seconds to the first token, None where it was not streamed.
-    DataError for a damaged row.
+    is None, the others are empty. "outputs" is the answer as the program got it, "reasoning" what the model thought
+    before ("": not known), "first" the seconds to the first token (None: not streamed). DataError for a damaged row.
     """
     if not path.is_file():
         return None

@@ -54,7 +54,6 @@ class Budget:
         """None is no limit. `calls` are requests sent, answered or not; `seconds` count from now on."""
         self._calls, self._usd, self._tokens, self._seconds = calls, usd, tokens, seconds
         self.ends = math.inf if seconds is None else time.monotonic() + seconds  # by time.monotonic
-        self.limited = usd is not None or tokens is not None  # whether what a call is expected to use matters
         self.calls = 0  # requests sent so far, those in flight included
         self._spent_usd, self._spent_tokens = 0.0, 0
         self._unpriced = self._unmetered = False  # whether a price, or a number of tokens, is unknown
@@ -91,8 +90,7 @@ class Budget:
         with self._settled:
             self._in_flight.remove(expected)
             self._book(usage)
-            if self.limited:
-                self._settled.notify_all()
+            self._settled.notify_all()
 
     def allow(self, calls: int, usd: float | None) -> None:
         """Raise BudgetReached when planned work needs more than is left, UsageError for dollars of unknown price."""

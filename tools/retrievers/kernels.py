@@ -232,8 +232,7 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
 def add(lists: Lists, terms: Ints, amounts: Floats, scores: Floats) -> None:
     """Add to every document's score, term after term, the amount of the term times its weight in the document.
 
-    The weights of a term are common[places[term]], or, where that place is -1, in its list of postings. The scores of a
-    block of documents stay in the processor's cache.
+    The weights of a term are common[places[term]], or, where that is -1, in its list. A block's scores stay cached.
     """
     indptr, documents, weights, places, common = lists
     at = indptr[terms]  # the next posting of each list

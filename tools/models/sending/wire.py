@@ -270,8 +270,8 @@ def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
             answer = stream.join(answer)
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise Unreadable(f"{str(error).partition(':')[0]} in {_start(data, 80, clean)!r}", model) from None
-    if reported := _reported(answer):
-        raise _failure_inside(reported, answer.get("usage"), model, clean)
+    if isinstance(answer, dict) and (failed := _failure_inside(answer, model, clean)):
+        raise failed
     return answer
 
 
@@ -390,19 +390,14 @@ def _type(status: int, about: faults.Subject, said: faults.Said, tools: bool) ->
     return dspy.LMInvalidRequestError
 
 
-def _reported(answer: Any) -> Any:
-    """Return the error in an answer with status 200, as gateways send it: in place of an answer, or in its choice."""
-    if not isinstance(answer, dict):
-        return None
-    choices = answer.get("choices")
+def _failure_inside(answer: dict[str, Any], model: str, clean: Clean) -> dspy.LMError | None:
+    """Return the error that a gateway sends with status 200, in place of an answer or in its choice; None for none."""
+    choices, usage = answer.get("choices"), answer.get("usage")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
-    return answer.get("error") or choice.get("error") or broken
-
-
-def _failure_inside(error: Any, usage: Any, model: str, clean: Clean) -> dspy.LMError:
-    """Return the error for one that came with status 200: its own code is the status, or else 500."""
-    code = error.get("code") if isinstance(error, dict) else None
+    if not (error := answer.get("error") or choice.get("error") or broken):
+        return None
+    code = error.get("code") if isinstance(error, dict) else None  # it is the status, or else 500
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
     made = _error(status, faults.read_error({"error": error}), model, clean, tools=False)
     made.kind = f"error {status}"
