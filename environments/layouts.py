@@ -92,12 +92,6 @@ def open_corpus(
     return corpus
 
 
-def forget_digests(home: Path) -> None:
-    """Forget the digests of files, so that they are read again whatever their times say."""
-    for path in (home / "corpora").glob(f"*/{_DIGESTS}"):
-        path.unlink(missing_ok=True)
-
-
 def _hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
     """Return the SHA-256 of each file. The file `digests` has those of files with unchanged inode, size and times."""
     known: dict[str, str] = {}
