@@ -128,7 +128,6 @@ class Line:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    over: bool = False  # no request that still comes over it is answered
 
     async def send(self, data: bytes) -> None:
         """Write, and wait until the last byte has left for the kernel."""
@@ -142,12 +141,9 @@ class Line:
 
     def reset(self) -> None:
         """End it with RST instead of FIN."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection = self.writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
-
-    @property
-    def socket(self) -> Any:
-        return self.writer.get_extra_info("socket")
 
 
 Way = Callable[[Line, bytes, bytes], Awaitable[bool]]
@@ -168,15 +164,6 @@ async def in_chunks(line: Line, head: bytes, body: bytes) -> bool:
     for part in (body[first : first + 700] for first in range(0, len(body), 700)):
         await line.send(b"%x;part=yes\r\n%s\r\n" % (len(part), part))
     await line.send(b"0\r\nx-checked: no\r\n\r\n")
-    return True
-
-
-async def then_closed(line: Line, head: bytes, body: bytes) -> bool:
-    """Close the connection without having said so, in one segment with the answer: the client may know in time."""
-    line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-    await line.send(_framed(head, body))
-    line.writer.write_eof()
-    line.over = True
     return True
 
 
@@ -245,7 +232,6 @@ def _by(kind: str, way: Way = whole, *, usable: bool = True) -> Callable[[], Fau
 
 fine = _by("fine")
 chunked = _by("chunked", in_chunks)
-closes = _by("closes", then_closed)
 reset = _by("reset", _broken(_nothing, "reset"), usable=False)
 hung_up = _by("hung_up", _broken(_nothing, "close"), usable=False)
 reset_inside = _by("reset_inside", _broken(_half, "reset"), usable=False)
@@ -404,7 +390,7 @@ def _by_kind(*faults: Fault) -> dict[str, Fault]:
 
 # By what they do to a call. Waits are short, so that tests are.
 GOOD = _by_kind(
-    fine(), latency(0.05), chunked(), closes(), trickle(0.0005), rate_headers(0, "20ms"), usage(MISSING),
+    fine(), latency(0.05), chunked(), trickle(0.0005), rate_headers(0, "20ms"), usage(MISSING),
 )  # fmt: skip
 PASSING = _by_kind(  # the provider's: another try may do
     throttled(), failing(500), failing(502), failing(503), failing(529), refused(0.05), reset(), hung_up(),
@@ -555,10 +541,8 @@ class BadServer:
         writer.transport.set_write_buffer_limits(0)  # `drain` returns when all is with the kernel
         line = Line(reader, writer)
         with suppress(OSError, asyncio.IncompleteReadError):
-            while not (line.over or writer.is_closing()):
+            while not writer.is_closing():
                 await self._answer(await _request(line), line)
-            if line.over:
-                await line.until_the_client_goes()
         writer.close()
 
     async def _answer(self, request: Try, line: Line) -> None:
