@@ -7,9 +7,9 @@ from evals.measuring.comparison import fill_metrics
 from evals.measuring.metrics import check_metric
 from evals.measuring.scored import find
 from evals.showing.report.groups import Group, group_runs, short
-from evals.showing.report.losses import LOSSES, gap_table, losses_table, plot_gaps, plot_losses
+from evals.showing.report.losses import LOSSES, gap_table, losses_table, plot_losses
 from evals.showing.report.page import Report, Section, Words
-from evals.showing.report.plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_instructions, plot_sweep
+from evals.showing.report.plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
 from evals.showing.report.tables import Table, make_tables, sweep_table, sweep_tasks, why_no_published
 from evals.showing.tables import model
 from tools.console import number, plural
@@ -36,7 +36,7 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     left_out = {path.as_posix(): why for path, why in sorted(others.items())}
     reasons = Words("left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1})
     for stem, title, items in (
-        ("gap", "Floor and ceiling", [*plot_gaps(groups, metrics), gap_table(groups, metrics)]),
+        ("gap", "Floor and ceiling", [gap_table(groups, metrics)]),
         ("losses", LOSSES, [*map(plot_losses, groups), losses_table(groups)]),
         ("runs", "Runs", [_runs_table(groups)]),
         ("left-out", "Left out", [reasons if left_out else None]),
@@ -66,7 +66,6 @@ def _section(group: Group, metrics: Sequence[str]) -> Section:
         for task in sweep_tasks(group):
             swept = sweep_table(group, task, name or SWEPT)
             items += [swept, plot_sweep(group, swept)] if swept.rows else []
-        items.append(plot_instructions(group, name))
     notes = [f"Model: {model(group.lm)}"] if group.lm else []
     notes += dict.fromkeys(note for run in group.runs for note in run.scores.get("notes", []))
     notes += filter(None, [why_no_published(group, tables)])

@@ -7,23 +7,17 @@ earlier version scored have no row.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
-from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evals.measuring.scored import Bounds, Kind, Run, bounds_between
+from evals.measuring.scored import Bounds, Kind, bounds_between
 from evals.measuring.traces import WORDS, Fate
-from evals.showing.plots import INCHES, MUTED, figure
-from evals.showing.report.groups import Group, System, in_file, short
+from evals.showing.plots import INCHES, figure
+from evals.showing.report.groups import Group, System, short
 from evals.showing.report.page import Words
-from evals.showing.report.plots import PAPER, Plot, Point, draw, number_names, series_style, shorten
-from evals.showing.report.tables import figures_for, is_bound, leading_judgements, measured_in, task_columns
-from programs import FLOOR
+from evals.showing.report.plots import PAPER, Plot, draw
 from tools.console import number
 
-GAP = "nDCG@10"  # the metric of OBLIQ-Bench's Figure 1
 HEADS = ["program", "task", "floor", "lower bound", "program's", "ceiling", "gain", "missing", "closed"]
 HEADS += ["bounds by other systems"]
 MORE = ["task's name", "floor is", "best bare", "best bare is", "lower bound is", "ceiling is", "run"]
@@ -49,14 +43,6 @@ _COLOURS = {  # as in the page: what was found in blue, then the warmer, the ear
 LOSSES = "What became of relevant documents"
 MEAN = "mean of tasks"
 LONGEST = 70  # characters of a bar's name
-
-
-def plot_gaps(groups: Sequence[Group], metrics: Sequence[str]) -> list[Plot | None]:
-    """A plot for each kind of data and metric."""
-    alike: dict[tuple[str, str, str], list[Group]] = {}
-    for group in groups:
-        alike.setdefault((group.data, group.split, group.queries), []).append(group)
-    return [plot_gap(members, name) for members in alike.values() for name in metrics or ("",)]
 
 
 def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
@@ -100,98 +86,6 @@ def _interval(value: float, low: float | None, high: float | None, *, percent: b
     text = f"{value:.0%}" if percent else f"{round(value, 4) + 0.0:+.4f}"
     form = "{:.0%}" if percent else "{:.3f}"
     return text if low is None or high is None else f"{text} ({form.format(low)} to {form.format(high)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """A task in the gap plot."""
-
-    label: str
-    ceiling: Point  # x is not used
-    best: Point
-    systems: str  # which runs these are
-    published: bool = False
-
-
-def find_spots(group: Group, metric: str = "") -> list[Spot]:
-    """Tasks for which both the best search and the best ranking of the largest pool with gold in it are known."""
-    found = []
-    for task in group.tasks:
-        runs, named = group.of_task(task), metric or GAP
-        searched = _best(group, [run for run in runs if not run.config.get("pool")], named)
-        oracle = [run for run in runs if group.system(run).pool == "oracle" and run.config["program"] != FLOOR]
-        # The largest pool is the hardest to rank, and the nearest to all documents.
-        largest = max((group.system(run).size for run in oracle), default=0)
-        ranked = _best(group, [run for run in oracle if group.system(run).size == largest], named)
-        if searched and ranked:
-            found.append(Spot(short(task), ranked[0], searched[0], f"{short(task)}: {searched[1]} against {ranked[1]}"))
-        found += _published_spot(group, task, named)
-    return found
-
-
-def _best(group: Group, runs: Sequence[Run], metric: str) -> tuple[Point, str] | None:
-    measured = [(run, found[1]) for run in runs if (found := measured_in(run, metric, leading_judgements(run)))]
-    if not measured:
-        return None
-    run, best = max(measured, key=lambda pair: pair[1]["mean"])
-    return Point(0, best["mean"], best["low"], best["high"]), str(group.system(run))
-
-
-def _published_spot(group: Group, task: str, metric: str) -> list[Spot]:
-    columns = task_columns(group, task, metric)
-    figures = figures_for(group, columns[0]) if columns else []
-    ceilings = [figure for figure in figures if is_bound(figure) and figure.system.startswith("Oracle")]
-    systems = [figure for figure in figures if not is_bound(figure)]
-    if not ceilings or not systems:
-        return []
-    ceiling, best = (max(known, key=lambda figure: figure.value) for known in (ceilings, systems))
-    what = f"{short(task)}, published: {best.system} against {ceiling.system} ({best.table})"
-    return [Spot(short(task), Point(0, ceiling.value), Point(0, best.value), what, published=True)]
-
-
-def plot_gap(groups: Sequence[Group], metric: str = "") -> Plot | None:
-    """OBLIQ-Bench's Figure 1 over groups of the same data and split; None without a task for it."""
-    spots = [spot for group in groups for spot in find_spots(group, metric)]
-    if not spots:
-        return None
-    first, named = groups[0], metric or GAP
-    title = f"{named} of the best search against the ceiling, {first.data} data, split {first.split}"
-    caption = (
-        "As OBLIQ-Bench's Figure 1. On the diagonal a search reaches what recognising relevant documents in a pool "
-        f"allows; below it documents can be recognised and are not found. {'; '.join(spot.systems for spot in spots)}."
-    )
-    stem = f"{first.data}-{first.split}{first.part}-gap-{in_file(named)}"
-    return draw(stem, title, caption, lambda: _gap_figure(spots, named))
-
-
-def _gap_figure(spots: Sequence[Spot], metric: str) -> Figure:
-    ends = [point.y if point.high is None else point.high for spot in spots for point in (spot.ceiling, spot.best)]
-    end = min(1.0, ceil(max(0.1, *ends) * 10) / 10)
-    drawing = figure((5.4, 5.6))
-    axes = drawing.add_subplot()
-    axes.plot([0, end], [0, end], color=MUTED, linewidth=0.9, linestyle="--")
-    axes.set(xlim=(0, end * 1.02), ylim=(0, end * 1.02), xlabel=f"ceiling: {metric} over a pool with gold in it")
-    axes.set(ylabel=f"best search: {metric}", aspect="equal")
-    axes.grid(linewidth=0.7)
-    axes.set_axisbelow(True)
-    numbers = number_names(spot.label for spot in spots)
-    ours = {spot.label for spot in spots if not spot.published}
-    handles: dict[str, Any] = {}
-    for spot in sorted(spots, key=lambda spot: spot.published):
-        hollow = "published" if spot.label in ours else f"{spot.label}, published"
-        drawn = _draw_spot(axes, spot, series_style(numbers[spot.label]))
-        handles.setdefault(hollow if spot.published else spot.label, drawn)
-    drawing.legend(handles.values(), map(shorten, handles), loc="outside lower center", ncols=4)
-    return drawing
-
-
-def _draw_spot(axes: Axes, spot: Spot, style: dict[str, str]) -> Any:
-    x, y = spot.ceiling, spot.best
-    for draw_line, at, ends in ((axes.vlines, x, y), (axes.hlines, y, x)):
-        if ends.low is not None and ends.high is not None:
-            draw_line(at.y, ends.low, ends.high, color=style["color"], linewidth=1, alpha=0.6)
-    shape: Any = style | {"markerfacecolor": "none" if spot.published else style["color"], "markersize": 7}
-    return axes.plot([x.y], [y.y], linestyle="none", **shape)[0]
 
 
 @dataclass(frozen=True, slots=True)

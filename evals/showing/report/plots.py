@@ -6,7 +6,7 @@ Figure 3's smoothing and projections are left out, because what is drawn here wa
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -14,10 +14,9 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evals.measuring.scored import Run, pair
-from evals.measuring.stats import paired
+from evals.measuring.scored import Run
 from evals.showing.plots import COLUMNS, INCHES, MUTED, figure, pdf, style, svg
-from evals.showing.report.groups import Group, System, in_file, readable, short
+from evals.showing.report.groups import Group, System, readable, short
 from evals.showing.report.tables import LADDERS, Cell, Row, Table, condition_columns, figures_for, mean_over
 
 SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
@@ -243,46 +242,3 @@ def plot_conditions(group: Group) -> Plot | None:
     caption = f"As MultiConIR's Figure {number}, without its smoothing; {over}. {INTERVALS}{HOLLOW * bool(published)}"
     caption += f" Not run in all of these domains: {'; '.join(left_out)}." if left_out else ""
     return draw(f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panels([panel]))
-
-
-def plot_instructions(group: Group, metric: str = "") -> Plot | None:
-    """The change from the task's instruction to a generic one, and to none, paired by query; None without such runs."""
-    tasks, named = group.tasks, metric or group.runs[0].metric
-    ticks = {float(place): short(task) for place, task in enumerate(tasks)}
-    titles = {"generic": "generic instruction", "none": "no instruction"}
-    found = {kind: measure_changes(group, kind, metric) for kind in titles}
-    panels = [Panel(titles[kind], "", "", series, ticks, zero=True) for kind, series in found.items() if series]
-    if not panels:
-        return None
-    panels[0].y = f"change of {named}"
-    title = f"Change of {named} with another instruction: {group.title}"
-    caption = "As CRUMB's Figure 5: the metric with that instruction, less that with the task's own; "
-    caption += f"below 0 the task's own instruction helps. {INTERVALS} They are of the paired difference."
-    stem = f"{group.stem}-instruction-{in_file(named)}"
-    return draw(stem, title, caption, lambda: draw_panels(panels))
-
-
-def measure_changes(group: Group, kind: str, metric: str) -> list[Series]:
-    """For each system, its change in every task that it was run on with both instructions."""
-    by_key: dict[tuple[System, str, str], Run] = {}
-    for run in group.runs:
-        system = group.system(run)
-        by_key[replace(system, instruction="task"), run.config["task"], system.instruction] = run
-    systems = list(dict.fromkeys(system for system, _, instruction in by_key if instruction != "task"))
-    series = []
-    for number, system in enumerate(systems):
-        points = []
-        for place, task in enumerate(group.tasks):
-            own, other = by_key.get((system, task, "task")), by_key.get((system, task, kind))
-            if own and other and (change := _change(own, other, metric or own.metric)):
-                points.append(Point(place + _offset(number, len(systems)), *change))
-        series += [Series(str(system), points, number)] if points else []
-    return series
-
-
-def _change(own: Run, other: Run, metric: str) -> tuple[float, float | None, float | None] | None:
-    pairs = pair(own.columns.get(metric, {}), other.columns.get(metric, {}))
-    if own.query_ids != other.query_ids or not pairs:
-        return None
-    found = paired(*zip(*pairs.values(), strict=True), permutations=99)
-    return found.difference, found.low, found.high

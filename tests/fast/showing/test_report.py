@@ -14,7 +14,7 @@ from run_folders import make, pooled, retrieve
 
 from evals import report as module
 from evals.measuring import scored
-from evals.showing.report import groups, losses, plots, tables
+from evals.showing.report import groups, plots, tables
 
 DOMAINS = ("books", "movies", "people", "medical_case", "legal_document")
 
@@ -299,35 +299,6 @@ def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
         "retrieve over bm25, union pool of 50",
         "tournament over bm25, union pool of 400",
     ]
-
-
-def test_the_gap_plot_has_the_best_search_against_the_best_ranking_of_a_pool_with_gold(folders, tmp_path):
-    folders("a", {"nDCG@10": [0.1]}, full(**retrieve()))
-    folders("b", {"nDCG@10": [0.3]}, full())
-    folders("c", {"nDCG@10": [0.8]}, full(**pooled("oracle", 50)))
-    folders("d", {"nDCG@10": [0.7]}, full(**pooled("oracle", 300)))
-    folders("e", {"nDCG@10": [0.9]}, full(**pooled("oracle", 300, program="retrieve")))
-    folders("f", {"nDCG@10": [0.9]}, full(**pooled("union", 300)))
-    [group] = grouped(tmp_path)
-    ours, printed = losses.find_spots(group)
-    assert (ours.best.y, ours.ceiling.y, ours.published) == (0.3, 0.7, False)
-    assert printed.published and printed.ceiling.y > printed.best.y
-    assert "GPT-5.2" in printed.systems and "Table 4" in printed.systems
-
-
-def test_the_effect_of_an_instruction_is_the_paired_difference(folders, tmp_path):
-    generator = np.random.default_rng(5)
-    task, generic = generator.uniform(size=30), generator.uniform(size=30)
-    for suffix, program in (("", {}), ("r", retrieve())):
-        folders(f"a{suffix}", {"nDCG@10": task.tolist()}, {"task": "crumb/legal_qa", **program})
-        config = {"task": "crumb/legal_qa", "instruction": "generic", "data_fingerprint": "a" * 16, **program}
-        folders(f"b{suffix}", {"nDCG@10": (task if suffix else generic).tolist()}, config)
-    [group] = grouped(tmp_path)
-    changes = {one.label: one.points[0] for one in plots.measure_changes(group, "generic", "")}
-    assert changes["multihop over bm25"].y == pytest.approx((generic - task).mean())
-    assert changes["multihop over bm25"].low < (generic - task).mean() < changes["multihop over bm25"].high
-    assert changes["retrieve over bm25"].y == 0
-    assert plots.plot_instructions(group) and plots.measure_changes(group, "none", "") == []
 
 
 def test_a_plot_is_well_formed_and_drawn_for_both_papers(folders, tmp_path):
