@@ -69,12 +69,12 @@ def command(arguments: argparse.Namespace) -> int:
         again = [word for word in sys.argv[1:] if word != "--print-config"]  # paths may be read in another folder
         print_config(place, [sys.executable, "-m", "evals.serve", *again, "--runs", str(request.runs.resolve())])
         return 0
-    from evals.serving import front  # what a run takes: not for --help
+    from evals.serving import episode, host  # what a run takes: not for --help
 
     worth = (arguments.reward, arguments.shaping, arguments.search_cost, arguments.token_cost, arguments.allow_test)
     name = next(door for door in DOORS if getattr(arguments, door))
-    reward = front.Reward(*worth) if arguments.rewards else None
-    result = front.open_door(DOORS[name], request, place, reward, repeat=arguments.repeat)
+    reward = episode.Reward(*worth) if arguments.rewards else None
+    result = host.open_door(DOORS[name], request, place, reward, repeat=arguments.repeat)
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0

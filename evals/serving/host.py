@@ -13,15 +13,20 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
-from evals.folder import Outcome, RunFolder, place
+from evals import folder as run_folder
+from evals.folder import Outcome, RunFolder
 from evals.measuring.scoring import record_look
 from evals.running import evaluation, runner
 from evals.running.request import Request
+from evals.running.watch import report
+from evals.serving.clients import Place
 from evals.serving.episode import Episode, Observation, Reward, World
+from evals.showing.tables import show_scores
 from programs.served import Served
 from tools.console import check_interrupts, say
 from tools.errors import RunIncomplete, SessionRefusal, UsageError
 from tools.names import describe as describe_error
+from tools.names import pick
 
 MOST = 64  # episodes open at a time
 IDLE = 600.0  # seconds without an action, after which an episode makes room for another
@@ -55,7 +60,8 @@ class Host(World):
         NothingOpen where there is none, or too many are open; UsageError for a query that there is not.
         """
         with self._lock:
-            self._forget_idle()
+            for idle in [one for one, last in self._open.items() if time.monotonic() - last > self.idle]:
+                idle.leave()
             if len(self._open) >= self.most:
                 raise NothingOpen(f"{self.most} episodes are open, which is the most; end one, or come again later")
             if not self._todo and self.repeat:
@@ -125,19 +131,13 @@ class Host(World):
                 self.tell(self._news.get())
             time.sleep(0.05)
 
-    def _forget_idle(self) -> None:
-        now = time.monotonic()
-        for episode, last in list(self._open.items()):
-            if now - last > self.idle:
-                episode.leave()
-
 
 def open_world(request: Request, reward: Reward | None = None) -> World:
     """Return the world of a request for training in this process: nothing is kept, but that test was looked at."""
     ready = evaluation.prepare(_checked(request, reward))
     world: World = _world(World, ready, reward)
     if reward:
-        record_look(ready.config, place(request.runs, ready.config))
+        record_look(ready.config, run_folder.place(request.runs, ready.config))
     return world
 
 
@@ -160,6 +160,25 @@ def serve(
         play(_world(Host, ready, reward, folder=folder, tell=tell, repeat=repeat, most=most))
 
     return evaluation.run(_checked(request, reward), report, answer=answer)
+
+
+def open_door(door: str, request: Request, place: Place, reward: Reward | None, *, repeat: bool) -> evaluation.Result:
+    """Serve the queries of a request by the door ("module:function"); print its scores where stdout is free.
+
+    What the door returns, if anything, is called at the end: it lets clients go that have come for more queries.
+    """
+    try:
+        through, ends = pick("door", door, {door: door}), list[Callable[[], None] | None]()
+    except ModuleNotFoundError as error:
+        extra = door.partition(":")[0].rpartition(".")[2]
+        raise UsageError(f"this needs {error.name}, which is missing: pip install 'sextant[{extra}]'") from None
+    play = lambda host: ends.append(through(host, place))  # noqa: E731
+    result = serve(request, play, reward=reward, repeat=repeat, report=report)
+    if place.transport != "stdio":  # whose protocol has stdout
+        show_scores(result.json())
+    for end in filter(None, ends):
+        end()
+    return result
 
 
 def _checked(request: Request, reward: Reward | None) -> Request:

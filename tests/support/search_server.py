@@ -5,7 +5,6 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tools.retriever import Search
 from tools.retrievers import build
 
 
@@ -21,38 +20,36 @@ class SearchServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
-                self.answer(lambda: server.anserini(self.path))
-
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                self.answer(lambda: server.search_r1(body))
-
-            def answer(self, made):
                 server.paths.append(self.path)
                 server.headers.append(dict(self.headers))
-                status = server.failures.pop(0) if server.failures else 200
-                body = json.dumps(made() if status == 200 else {"error": "Unable to open index: octo"}).encode()
+                sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                status, made = 200, {"error": "Unable to open index: octo"}
+                if server.failures:
+                    status = server.failures.pop(0)
+                else:
+                    made = server.search_r1(json.loads(sent)) if sent else server.anserini(self.path)
+                body = json.dumps(made).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            do_POST = do_GET
 
             def log_message(self, *_):
                 pass
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self):
         self._http.shutdown()
         self._http.server_close()
 
     def _search(self, text, k):
-        hits = self._retriever.search_many([Search(text)], k)[0]
-        return ([(doc_id, "", 99.0) for doc_id in self.more] + [(h[0], self._corpus[h[0]].text, h[1]) for h in hits])[
-            :k
-        ]
+        found = [(doc_id, self._corpus[doc_id].text, score) for doc_id, score in self._retriever.search(text, k)]
+        return [*((doc_id, "", 99.0) for doc_id in self.more), *found][:k]
 
     def anserini(self, path):
         index, asked = unquote(urlsplit(path).path.split("/")[2]), parse_qs(urlsplit(path).query)
@@ -63,8 +60,5 @@ class SearchServer:
     def search_r1(self, body):
         assert body["return_scores"] is True
         lists = [self._search(text, body["topk"]) for text in body["queries"]]
-        return {
-            "result": [
-                [{"document": {"id": i, "contents": f'""\n{t}'}, "score": s} for i, t, s in one] for one in lists
-            ]
-        }
+        made = [[{"document": {"id": i, "contents": f'""\n{t}'}, "score": s} for i, t, s in one] for one in lists]
+        return {"result": made}

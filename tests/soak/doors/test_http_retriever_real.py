@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -49,20 +48,3 @@ def test_anserini_itself_keeps_the_contract_of_retrievers(anserini):
     assert wrong == {}
     long = "octopus " * 5000
     assert build(f'http("{anserini}")', contract.CORPUS).search(long, 3)
-
-
-def test_a_run_searches_by_anserini(anserini, tmp_path):
-    """Its documents are others than the task's, which is said, and nothing is found."""
-    named = ["--program", "retrieve", "--task", "congress", "--split", "dev", "--limit", "2", "--runs", str(tmp_path)]
-    command = [
-        sys.executable,
-        "-m",
-        "evals.run",
-        *named,
-        "--retriever",
-        f'http("{anserini}",dialect=anserini)',
-        "--json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "documents that the task lacks" in done.stderr
