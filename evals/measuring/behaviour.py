@@ -58,7 +58,7 @@ def behave(paths: Sequence[Path]) -> Result:
     for run in runs[1:]:
         if differ := scored.differences(runs[0], run):
             raise UsageError(f"{runs[0].name} and {run.name} were not asked the same: {', '.join(differ)} differ")
-    seen = [{query_id: observe(run, query_id) for query_id in run.query_ids} for run in runs]
+    seen = list(map(observe, runs))
     return {
         **{key: (runs[0].config | runs[0].scores)[key] for key in scored.ABOUT},
         "kinds": KINDS,
@@ -67,8 +67,12 @@ def behave(paths: Sequence[Path]) -> Result:
     }
 
 
-def observe(run: scored.Run, query_id: str) -> Seen:
-    """Return what a run did for one query."""
+def observe(run: scored.Run, query_ids: Sequence[str] = ()) -> dict[str, Seen]:
+    """Return what a run did for its queries, or some of them. DataError where an earlier version scored it."""
+    return {query_id: _observe(run, query_id) for query_id in query_ids or run.query_ids}
+
+
+def _observe(run: scored.Run, query_id: str) -> Seen:
     outcome, row = run.outcomes[query_id], run.judged[query_id]
     units, relevant = row.get("units", {}), {one["unit"]: one for one in row["relevant"]}
     first = Counter(one["search"] for one in relevant.values())
@@ -104,7 +108,7 @@ def observe(run: scored.Run, query_id: str) -> Seen:
     return Seen(figures, costs, notes, surfaced, row["relevant"])
 
 
-def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]]) -> Result:
+def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]] = ()) -> Result:
     """Add up what a run did over its queries; `others` are what other runs did for the same ones."""
     costs = defaultdict[str, Counter[str]](Counter)
     for key, cost in (pair for query in seen.values() for pair in query.costs.items()):

@@ -230,8 +230,8 @@ class Answers:
         return plain_json(find_words(opened.outcomes, words, documents, opened.answers) | {"unread": unread})
 
     def _behaviour(self, run_id: str, rest: str) -> bytes:
-        run, query_ids = self._open(run_id).run, self._open(run_id).query_ids
-        found = describe(run, {query_id: observe(run, query_id) for query_id in query_ids}, ())
+        opened = self._open(run_id)
+        found = describe(opened.run, observe(opened.run, opened.query_ids))
         return plain_json(found | {"run": run_id, "words": FIGURES, "kinds": KINDS, "measured": COSTS})
 
     def _open(self, run_id: str) -> _Opened:

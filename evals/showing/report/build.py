@@ -7,7 +7,7 @@ from evals.measuring.comparison import fill_metrics
 from evals.measuring.metrics import check_metric
 from evals.measuring.scored import find
 from evals.showing.report.groups import Group, group_runs, short
-from evals.showing.report.losses import LOSSES, gap_table, losses_table, plot_losses
+from evals.showing.report.losses import LOSSES, SEARCHERS, gap_table, losses_table, plot_losses, searchers_table
 from evals.showing.report.page import Report, Section, Words
 from evals.showing.report.plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
 from evals.showing.report.tables import Table, make_tables, sweep_table, sweep_tasks, why_no_published
@@ -38,6 +38,7 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     for stem, title, items in (
         ("gap", "Floor and ceiling", [gap_table(groups, metrics)]),
         ("losses", LOSSES, [*map(plot_losses, groups), losses_table(groups)]),
+        ("searchers", SEARCHERS, [searchers_table(groups)]),
         ("runs", "Runs", [_runs_table(groups)]),
         ("left-out", "Left out", [reasons if left_out else None]),
     ):

@@ -6,10 +6,12 @@ earlier version scored have no row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
+from evals.measuring import behaviour
 from evals.measuring.scored import Bounds, Kind, bounds_between
 from evals.measuring.traces import WORDS, Fate
 from evals.showing.plots import INCHES, figure
@@ -17,6 +19,7 @@ from evals.showing.report.groups import Group, System, short
 from evals.showing.report.page import Words
 from evals.showing.report.plots import PAPER, Plot, draw
 from tools.console import number
+from tools.errors import DataError
 
 HEADS = ["program", "task", "floor", "lower bound", "program's", "ceiling", "gain", "missing", "closed"]
 HEADS += ["bounds by other systems"]
@@ -41,6 +44,7 @@ _COLOURS = {  # as in the page: what was found in blue, then the warmer, the ear
     Fate.NEVER_SURFACED: "#b5523b",
 }
 LOSSES = "What became of relevant documents"
+SEARCHERS = "What searchers do"
 MEAN = "mean of tasks"
 LONGEST = 70  # characters of a bar's name
 
@@ -114,6 +118,20 @@ def losses_table(groups: Sequence[Group]) -> Words | None:
         f"{MEAN}: each task counts once; fates that no document had are left out",
     ]
     return Words("losses", LOSSES, names, cells, {1, 2}, set(), ["queries", "group", "run"], notes)
+
+
+def searchers_table(groups: Sequence[Group]) -> Words | None:
+    """What the searcher of each run does; None where no run has a search in its traces."""
+    rows = []
+    for group, run in [(one, run) for one in groups for run in one.runs]:
+        with suppress(DataError):  # an earlier version has scored it
+            figures = behaviour.describe(run, behaviour.observe(run))["figures"]
+            if figures["searches"]["mean"]:
+                means = [number(one["mean"], "{:.3f}", "") for one in figures.values()]
+                rows.append([str(group.system(run)), short(run.config["task"]), *means, group.title, run.name])
+    names = ["system", "task", *(name.replace("_", " ") for name in behaviour.FIGURES)]
+    notes = [f"{name.replace('_', ' ')}: {said}" for name, said in behaviour.FIGURES.items()]
+    return Words("searchers", SEARCHERS, names, rows, {1}, set(), ["group", "run"], notes) if rows else None
 
 
 def plot_losses(group: Group) -> Plot | None:
