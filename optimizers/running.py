@@ -162,7 +162,7 @@ class Inputs:
         self._toolbox = self._open_rooms(resolved.retriever)
         self.student = self._connect(request.lm)
         self.teacher = self._connect(request.teacher) if request.teacher else None
-        self.prompter = None
+        self.prompter: Any = None
         if plan.optimizer.proposes:
             self.prompter = self._connect(request.prompt_lm or request.lm, _RULES)
             if self.prompter.lm.kwargs.get("temperature") is not None:
@@ -258,29 +258,12 @@ def _work(inputs: Inputs, study: Study) -> None:  # what it books is on disk whe
         for fold in sorted({0, *study.fold_of.values()}):
             study.take_fold(fold)
             if all(study.parts.values()):
-                found = plan.optimizer.run(_make_job(inputs, study))
+                student = study.instrument(inputs.program_to_start(), plan.start)
+                teacher = inputs.teacher and inputs.teacher.lm
+                found = plan.optimizer.run(Job(study, inputs, inputs.request, student, plan.options, teacher))
                 study.returned[study.evaluate(found.program, "validation")[0].candidate] = found.form
     finally:
         inputs.terms.settle()
-
-
-def _make_job(inputs: Inputs, study: Study) -> Job:
-    plan = inputs.plan
-    return Job(
-        study=study,
-        student=study.instrument(inputs.program_to_start(), plan.start),
-        plain=inputs.program_to_start,
-        lm=inputs.student.lm,
-        prompt_lm=inputs.prompter and inputs.prompter.lm,
-        teacher_lm=inputs.teacher and inputs.teacher.lm,
-        labelled=lambda: inputs.label(study.parts["train"]),
-        options=plan.options,
-        workers=inputs.request.workers,
-        seed=inputs.request.seed,
-        members=plan.members,
-        ranges=plan.ranges,
-        variant=lambda chosen: study.instrument(inputs.program(chosen), chosen),
-    )
 
 
 def _work_interruptibly(inputs: Inputs, study: Study) -> None:

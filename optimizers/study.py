@@ -15,13 +15,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dspy
 from dspy.utils.parallelizer import ParallelExecutor
@@ -30,16 +30,19 @@ from evals.folder import Outcome
 from evals.measuring.metrics import ranking_of
 from evals.running.runner import OUTAGE, answer
 from optimizers.books import Books, Candidate, Evaluation
+from optimizers.request import CompileRequest
 from optimizers.training.demonstrations import example, trim
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
-from programs.compiled import Compiled
 from tools import console
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
 from tools.models.faults import fault, refusal
 from tools.records import Query, trace_from_json, usage_from_json
+
+if TYPE_CHECKING:
+    from optimizers.running import Inputs
 
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through
 
@@ -153,23 +156,13 @@ class Study(Books):
 
     def each(self, function: Callable[[Any], Any], data: Sequence[Any]) -> list[Any]:
         """`function` of every item, `workers` at a time, each once. The first exception ends it, and is raised here."""
-        contexts = [contextvars.copy_context() for _ in data]
-        places, stopped = iter(range(len(data))), threading.Event()  # which the threads share
-        results: list[Any] = [None] * len(data)
-
-        def work() -> None:
-            for place in places:
-                if stopped.is_set():
-                    return
-                results[place] = contexts[place].run(function, data[place])
-
-        threads = [console.in_thread(work) for _ in range(min(self._workers, len(data)))]
-        first = wait(threads, return_when=FIRST_EXCEPTION).done
-        stopped.set()
-        wait(threads)  # what is on its way is paid for, and written down when it is there
-        for thread in first:
-            thread.result()
-        return results
+        with ThreadPoolExecutor(self._workers) as pool:
+            made = [pool.submit(contextvars.copy_context().run, function, one) for one in data]
+            for first in wait(made, return_when=FIRST_EXCEPTION).done:
+                if first.exception():  # what is on its way is paid for, and written down when it is there
+                    pool.shutdown(cancel_futures=True)
+                    first.result()
+        return [one.result() for one in made]
 
     def stop(self) -> None:
         """Begin no evaluation any more: who asks for one meets Halt."""
@@ -264,18 +257,11 @@ class Job:
     """All that a teleprompter works with."""
 
     study: Study
+    inputs: "Inputs"
+    request: CompileRequest
     student: Any  # the program, instrumented
-    plain: Callable[[], Any]  # makes a program that is not
-    lm: Any  # the student's model
-    prompt_lm: Any | None  # that writes instructions, where any are written
-    teacher_lm: Any | None  # that makes demonstrations in the student's place
-    labelled: Callable[[], list[dspy.Example]]  # the training examples with labels (demonstrations.py)
     options: Mapping[str, Any]
-    workers: int
-    seed: int
-    members: Sequence[Compiled]  # of an ensemble
-    ranges: Mapping[str, list[Any]]  # of what is tuned
-    variant: Callable[[Mapping[str, Any]], Any]  # the program with other parameters, instrumented
+    teacher_lm: Any | None  # that makes demonstrations in the student's place
 
     @property
     def teacher_settings(self) -> dict[str, Any]:

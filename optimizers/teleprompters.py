@@ -67,7 +67,7 @@ def _shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:  #
 
 
 def _train(job: Job) -> dict[str, Any]:
-    return {"trainset": _shuffled(job.study.examples("train"), job.seed)}
+    return {"trainset": _shuffled(job.study.examples("train"), job.request.seed)}
 
 
 def _both(job: Job) -> dict[str, Any]:
@@ -98,7 +98,9 @@ _DEMOS: Options = {"demos": (2, 4, 4), **_THRESHOLD}
 @_row({"k": (2, 4, 8)})
 def labeled(job: Job) -> Made:
     """Demonstrations made of judgements alone; no search (LabeledFewShot)."""
-    return dspy.LabeledFewShot(k=job.options["k"]), {"trainset": _shuffled(job.labelled(), job.seed)}
+    return dspy.LabeledFewShot(k=job.options["k"]), {
+        "trainset": _shuffled(job.inputs.label(job.study.parts["train"]), job.request.seed)
+    }
 
 
 @_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
@@ -110,7 +112,7 @@ def bootstrap(job: Job) -> Made:
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
 def bootstrap_rs(job: Job) -> Made:
     """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
-    given = {"num_candidate_programs": job.options["candidates"], "num_threads": job.workers}
+    given = {"num_candidate_programs": job.options["candidates"], "num_threads": job.request.workers}
     return dspy.BootstrapFewShotWithRandomSearch(**_bootstrapping(job), **given), _both(job)
 
 
@@ -120,7 +122,7 @@ def knn(job: Job) -> Found:
     queries = job.study.parts["train"]
 
     def traced(query: Any) -> tuple[float, list[Any]]:
-        with dspy.context(lm=job.teacher_lm or job.lm, trace=[]):
+        with dspy.context(lm=job.teacher_lm or job.inputs.student.lm, trace=[]):
             return job.study.metric(None, job.student(query_id=query.query_id)), list(dspy.settings.trace)
 
     threshold = _threshold(job)
@@ -137,7 +139,7 @@ def knn(job: Job) -> Found:
     if not neighbours:
         return Found(job.student)
     nearest = job.options["k"]
-    program = Neighbours(job.plain(), neighbours, nearest)
+    program = Neighbours(job.inputs.program_to_start(), neighbours, nearest)
     parameters = {"nearest": nearest, "neighbours": len(neighbours)}
     parameters |= {"fold": job.study.fold} if job.study.fold_of else {}  # else those of two folds were one candidate
     return Found(job.study.instrument(program, parameters), {"neighbours": tuple(neighbours), "nearest": nearest})
@@ -148,12 +150,12 @@ def mipro(job: Job) -> Made:
     """Instructions and demonstrations together, by Bayesian search (MIPROv2)."""
     made = dspy.MIPROv2(
         **_bootstrapping(job),
-        prompt_model=job.prompt_lm,
-        task_model=job.lm,
+        prompt_model=job.inputs.prompter.lm,
+        task_model=job.inputs.student.lm,
         auto=None,
         num_candidates=job.options["candidates"],
-        num_threads=job.workers,
-        seed=job.seed,
+        num_threads=job.request.workers,
+        seed=job.request.seed,
     )
     sets = _both(job)
     queries = len(sets["valset"])
@@ -165,13 +167,13 @@ def mipro(job: Job) -> Made:
 def copro(job: Job) -> Made:
     """Instructions, improved from the scores of earlier ones (COPRO)."""
     made = dspy.COPRO(
-        prompt_model=job.prompt_lm,
+        prompt_model=job.inputs.prompter.lm,
         metric=job.study.metric,
         init_temperature=1.0,  # DSPy's 1.4 is more than most providers take
         breadth=job.options["breadth"],
         depth=job.options["depth"],
     )
-    return made, {**_train(job), "eval_kwargs": {"num_threads": job.workers, "display_progress": False}}
+    return made, {**_train(job), "eval_kwargs": {"num_threads": job.request.workers, "display_progress": False}}
 
 
 @_row(
@@ -187,12 +189,12 @@ def simba(job: Job) -> Made:
         num_candidates=job.options["candidates"],
         max_steps=job.options["steps"],
         max_demos=job.options["demos"],
-        prompt_model=job.prompt_lm,
+        prompt_model=job.inputs.prompter.lm,
         # A copy, because SIMBA numbers its samples on the model itself.
         teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
-        num_threads=job.workers,
+        num_threads=job.request.workers,
     )
-    return made, {**_train(job), "seed": job.seed}
+    return made, {**_train(job), "seed": job.request.seed}
 
 
 @_row({"evaluations": (6, 12, 24), "batch": (3, 3, 5)}, proposes=True)
@@ -202,12 +204,12 @@ def gepa(job: Job) -> Made:
         metric=job.study.metric,
         max_full_evals=job.options["evaluations"],
         reflection_minibatch_size=min(job.options["batch"], len(job.study.parts["train"])),
-        reflection_lm=job.prompt_lm,
+        reflection_lm=job.inputs.prompter.lm,
         # DSPy's own proposer asks for JSON by default; the form that the programs use is answered more reliably.
         instruction_proposer=InstructionProposer(adapter=Adapter()),
-        num_threads=job.workers,
+        num_threads=job.request.workers,
         warn_on_score_mismatch=False,
-        seed=job.seed,
+        seed=job.request.seed,
     )
     return made, _both(job)
 
@@ -228,10 +230,10 @@ def infer_rules(job: Job) -> Made:
         **_bootstrapping(job),
         num_candidates=job.options["candidates"],
         num_rules=job.options["rules"],
-        num_threads=job.workers,
+        num_threads=job.request.workers,
     )
-    made.rules_induction_program.teacher_settings = {"lm": job.prompt_lm}
-    examples = _shuffled(job.labelled(), job.seed)[:_RULES_FROM]
+    made.rules_induction_program.teacher_settings = {"lm": job.inputs.prompter.lm}
+    examples = _shuffled(job.inputs.label(job.study.parts["train"]), job.request.seed)[:_RULES_FROM]
     return made, {"trainset": examples, "valset": job.study.examples("validation")}
 
 
@@ -249,12 +251,14 @@ def better_together(job: Job) -> Found:
         teleprompter, given = row.make(one)
         made[step] = _freed(teleprompter)
         arguments[step] = {name: value for name, value in given.items() if name not in ("trainset", "valset")}
-    job.student.set_lm(job.lm)  # it asks for one of each predictor, because others of its steps train weights
+    job.student.set_lm(
+        job.inputs.student.lm
+    )  # it asks for one of each predictor, because others of its steps train weights
     best = dspy.BetterTogether(metric=job.study.metric, **made).compile(
         job.student,
         **_both(job),
-        num_threads=job.workers,
-        seed=job.seed,
+        num_threads=job.request.workers,
+        seed=job.request.seed,
         strategy=_SEPARATOR.join(steps),
         optimizer_compile_args=arguments,
     )
@@ -290,9 +294,11 @@ def _steps(strategy: str) -> list[str]:
 @_row({}, step=False)
 def ensemble(job: Job) -> Found:
     """Compiled programs side by side, their rankings fused (Ensemble); --of names them."""
-    program = dspy.Ensemble(reduce_fn=fuse).compile([member.assemble(job.plain()) for member in job.members])
-    parameters = {"members": [member.digest() for member in job.members]}
-    return Found(job.study.instrument(program, parameters), {"members": tuple(job.members)})
+    program = dspy.Ensemble(reduce_fn=fuse).compile(
+        [member.assemble(job.inputs.program_to_start()) for member in job.inputs.plan.members]
+    )
+    parameters = {"members": [member.digest() for member in job.inputs.plan.members]}
+    return Found(job.study.instrument(program, parameters), {"members": tuple(job.inputs.plan.members)})
 
 
 @_row({"trials": (8, 16, 32)}, prompts=False, step=False)

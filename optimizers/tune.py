@@ -119,9 +119,12 @@ def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any
 def search(job: Job) -> Found:
     """Find the combination that is best on validation, of those that are best in training."""
 
-    def mean(chosen: Mapping[str, Any], part: str) -> float:
-        return job.study.mean(job.study.evaluate(job.variant(chosen), part)[0].candidate, part)
+    def variant(chosen: Mapping[str, Any]) -> Any:
+        return job.study.instrument(job.inputs.program(chosen), chosen)
 
-    drawn = combinations(job.ranges, job.options["trials"], job.seed)
+    def mean(chosen: Mapping[str, Any], part: str) -> float:
+        return job.study.mean(job.study.evaluate(variant(chosen), part)[0].candidate, part)
+
+    drawn = combinations(job.inputs.plan.ranges, job.options["trials"], job.request.seed)
     tried = sorted(drawn, key=lambda chosen: -mean(chosen, "train"))  # stable: of equal ones as they were drawn
-    return Found(job.variant(max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation"))))
+    return Found(variant(max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation"))))
