@@ -64,10 +64,11 @@ def of(documents: Any, queries: Mapping[str, str], qrels: Any, *, name: str, **s
 
 
 def expand(names: str) -> list[str]:
-    """Return the tasks that "congress,crumb/*" names, each once; one without * as it stands. UnknownName for none."""
+    """Return the tasks that "congress,multiconir/*:format" names, each once. UnknownName where * finds none."""
     found: list[str] = []
-    for name in names.split(","):
-        found += fnmatch.filter(tasks(), name.strip()) if "*" in name else [name.strip()]
+    for name in map(str.strip, names.split(",")):
+        plain, colon, variant = name.partition(":")
+        found += [f"{one}{colon}{variant}" for one in fnmatch.filter(tasks(), plain)] if "*" in plain else [name]
     if not found:
         raise UnknownName("task", names, tasks())
     return list(dict.fromkeys(found))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,6 +67,15 @@ class Books:
     def calls(self) -> int:
         """Model calls of all evaluations, those of instructions not among them."""
         return sum(evaluation.calls for evaluation in list(self._evaluations.values()))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many queries train and validate; with folds in each of them, or a few more."""
+        if not self.fold_of:
+            return {part: len(queries) for part, queries in self.parts.items()}
+        counts = Counter(self.fold_of[query.query_id] for query in self._dev)
+        most, least = max(counts.values()), min(counts.values())
+        return {"train": least, "validation": len(self._dev) - most, "folds": len(counts)}
 
     def take_fold(self, fold: int) -> None:
         """Train on one fold from now on, and validate on the others; nothing where there are none."""

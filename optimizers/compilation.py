@@ -66,7 +66,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
             models.check_key(spec, request.headers)
     with run_folder.claim(path, config):
         how = {"workers": request.workers, "query_seconds": inputs.terms.query_seconds, "say": tell}
-        study = Study(path, training, *aims, **how)
+        study = Study(path, inputs.training, *aims, **how)
         inputs.open(study)
         for part, queries in study.parts.items():
             if not queries:
@@ -84,6 +84,8 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:  # with
     of_run = configuration.configuration(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
     own = configuration.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
+    if pool := plan.resolved.pool:
+        of_run["pool"] = pool.config(list(map(str, pool.parts)), environment)
     several = [[one.task, one.fingerprint] for one in inputs.training.environments]
     return {
         **of_run,
@@ -104,11 +106,9 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:  # with
 
 def _announce(inputs: Inputs, study: Study) -> None:
     training, optimizer = study.training, inputs.request.optimizer
-    train, validation = map(len, study.parts.values())
-    divided = f"{train} dev queries to train on, {validation} to validate"
-    if folds := len(set(study.fold_of.values())):
-        divided = f"{train} dev queries in {folds} folds; a candidate is made from one and validated on the others"
-    inputs.tell(f"{training.task}: {divided}; {optimizer}")
+    train, validation, *folds = study.sizes.values()
+    each = f", in each of {folds[0]} folds" if folds else ""
+    inputs.tell(f"{training.task}: {train} dev queries to train on, {validation} to validate{each}; {optimizer}")
     if training.left_out:
         ids = ", ".join(one.query_id for one in training.left_out[:3])
         more = ", ..." if len(training.left_out) > 3 else ""
@@ -212,8 +212,6 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
     request, training = inputs.request, study.training
     own = ".py:" in str(request.retriever) and not inputs.plan.ranges  # whose folder no compiled file has
     taken_up = _on_test(request, compiled=file, retriever=request.retriever if own else None)
-    sizes = {part: len(queries) for part, queries in study.parts.items()}
-    sizes |= {"folds": 1 + max(study.fold_of.values())} if study.fold_of else {}
     return {
         "task": training.task,
         "data": training.environment.data,
@@ -222,11 +220,12 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
         "optimizer": request.optimizer,
         "options": inputs.plan.options,
         "retriever": str(inputs.plan.resolved.retriever),
+        "pool": str(inputs.plan.resolved.pool or "") or None,
         "lm": inputs.student.name,
         "teacher": inputs.teacher and inputs.teacher.name,
         "prompt_lm": inputs.prompter and inputs.prompter.name,
         "objective": str(study.objective),
-        "queries": {**sizes, "left_out": [asdict(one) for one in training.left_out]},
+        "queries": {**study.sizes, "left_out": [asdict(one) for one in training.left_out]},
         "compiled": str(file),
         "take_up": shlex.join(["python", "-m", "evals.run", *options.words(taken_up, leave_out=BUDGETS)]),
     }

@@ -35,6 +35,7 @@ class CompileRequest(Common):
     prompt_lm: Annotated[
         str | None, Option("a model that writes instructions; the student where none is named", "SPEC")
     ] = None
+    pool: Annotated[str | None, Option("rank pools, as evals.run does: union:300 or oracle:300", "POOL")] = None
     metric: Annotated[str, Option("a metric of the task; nDCG@10 where the task has it, else its own", "NAME")] = ""
     price: Annotated[float, Option("what a thousand tokens of a query take off its metric", "X", float)] = 0.0
     train_share: Annotated[float, Option("share of the dev queries to train on; the others validate", "X", float)] = 0.5
@@ -72,6 +73,5 @@ class CompileRequest(Common):
 
     def run(self, **others: Any) -> Request:
         """Return the request of a run with the same program, task (the first), model and limits, but for `others`."""
-        return Request(
-            **{one.name: getattr(self, one.name) for one in fields(Common)} | {"task": self.tasks[0]} | others
-        )
+        shared = {one.name: getattr(self, one.name) for one in fields(Common)}
+        return Request(**shared | {"task": self.tasks[0], "pool": self.pool} | others)

@@ -228,7 +228,7 @@ def _headings(found: Mapping[str, Any]) -> list[str]:
     folds = f", in each of {counts['folds']} folds" if "folds" in counts else ""
     return [
         f"{found['task']}  dev split: {counts['train']} train, {counts['validation']} validation{folds}  ({note})",
-        f"{found['program']} over {found['retriever']}, model: {model}",
+        f"{found['program']} over {found['pool'] or found['retriever']}, model: {model}",
         f"{found['optimizer']}, by {found['objective']}" + (f", from {found['start']}" if found["start"] else ""),
     ]
 
@@ -247,7 +247,7 @@ def _candidates(found: Mapping[str, Any]) -> Grid:
             _mean(row["validation"], whole=row["whole"]),
             "" if low is None else f"{low:.4f} to {high:.4f}",
             *(number(row.get("change"), "{:+.4f}", "") for _ in folded),
-            _mean(row["train"], whole=row["train"]["queries"] == found["queries"]["train"]),
+            _mean(row["train"], whole=row["train"]["queries"] >= found["queries"]["train"]),
         ]
         used = [str(row["calls"]), str(row["tokens"]), number(row["list_usd"], "${:.4f}")]
         rows.append([f"{row['candidate']}{before}{kept}", *scores, parameters if tuned else str(row["demos"]), *used])

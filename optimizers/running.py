@@ -35,6 +35,7 @@ from tools.models.faults import fault, refusal
 from tools.models.offline import Rules
 from tools.models.spec import hide_keys, parse, price_is_known
 from tools.records import Query, Usage
+from tools.retriever import RanksOnly
 from tools.session import Session, Shared, Toolbox
 from tools.text import TermStatistics
 
@@ -157,6 +158,9 @@ class Inputs:
         self.request, self.plan, self.training, self.tell = request, plan, training, tell
         self.terms = make_terms(request, repeats=True)  # of student, teacher, who writes prompts, and retrievers
         rooms = [(one, Engines(one, self.terms)) for one in training.environments]
+        if pool := resolved.pool:
+            rooms = [(pool.add_to(one, list(map(engines.build, pool.parts))), engines) for one, engines in rooms]
+            self.training = training.replacing([one for one, _ in rooms])
         self._rooms = {query.query_id: room for room in rooms for query in room[0].queries}
         self.retriever = rooms[0][1].build(resolved.retriever)
         self._toolbox = self._open_rooms(resolved.retriever)
@@ -179,8 +183,11 @@ class Inputs:
     def _open_rooms(self, retriever: retrievers.Spec) -> Toolboxes:
         boxes: dict[str, Toolbox] = {}
         for query_id, (environment, engines) in self._rooms.items():
-            others = {name: engines.build(spec) for name, spec in self.plan.resolved.others.items()}
-            boxes[query_id] = Toolbox(environment.documents, engines.build(retriever), others=others)
+            specs = {"": retriever, **self.plan.resolved.others}
+            others = {name: engines.build(spec) for name, spec in specs.items()}
+            if self.plan.resolved.pool:
+                others = {name: RanksOnly(one) for name, one in others.items()}
+            boxes[query_id] = Toolbox(environment.documents, others.pop(""), others=others)
         return Toolboxes(boxes)
 
     def label(self, queries: Sequence[Query]) -> list[dspy.Example]:

@@ -39,7 +39,7 @@ from tools import console
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
 from tools.models.faults import fault, refusal
-from tools.records import Query, trace_from_json, usage_from_json
+from tools.records import Query, total, trace_from_json, usage_from_json
 
 if TYPE_CHECKING:
     from optimizers.running import Inputs
@@ -178,9 +178,11 @@ class Study(Books):
         evaluation, outcome = self._evaluations.get((candidate.digest, query_id, sample)), None
         if listener is not None or evaluation is None:
             outcome, trace = self._answer(program, query, traced=listener is not None)
+            twin = self._objectives[query_id].twin(query)
+            other = self._answer(program, twin, traced=False)[0] if twin else None
             if listener is not None:
                 listener += map(trim, trace)
-            evaluation = self._book(candidate, query, sample, outcome)
+            evaluation = self._book(candidate, query, sample, outcome, other)
         made = Rollout(ranking=evaluation.ranking, error=evaluation.error or "")
         made.evaluation, made.outcome = evaluation, outcome
         made.outputs = {name: tuple(one.signature.output_fields) for name, one in program.named_predictors()}
@@ -208,10 +210,12 @@ class Study(Books):
         first = str(problem).strip().partition("\n")[0]
         raise Halt(RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}"))
 
-    def _book(self, candidate: Candidate, query: Query, sample: str, outcome: Outcome) -> Evaluation:
-        spent = usage_from_json(outcome["usage"])
-        objective = self._objectives[query.query_id]
-        scored = objective.of(query, ranking_of(outcome), spent, failed=outcome["error"] is not None)
+    def _book(
+        self, candidate: Candidate, query: Query, sample: str, outcome: Outcome, other: Outcome | None
+    ) -> Evaluation:
+        spent = total(usage_from_json(one["usage"]) for one in (outcome, other) if one)
+        objective, twin = self._objectives[query.query_id], ranking_of(other) if other else None
+        scored = objective.of(query, ranking_of(outcome), spent, failed=outcome["error"] is not None, twin=twin)
         evaluation = Evaluation(
             candidate=candidate.digest,
             query_id=query.query_id,

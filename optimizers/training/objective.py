@@ -3,8 +3,9 @@
     value = metric + TIE x tie-breaker - price x tokens / 1000
 
 The metric is one of the task's own, by its headline judgements; nDCG@10 where none is named. A query that failed has
-the metric of an empty ranking, and pays for its tokens. Flip, over a query and its twin, is none: an optimizer scores
-one query at a time.
+the metric of an empty ranking, and pays for its tokens. Flip alone would reward a system that loses everything in both
+wordings, so its objective is the share of comparisons that are won in both: the mean Win of a query and its twin,
+less half of their Flip. One evaluation of such a query answers both.
 """
 
 import math
@@ -17,7 +18,7 @@ from evals.measuring.metrics import Ranking, collapse, compute_all, is_pairwise,
 from tools.errors import UnknownName, UsageError
 from tools.records import Query, Usage
 
-PREFERRED = "nDCG@10"
+PREFERRED, FLIP = "nDCG@10", "Flip"
 # What a full point of the tie-breaker is worth. dspy.Evaluate rounds a mean to four digits, so much less would vanish
 # there; recall can outweigh a gain of less than a hundredth in the metric.
 TIE = 0.01
@@ -46,14 +47,24 @@ class Objective:
     def __str__(self) -> str:
         ties = f" + {TIE:g} {self.tie_breaker}" if self.tie_breaker else ""
         price = f" - {self.price:g} a thousand tokens" if self.price else ""
-        return f"{self.metric}{ties}{price}"
+        return f"{'Win - Flip / 2' if self.metric == FLIP else self.metric}{ties}{price}"
 
-    def of(self, query: Query, ranking: Ranking, usage: Usage, failed: bool = False) -> Scored:
-        """Score `ranking` for `query`, one of the environment's: ValueError for another one."""
-        metrics = self._metrics(query, Ranking(()) if failed else ranking)
+    def twin(self, query: Query) -> Query | None:
+        """Return the query that is answered beside `query`, where the metric is over both."""
+        twin = self.environment.twins.get(query.query_id) if self.metric == FLIP else None
+        return next((one for one in self.environment.queries if one.query_id == twin), None)
+
+    def of(
+        self, query: Query, ranking: Ranking, usage: Usage, failed: bool = False, *, twin: Ranking | None = None
+    ) -> Scored:
+        """Score `ranking` for `query`, one of the environment's, and that of its `twin`: ValueError for another one."""
+        metrics = self._metrics(query, Ranking(()) if failed else ranking, twin)
         tokens = usage.input_tokens + usage.output_tokens
+        value = metrics[self.metric] or 0.0
+        if twin is not None and (other := self.twin(query)):
+            value = ((metrics["Win"] or 0.0) + (self._metrics(other, twin)["Win"] or 0.0) - value) / 2
         ties = TIE * (metrics.get(self.tie_breaker) or 0.0)
-        return Scored((metrics[self.metric] or 0.0) + ties - self.price * tokens / 1000, metrics, tokens)
+        return Scored(value + ties - self.price * tokens / 1000, metrics, tokens)
 
     def usable(self, queries: Iterable[Query]) -> list[Query]:
         """Return the queries for which the metric is defined and depends on the ranking."""
@@ -68,13 +79,18 @@ class Objective:
             return f"{same}; there is nothing left to gain"
         return f"{same}; it guides only once a candidate changes that: take a metric that looks deeper, or more queries"
 
-    def _metrics(self, query: Query, ranking: Ranking) -> dict[str, float | None]:
+    def _metrics(self, query: Query, ranking: Ranking, twin: Ranking | None = None) -> dict[str, float | None]:
         if all(query.query_id != known.query_id for known in self.environment.queries):
             raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
-        values = compute_all(query.query_id, {query.query_id: ranking}, self.environment)
-        return {name: values[name] for name in self.environment.metrics if name != "Flip"}
+        rankings = {query.query_id: ranking}
+        if twin is not None:
+            rankings[self.environment.twins[query.query_id]] = twin
+        values = compute_all(query.query_id, rankings, self.environment)
+        return {name: values[name] for name in self.environment.metrics if name != FLIP or twin is not None}
 
     def _varies(self, query: Query) -> bool:
+        if self.metric == FLIP:
+            return self.twin(query) is not None
         of_nothing = self._metrics(query, Ranking(()))
         if is_pairwise(self.metric):
             return of_nothing[self.metric] is not None
@@ -101,9 +117,6 @@ def objective(environment: Environment, metric: str = "", price: float = 0.0) ->
         raise UnknownName(f"metric of {environment.task}", name, environment.metrics)
     if not (math.isfinite(price) and price >= 0):
         raise UsageError(f"the price of a thousand tokens is {price}; it is a number from 0 on")
-    if name == "Flip":
-        remedy = f"give {environment.task} --metric Win"
-        raise UsageError(f"Flip compares two queries, and an optimizer scores one at a time; {remedy}")
     recalls = (re.fullmatch(r"R@(\d+)", one) for one in environment.metrics)
     cutoffs = [int(match[1]) for match in recalls if match and int(match[1]) <= _TIE_BREAKER_CUTOFF]
     tie_breaker = f"R@{max(cutoffs)}" if cutoffs else ""

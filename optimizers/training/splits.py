@@ -68,6 +68,12 @@ class Training:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
         return self  # nothing in it changes, and a corpus is not to be copied
 
+    def replacing(self, environments: Sequence[Environment]) -> "Training":
+        """Return the training with the same queries as these environments have them."""
+        new = {query.query_id: query for one in environments for query in one.queries}
+        train, validation = (tuple(new[one.query_id] for one in part) for part in (self.train, self.validation))
+        return replace(self, environments=tuple(environments), train=train, validation=validation)
+
     @property
     def environment(self) -> Environment:
         """The task's environment; of several tasks the first one's."""

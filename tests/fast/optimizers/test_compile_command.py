@@ -300,6 +300,7 @@ def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compi
 
 def test_the_command_that_is_printed_takes_it_up_as_it_is(run, compiles, tmp_path):
     given = {"--qrels": "pooled", "--instruction": "generic", "--k": "50", "--max-concurrent": "2"}
+    given |= {"--pool": "oracle:30"}
     words = [word for pair in given.items() for word in pair]
     about = {"program": "query_to_doc", "task": "twitter", "optimizer": "labeled", "runs": tmp_path / "my runs"}
     # Printed only where there is something to take up; it is always in the result.
@@ -310,7 +311,11 @@ def test_the_command_that_is_printed_takes_it_up_as_it_is(run, compiles, tmp_pat
     assert ran.code == 0, ran.err
     config = json.loads((tmp_path / "my runs" / ran.json["run"].partition("my runs/")[2] / "config.json").read_text())
     assert config["compiled"]["optimizer"] == "labeled" and config["depth"] == 50
-    assert config["instruction"] == "generic" and config["provenance"]["judgements"] == "pooled"
+    assert (
+        config["pool"]["size"] == 30
+        and config["instruction"] == "generic"
+        and config["provenance"]["judgements"] == "pooled"
+    )
 
 
 def test_a_run_says_what_its_prompts_were_compiled_by_and_warns_of_dev(run, labeled):

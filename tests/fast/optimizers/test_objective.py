@@ -90,10 +90,18 @@ def test_wins_count_for_a_query_alone_though_it_has_a_twin():
     assert len(made.usable(environment.queries)) == 2
 
 
-def test_a_flip_is_refused_with_the_metric_to_take():
-    for metric in ("", "Flip"):
-        with pytest.raises(UsageError, match="one at a time; give made/up --metric Win"):
-            objective(compared(("Flip", "Win")), metric)
+def test_the_objective_of_flip_is_the_share_of_comparisons_won_in_both_wordings():
+    made = objective(environment := compared(("Flip", "Win")))
+    listed, prose = environment.queries
+    assert made.usable(environment.queries) == [prose] and made.twin(prose) == listed and made.twin(listed) is None
+    for here, there, both, flips in (
+        ("abc", "abc", 1, 0),
+        ("abc", "bac", 0.5, 0.5),
+        ("cba", "cba", 0, 0),
+        ("acb", "bac", 0, 1),
+    ):
+        scored = made.of(prose, Ranking(list(here)), FREE, twin=Ranking(list(there)))
+        assert (scored.value, scored.metrics["Flip"]) == (both, flips)
 
 
 def test_queries_for_which_the_metric_is_undefined_are_left_out():
