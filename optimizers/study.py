@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dspy
 from dspy.utils.parallelizer import ParallelExecutor
@@ -40,9 +40,6 @@ from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
 from tools.models.faults import fault, refusal
 from tools.records import Query, total, trace_from_json, usage_from_json
-
-if TYPE_CHECKING:
-    from optimizers.running import Inputs
 
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through
 
@@ -261,7 +258,7 @@ class Job:
     """All that a teleprompter works with."""
 
     study: Study
-    inputs: "Inputs"
+    inputs: Any  # optimizers.running.Inputs: the plan, the models, and what makes programs
     request: CompileRequest
     student: Any  # the program, instrumented
     options: Mapping[str, Any]
