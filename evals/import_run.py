@@ -36,8 +36,7 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Check, import, score, print; exit code 7 when queries of the run had failed."""
-    from evals.formats import birco_ranks, inspect_log  # as below
-    from evals.formats.importing import as_name, import_run  # here, as all below, for the sake of --help
+    from evals.formats import birco_ranks, importing, inspect_log  # here, as all below, for the sake of --help
     from evals.measuring.scoring import count_looks, record_look  # as above
     from evals.showing.tables import show_scores  # as above
 
@@ -47,7 +46,7 @@ def command(arguments: argparse.Namespace) -> int:
         lines = "".join(f"{row['file']}: {row['run']}\n" for row in rows)
         put_out(json.dumps(rows) + "\n" if arguments.json else lines)
         return 0
-    if arguments.name is not None and arguments.name != (fit := as_name(arguments.name)):
+    if arguments.name is not None and arguments.name != (fit := importing.as_name(arguments.name)):
         raise UsageError(f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}")
     for file in filter(None, (arguments.run, arguments.trajectories)):
         if not file.is_file():
@@ -65,7 +64,7 @@ def command(arguments: argparse.Namespace) -> int:
         if file.suffix in (".json", ".eval"):
             model, file, given["trajectories"] = inspect_log.unpack(file, Path(folder))
             given |= {"model": arguments.model or model, "encoded": True}
-        path = import_run(file, environment, name=name, **given)
+        path = importing.import_run(file, environment, name=name, **given)
     config = run_folder.read_config(path)
     record_look(config, path)
     scores = json.loads((path / "scores.json").read_bytes())

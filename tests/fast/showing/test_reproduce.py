@@ -1,0 +1,157 @@
+"""A paper's table is made on miniatures, beside the paper's figures; the authors' own rankings are read and scored."""
+
+import itertools
+import math
+import pickle
+import random
+from dataclasses import replace
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+import environments
+from environments.base import Judgements
+from evals import import_run, reproduce
+from evals.formats.birco_ranks import find_system
+from evals.measuring.bounds import expect_ndcg, expect_recall
+from evals.measuring.metrics import judge, ranking_metric
+from evals.published.sections import sections
+from evals.studies.papers import Conditions, Table
+
+FOLDERS = {"birco/arguana": "arguana", "birco/clinical_trial": "clinical-trial"}
+
+
+@pytest.fixture
+def make(command_of, tmp_path):
+    """`evals.reproduce ARGUMENTS --json`, over miniatures."""
+    command = command_of(reproduce)
+    given = ("--data", "mini", "--runs", tmp_path / "runs", "--json")
+    return lambda *words: command(*words, *given).json
+
+
+def part(name, conditions, *systems):
+    """The table with the cells of some systems only; where none is named, with one cell of each."""
+    section = sections()[name]
+    cells = [cell for cell in section.cells if cell.system in systems] or {
+        one.system: one for one in section.cells
+    }.values()
+    return Table(replace(section, cells=tuple(cells)), conditions)
+
+
+@pytest.fixture
+def conditions(tmp_path):
+    return Conditions(data="mini", limit=None, lm="", retriever="", runs=tmp_path / "runs")
+
+
+@pytest.mark.parametrize("name", sections())
+def test_every_system_of_a_table_is_a_row_of_a_study_or_says_why_it_is_none(name, conditions):
+    section, table = sections()[name], part(name, conditions)
+    assert section.cells or section.about["lacks"]
+    for cell in table.section.cells:
+        system = section.system(cell) if cell.system else {"name": "a statistic", "bound": ""}
+        planned = any(row.startswith(system["name"]) for row, _ in table.planned)
+        assert planned or cell.lacks or {"bound", "lacks"} & system.keys()
+
+
+def test_a_table_stands_beside_the_papers_and_says_first_that_miniatures_are_not_comparable(make):
+    found = make("obliq/table4", "--limit", "2", "--lm", "offline", "--retriever", "bm25")
+    assert "never comparable" in found["notes"][0]
+    cells = {(cell["system"], cell["metric"]): cell for cell in found["cells"]}
+    lexical, rewritten = cells["BM25", "R@50"], cells["GPT-5.2 Query Rewriter", "R@50"]
+    assert lexical["published"] == 0.008 and lexical["difference"] == pytest.approx(lexical["ours"] - 0.008)
+    assert lexical["remark"] == "" and rewritten["ours"] is not None
+    assert rewritten["remark"] == "offline for openai/gpt-5.2; bm25 for api:gemini/gemini-embedding-2"
+
+
+def test_a_table_is_priced_before_it_is_made_and_says_what_it_leaves_out(make):
+    found = make("birco/table9", "--limit", "1", "--dry-run")
+    assert "all" not in found and "intfloat/e5-large-v2 is not on this machine" in found["lacks"][0]
+    found = make("birco/table9", "--limit", "1", "--retriever", "bm25", "--dry-run")
+    assert found["all"]["queries"] == 4 and found["lacks"] == []
+
+
+def test_a_system_that_cannot_be_had_says_why_and_bounds_need_no_run(conditions):
+    table = part("birco/table5", conditions, "TART", "Maximum Possible")
+    for cell in table.cells():
+        known = cell["ours"] == 1.0 if cell["metric"] == "nDCG@10" else 0 < cell["ours"] <= 1 if cell["ours"] else False
+        assert known if cell["system"] != "TART" else "no retriever here loads" in cell["remark"]
+
+
+@pytest.fixture
+def shipped(tmp_path):
+    """Rankings as BIRCO ships them: pools shuffled, of two tasks, by the path of their files."""
+    made = {}
+    for task, folder in FOLDERS.items():
+        queries = environments.load(task, "mini").queries
+        for stem in ("Score_O_GPT4", "E5"):
+            lots = random.Random(stem)
+            ranks = {np.str_(one.query_id): lots.sample(sorted(one.candidates), len(one.candidates)) for one in queries}
+            file = tmp_path / "evaluation" / "ranks" / folder / f"{stem}.pickle"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(pickle.dumps(ranks))
+            made[task, stem] = ranks
+    (tmp_path / "evaluation" / "ranks" / "clinical-trial" / "Tart_O.pickle").write_bytes(pickle.dumps(made[min(made)]))
+    return made
+
+
+def by_their_script(ranks, task) -> float:
+    """Return nDCG@10 as the authors' script has it: linear gains, the mean of 1,000 resamples."""
+    qrels, values = environments.load(task, "mini").qrels, []
+    for query_id, ranking in ranks.items():
+        gains = [qrels[query_id][doc_id] for doc_id in ranking[:10]]
+        best = sorted(qrels[query_id].values(), reverse=True)[:10]
+        dcg, ideal = (sum(g / math.log2(at + 2) for at, g in enumerate(some)) for some in (gains, best))
+        values.append(dcg / ideal)
+    np.random.seed(42)
+    means = [np.mean(np.random.choice(values, len(values), replace=True)) for _ in range(1000)]
+    return float(np.mean(means))
+
+
+def test_the_authors_own_rankings_fill_their_rows_as_their_script_scores_them(
+    shipped, conditions, command_of, tmp_path
+):
+    ranks = (tmp_path / "evaluation", "--from", "birco-ranks", "--data", "mini")
+    done = command_of(import_run)(*ranks, "--runs", conditions.runs, "--json").json
+    left_out = [row["run"] for row in done if "Tart_O" in row["file"]]
+    assert len(done) == 5 and "of other queries than birco/clinical_trial" in left_out[0]
+
+    made = list(part("birco/table7", conditions, "Score+O GPT4", "E5-L-v2", "Random").cells())
+    found = {(cell["task"], cell["system"]): cell for cell in made if cell["metric"] == "nDCG@10"}
+    for task in FOLDERS:
+        for stem, system in (("Score_O_GPT4", "Score+O GPT4"), ("E5", "E5-L-v2")):
+            cell, mean = found[task, system], by_their_script(shipped[task, stem], task)
+            assert (cell["ours"], cell["remark"]) == (pytest.approx(mean), "the authors' own ranking")
+        marks = [found[task, system]["mark"] for system in ("Score+O GPT4", "E5-L-v2", "Random")]
+        assert "*" in marks[:2] and marks[2] == ""
+
+
+def test_the_name_of_a_ranking_is_taken_for_the_row_with_the_same_words():
+    names = {"Tart_O": "TART+O", "RankGPT_O": "Rank+O GPT4", "score_o_llama2-7b": "Score+O LM2-7b", "mine": "mine"}
+    names |= {"RankLlama2_13b": "Rank Llama2-13b", "rankllama": "RankLLaMA", "SPLADE_v2": "SPLADE-v2"}
+    assert {stem: find_system(stem) for stem in names} == names
+
+
+@pytest.mark.parametrize("grades", [[1, 0, 0, 0, 0], [2, 1, 0.5, 0, 0], [0, 0, 0, 0, 0]])
+def test_chance_is_the_mean_over_all_orders_of_a_pool(grades):
+    pool = {f"d{number}": grade for number, grade in enumerate(grades)}
+    judgements = Judgements({"q": pool})
+    every = [judge(order, judgements, "q") for order in itertools.permutations(pool)]
+    for k in (1, 3, 10):
+        assert expect_ndcg(every[0], 5, k) == pytest.approx(fmean(ranking_metric(f"nDCG@{k}", one) for one in every))
+        if any(grades):
+            recalls = [ranking_metric(f"R@{k}", one) for one in every]
+            assert expect_recall(every[0], 5, k) == pytest.approx(fmean(recalls))
+
+
+def test_the_reciprocal_rank_that_birco_counts_is_of_the_highest_grade():
+    judgements = Judgements({"q": {"a": 1.0, "b": 2.0, "c": 2.0}})
+    assert ranking_metric("TopRR@10", judge(["x", "a", "c"], judgements, "q")) == 1 / 3
+    assert ranking_metric("TopRR@2", judge(["x", "a", "c"], judgements, "q")) == 0.0
+
+
+def test_the_list_says_what_each_table_needs_and_lacks(command_of):
+    done = command_of(reproduce)("--json").json["sections"]
+    known = {row["name"]: row for row in done}
+    assert "openai/gpt-5.2" in known["obliq/table2"]["needs"] and known["birco/table3"]["why"]
+    assert known["birco/table9"]["lacks"] == {"the whole data sets are not part of the release": 8}
