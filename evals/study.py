@@ -19,7 +19,7 @@ class Done(NamedTuple):
     """What came of a study."""
 
     json: dict[str, Any]  # as --json prints it
-    table: list[Any]  # as a person reads it
+    text: str  # as a person reads it
     problem: SextantError | None = None  # why cells are unfinished, if any are
     failed: int = 0  # queries that programs failed, which score 0
 
@@ -43,14 +43,15 @@ def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, q
     cells = plan.cells(study, runs)
     if dry_run:
         found = work.look_ahead(cells)
-        return Done({"study": study.name, **found}, work.lay_out_ahead(found))
+        return Done({"study": study.name, **found}, results.printed(work.lay_out_ahead(found)))
     made = work.run_cells(cells, None if quiet else work.Board(cells))
     gathered = results.gather(study, made)
     page = results.write(gathered, runs)
     table: list[Any] = [results.lay_out_plainly(results.lay_out(gathered))] if page else []
     told = [*table, *gathered.said, f"report: {page}" if page else "no cell is finished"]
     failed = sum(run.scores["failed"] for some in gathered.runs.values() for run in some)
-    return Done({**gathered.json(), "failed": failed, "report": page and str(page)}, told, _problem(made), failed)
+    found = {**gathered.json(), "failed": failed, "report": page and str(page)}
+    return Done(found, results.printed(told), _problem(made), failed)
 
 
 def _problem(made: list[Any]) -> SextantError | None:
@@ -68,12 +69,7 @@ def _problem(made: list[Any]) -> SextantError | None:
 def command(arguments: argparse.Namespace) -> int:
     """Run, write, print; exit code 7 where queries failed, and that of what went wrong where cells are unfinished."""
     done = run(arguments.file, arguments.runs, dry_run=arguments.dry_run, quiet=arguments.json)
-    if arguments.json:
-        put_out(json.dumps(done.json) + "\n")
-    else:
-        from evals.showing.tables import printed  # as above
-
-        put_out(printed(done.table), kept="in the folder of the study")
+    put_out(json.dumps(done.json) + "\n" if arguments.json else done.text, kept="in the folder of the study")
     if done.problem:
         raise done.problem
     return 7 if done.failed else 0

@@ -242,8 +242,26 @@ def configuration(
     resolved: Resolved, environment: "Environment", retriever: "Retriever | None", model: "Model"
 ) -> run_folder.Config:
     """Return all that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
-    request, compiled, spec = resolved.request, resolved.compiled, str(resolved.retriever)
+    request = resolved.request
     source = refer(request.program).rpartition(":")[0]
+    return conditions(resolved, environment, retriever, model) | {
+        **identity(resolved, environment),
+        run_folder.PROVENANCE: {
+            "program_file": str(names.file_of(source)) if source.endswith(".py") else None,
+            "compiled": resolved.compiled and str(request.compiled or request.prompts),
+            "price": model.price and model.price.provenance,
+            "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
+            "isolated": resolved.isolated,
+            **origin(environment),
+        },
+    }
+
+
+def conditions(
+    resolved: Resolved, environment: "Environment", retriever: "Retriever | None", model: "Model"
+) -> run_folder.Config:
+    """Return the part of a configuration that does not depend on the sources."""
+    request, compiled, spec = resolved.request, resolved.compiled, str(resolved.retriever)
     return {
         "task": environment.task,
         "data": "folder" if environment.folder else environment.data,
@@ -263,15 +281,6 @@ def configuration(
         "depth": request.k or environment.depth,
         "retriever": {"name": spec, "with": retriever.name if retriever else spec},
         "lm": {"name": model.name, **model.settings},
-        **identity(resolved, environment),
-        run_folder.PROVENANCE: {
-            "program_file": str(names.file_of(source)) if source.endswith(".py") else None,
-            "compiled": compiled and str(request.compiled or request.prompts),
-            "price": model.price and model.price.provenance,
-            "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
-            "isolated": resolved.isolated,
-            **origin(environment),
-        },
     }
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evals import folder as run_folder
-from evals.running.configuration import Resolved, configuration, trial
+from evals.running.configuration import Resolved, conditions, identity, trial
 from evals.running.evaluation import Opened, connect, make_system, open_run
 from evals.running.request import Request
 from evals.running.runner import answer
@@ -151,7 +151,7 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
     opened = opening(request)
     resolved, environment = opened.resolved, opened.environment
     model = connect(request, opened.terms, environment, seed=request.seed)
-    config = configuration(resolved, environment, None, model)
+    config = conditions(resolved, environment, None, model)
     answered = _read_answered(request, find_run(opened, config))
     spent = total(usage_from_json(row["usage"]) for row in answered.values())
     pending = [query for query in environment.queries if query.query_id not in answered]
@@ -191,20 +191,27 @@ def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
     return {level: round(value, digits) for level, value in pairs} or None
 
 
-def find_run(opened: Opened, config: run_folder.Config) -> Path | None:
-    """Return the run's folder, if there is one; retrievers are not opened, so their complete names are not compared."""
-    pool, runs = opened.resolved.pool, opened.resolved.request.runs
-    asked = config | {"pool": pool and {"kind": pool.kind, "size": pool.size}}
+def find_run(opened: Opened, asked: run_folder.Config) -> Path | None:
+    """Return the folder of the run under these `conditions`, if there is one.
+
+    Retrievers are not opened, so their complete names are not compared. To digest the sources takes time, so that is
+    done last.
+    """
+    pool, request = opened.resolved.pool, opened.resolved.request
+    asked = asked | {"pool": pool and {"kind": pool.kind, "size": pool.size}}
 
     def comparable(config: run_folder.Config) -> Any:
         pool = config["pool"] and [config["pool"]["kind"], config["pool"]["size"]]
-        same = config | {"retriever": config["retriever"]["name"], "pool": pool, run_folder.PROVENANCE: None}
+        same = {key: config[key] for key in asked} | {"retriever": config["retriever"]["name"], "pool": pool}
         return json.loads(json.dumps(same))
 
-    for path in sorted(run_folder.place(runs, asked).parent.glob("*/config.json")):
-        with suppress(DataError):  # a neighbour that is damaged
-            if comparable(run_folder.read_config(path.parent)) == comparable(asked):
-                return path.parent
+    for path in sorted(run_folder.place(request.runs, asked).parent.glob("*/config.json")):
+        with suppress(DataError, LookupError):  # a neighbour that is damaged, or of a version before
+            config = run_folder.read_config(path.parent)
+            if comparable(config) == comparable(asked):
+                used = identity(opened.resolved, opened.environment)
+                if used == {key: config[key] for key in used}:
+                    return path.parent
     return None
 
 

@@ -19,6 +19,7 @@ from evals.showing.report.page import Report, Section, Words
 from evals.showing.report.plots import INTERVALS, Panel, Plot, Point, Series, draw, draw_for_papers, draw_panels
 from evals.showing.report.tables import Cell, Column, Row, Table, stratified
 from evals.showing.tables import Best, Grid, to_latex
+from evals.showing.tables import printed as printed  # which evals/study.py takes from here
 from evals.studies import findings
 from evals.studies.plan import Study
 from evals.studies.work import Made

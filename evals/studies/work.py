@@ -19,7 +19,7 @@ from rich.text import Text
 
 import environments
 from evals.measuring.scored import Run, read
-from evals.running.configuration import Engines, configuration, resolve
+from evals.running.configuration import Engines, conditions, resolve
 from evals.running.evaluation import Opened, connect, make_terms, open_task, run
 from evals.running.events import Event, Progress, Watch
 from evals.running.forecast import LEVELS, find_run, forecast
@@ -126,7 +126,7 @@ class Workshop:
         resolved, environment, _, terms = opened
         request = resolved.request
         model = connect(request, terms, environment, seed=request.seed)
-        path = find_run(opened, configuration(resolved, environment, None, model))
+        path = find_run(opened, conditions(resolved, environment, None, model))
         with suppress(SextantError):
             found = read(path, load_data=False) if path and not resolved.pool and not request.again else None
             if found and found.scores["judgements"] == environment.headline:

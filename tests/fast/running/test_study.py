@@ -1,0 +1,161 @@
+"""A study: what its file stands for, what is run, what is found again, and what it says in words."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_folders import run_in
+
+from evals import study as module
+from evals.studies import findings, plan
+from tools.errors import UsageError
+
+ROOT = Path(__file__).parents[3]
+GUIDE = (ROOT / "docs/guide/study.md").read_text(encoding="utf-8")
+SMALL = {
+    "name": "small",
+    "tasks": ["congress", "birco/relic"],
+    "fixed": {"data": "mini", "limit": 3},
+    "rows": {"program": ["retrieve", "score"], "retriever": ["bm25"]},
+}
+
+
+def made(**given):
+    return plan.Study(**SMALL | given)
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A study of two programs and two tasks, of three queries each; one of them ranks pools, which one task has."""
+    text = """
+        name = "small"
+        question = "Does scoring help?"
+        tasks = ["birco/relic", "congress"]
+        fixed = { data = "mini", limit = 3 }
+        rows = { program = ["retrieve", "rewrite"] }
+        row = [{ name = "pooled", program = "retrieve", retriever = "pool_bm25", seed = [1, 2] }]
+    """
+    return write(tmp_path / "study.toml", text)
+
+
+@pytest.fixture
+def command(command_of, tmp_path):
+    return lambda *words: command_of(module)(*words, "--runs", tmp_path / "runs")
+
+
+def test_lists_multiply_and_rows_are_named_by_what_differs():
+    rows = {"program": ["retrieve", "multihop"], "retriever": ["bm25", "dense"]}
+    single = {"program": "multihop", "parameters": {"hops": [1, 2]}}
+    named = {"name": "two queries", "program": "rewrite", "query_ids": ["a", "b"], "tasks": ["birco/*"]}
+    found = plan.cells(made(tasks=["congress", "birco/*"], rows=rows, row=[single, named], fixed={"seed": [1, 2]}))
+    assert list(dict.fromkeys(cell.row for cell in found)) == [
+        *("retrieve bm25", "retrieve dense", "multihop bm25", "multihop dense"),
+        *("multihop hops=1", "multihop hops=2", "two queries"),
+    ]
+    assert len(found) == 2 * (6 * 6 + 5) and {cell.request.seed for cell in found} == {1, 2}
+    assert found[-1].task == "birco/relic" and found[-1].request.query_ids == ("a", "b")
+    assert found[0].task == "obliq/congress"
+
+
+def test_the_guides_file_is_the_study_that_it_says(tmp_path):
+    file = write(tmp_path / "study.toml", re.findall(r"```toml\n(.*?)```", GUIDE, re.S)[0])
+    found = plan.cells(plan.read(file))
+    assert len({cell.row for cell in found}) == 5 and len({cell.task for cell in found}) == 3
+    every = tomllib.loads(re.findall(r"```toml\n(.*?)```", GUIDE, re.S)[1])["row"]
+    assert len({row["name"] for row in every}) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rows": {"retreiver": "bm25", "program": "retrieve"}}, "did you mean 'retriever'"),
+        ({"rows": {"program": "retreive"}}, "row 'retreive': no program is called"),
+        ({"row": [{"name": "one", "program": "rank"}] * 2, "rows": {}}, "two rows are called 'one'"),
+        ({"row": [{"name": "one", "program": "rank", "k": [5, 9]}], "rows": {}}, "two rows are called 'one'"),
+        ({"compare": {"baseline": "retreive"}}, "no row of the study is called 'retreive'"),
+        ({"fixed": {"budget_usd": 3}}, r"budget_usd is no field of a row .* \[budget\]"),
+        ({"row": [{"program": "rank", "tasks": ["writing"]}]}, "no task of the study is called"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_anything_is(given, said):
+    with pytest.raises(UsageError, match=said):
+        plan.cells(made(**given))
+
+
+def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small, tmp_path):
+    before = run_in(tmp_path, "--program", "retrieve", "--task", "congress", "--limit", 3)
+    was = (before / "outcomes.jsonl").stat().st_mtime_ns
+    ahead = command(small, "--dry-run", "--json").json
+    assert [one["state"].partition(":")[0] for one in ahead["cells"]] == [
+        *("3 to ask, 0 there", "there", "3 to ask, 0 there", "3 to ask, 0 there"),
+        *("3 to ask, 0 there", "does not apply", "3 to ask, 0 there", "does not apply"),
+    ]
+    assert ahead["rows"]["rewrite"]["calls"]["expected"] == 6 and not (tmp_path / "runs/studies").exists()
+
+    first = command(small)
+    page = tmp_path / "runs/studies/small"
+    assert first.code == 0 and str(page / "index.html") in first.out, first.err
+    assert "pooled, obliq/congress: does not apply (pool_bm25 ranks candidate pools" in first.err
+    assert (before / "outcomes.jsonl").stat().st_mtime_ns == was
+    kept = {path.relative_to(page): path.read_bytes() for path in page.rglob("*") if path.is_file()}
+    runs = {path: path.read_bytes() for path in (tmp_path / "runs").glob("*/*/outcomes.jsonl")}
+    assert len(runs) == 5  # the engine without a model has no seed
+    again = command(small, "--dry-run", "--json").json
+    states = ["there" if "to ask" in one["state"] else one["state"] for one in ahead["cells"]]
+    assert [one["state"] for one in again["cells"]] == states
+
+    text = kept[Path("report.md")].decode()
+    assert "Does scoring help?" in text and "�" not in text and "Floor and ceiling" in text
+    assert all(Path(f"{path}").with_suffix(".tex") in kept for path in kept if path.suffix == ".csv")
+    for width in ("acl-column", "acl-page", "acm-column", "acm-page"):
+        assert kept[Path(f"plots/study-means-{width}.pdf")].startswith(b"%PDF")
+        assert b"<svg" in kept[Path(f"plots/study-means-{width}.svg")]
+    table = kept[Path("tables/study.csv")].decode()
+    assert "mean of relic, congress" in table and "cannot be told from" in table
+
+
+def draw(seed, *effects):
+    """Values of three rows: a baseline, a program with these effects on its tasks, and one without any."""
+    generator = np.random.default_rng(seed)
+    values = {}
+    for place, effect in enumerate(effects):
+        base = generator.beta(1, 1.5, many := 25 + 10 * place)
+        noise = generator.normal(0, 0.15, (2, many)) * (generator.random((2, many)) < 0.7)
+        columns = {"bm25": base, "multihop": base + effect + noise[0], "rewrite": base + noise[1]}
+        values[f"task{place}"] = {row: dict(enumerate(column.tolist())) for row, column in columns.items()}
+    return values
+
+
+def test_a_planted_difference_is_said_and_none_where_there_is_none():
+    tests = findings.test_rows(draw(1, 0.2, -0.2, 0.0), "bm25")
+    first, rest, method = findings.say(tests, "bm25")
+    assert first.startswith("multihop does not differ from bm25 over 3 tasks (")
+    assert "; it helps on task0 (+0." in first and "; it hurts on task1 (-0." in first and "task2" not in first
+    assert rest.startswith("1 row cannot be told from bm25") and method.startswith("8 paired permutation tests")
+    assert findings.say(findings.test_rows(draw(1, 0.2, 0.2, 0.2), "bm25"), "bm25")[0].startswith("multihop is better")
+
+    nothing = findings.say(findings.test_rows(draw(2, 0.0, 0.0), "bm25"), "bm25")
+    assert nothing[0].startswith("No row differs from bm25 over the tasks") and "in 80 % of cases" in nothing[0]
+    few = {"task": {"bm25": {"a": 0.0, "b": 0.1}, "rank": {"a": 0.5, "b": 0.9}}}
+    assert "no difference could have been shown" in findings.say(findings.test_rows(few, "bm25"), "bm25")[0]
+
+
+def test_over_tasks_each_task_counts_once_and_less_may_be_better():
+    one = {f"q{n}": 0.0 for n in range(4)}
+    values = {
+        "large": {"a": one | {"q9": 0.0}, "b": dict.fromkeys(one, 0.2) | {"q9": 0.2}},
+        "flips": {"a": {"q": 0.5, "r": 0.5}, "b": {"q": 0.1, "r": 0.1}},
+    }
+    over, large, flips = findings.test_rows(values, "a", lower=["flips"])
+    assert (round(over.difference, 9), over.queries) == (0.3, 7)
+    assert (round(large.difference, 9), round(flips.difference, 9)) == (0.2, 0.4)
+    assert over.p == 2 / 2**7 and large.p == 2 / 2**5  # all signs are alike in two assignments
+    assert findings.find_best(values, lower=["flips"])[0] == "b"
+    assert [test.p_holm for test in (over, large, flips)] == [3 * over.p, 2 * large.p, flips.p]
