@@ -6,6 +6,7 @@ from pathlib import Path
 from evals.measuring.comparison import fill_metrics
 from evals.measuring.metrics import check_metric
 from evals.measuring.scored import find
+from evals.showing.report.compilations import compilations_table
 from evals.showing.report.groups import Group, group_runs, short
 from evals.showing.report.losses import LOSSES, SEARCHERS, gap_table, losses_table, plot_losses, searchers_table
 from evals.showing.report.page import Report, Section, Words
@@ -39,6 +40,7 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
         ("gap", "Floor and ceiling", [gap_table(groups, metrics)]),
         ("losses", LOSSES, [*map(plot_losses, groups), losses_table(groups)]),
         ("searchers", SEARCHERS, [searchers_table(groups)]),
+        ("optimizers", "Optimizers", [compilations_table(paths)]),
         ("runs", "Runs", [_runs_table(groups)]),
         ("left-out", "Left out", [reasons if left_out else None]),
     ):

@@ -10,6 +10,7 @@ import pytest
 from conftest import lines
 
 from evals.running.evaluation import Result as Ran
+from evals.showing.report.compilations import compilations_table
 from optimizers import compilation
 from optimizers import compile as module
 from optimizers.request import OPTIMIZERS
@@ -275,7 +276,7 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
     assert len(handed) == 2 and 0 < handed[1] <= handed[0] < 600
 
 
-def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_over(compiles):
+def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_over(compiles, tmp_path):
     words = (*TUNED, "--held-out", "legal_qa,paper_retrieval", "--json")
     found = json.loads(compiles(*words, task="congress,crumb/legal_q*", optimizer="tune").out)
     assert [(row["task"], row["queries"]) for row in found["tasks"]] == [("obliq/congress", 6), ("crumb/legal_qa", 1)]
@@ -284,6 +285,9 @@ def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_
     assert found["after"]["mean"] > found["before"]["mean"] and found["parameters"] == {"rerank": [0, 20]}
     held_out = [(row["task"], row["compiled_on"]) for row in found["held_out"]["tasks"]]
     assert held_out == [("crumb/legal_qa", True), ("crumb/paper_retrieval", False)]
+    [row] = compilations_table([tmp_path]).rows
+    changes = [f"{one['difference']:+.4f} (1)" for one in found["held_out"]["tasks"]]
+    assert row[6:8] == changes and row[9] == str(found["usage"]["calls"])
 
 
 def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, folder, monkeypatch):
