@@ -7,7 +7,9 @@ release does not say which trials are for the same disease.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from random import Random
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,8 @@ import environments
 from environments.base import Environment
 from environments.chunking import bert_tokens, chunks
 from tools.records import Query
+from tools.retriever import Search
+from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.text import words
 
 Value = float | str | None
@@ -50,8 +54,9 @@ def _relevant(environment: Environment, query: Query) -> list[str]:
 
 
 def triplets(environment: Environment) -> float:
-    """Return how many pairs of documents are compared, over all queries: BIRCO's dev triplets, MultiConIR's wins."""
-    return sum(map(len, environment.comparisons.values()))
+    """Return how many pairs of documents are compared over all queries of the dev split (BIRCO's appendix D)."""
+    dev = environments.load(environment.task, environment.data, "dev")
+    return sum(map(len, dev.comparisons.values()))
 
 
 def hard_share(environment: Environment) -> float | None:
@@ -118,12 +123,8 @@ def _count(environment: Environment, name: str) -> float | None:
 def hard_negatives(environment: Environment, query: Query) -> set[str]:
     """Return the query's pooled documents that are not relevant but of the same debate as one that is (ArguAna)."""
     right = set(_relevant(environment, query))
-    debates = {_debate(doc_id) for doc_id in right}
-    return {doc_id for doc_id in query.candidates or () if _debate(doc_id) in debates} - right
-
-
-def _debate(doc_id: str) -> str:
-    return doc_id.rpartition("-")[0]
+    debates = {doc_id.rpartition("-")[0] for doc_id in right}
+    return {doc_id for doc_id in query.candidates or () if doc_id.rpartition("-")[0] in debates} - right
 
 
 def reciprocal_ranks(environment: Environment, rankings: Mapping[str, Sequence[str]]) -> tuple[float, float]:
@@ -154,6 +155,22 @@ def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) ->
     every = first.keys() | second.keys()
     lower = sum(min(first.get(word, 0.0), second.get(word, 0.0)) for word in every)
     return lower / sum(max(first.get(word, 0.0), second.get(word, 0.0)) for word in every)
+
+
+def place_pool(environment: Environment, seed: int = 0) -> list[dict[str, Any]]:
+    """Return where a query, chosen at random, and the documents of its pool are in the plane: BIRCO's Figure 4.
+
+    The vectors are those of the model that comes with a package; the paper's are ada-002's.
+    """
+    query = Random(seed).choice(environment.queries)
+    pool, right = sorted(query.candidates or ()), _relevant(environment, query)
+    kinds = dict.fromkeys(pool, "other") | dict.fromkeys(hard_negatives(environment, query), "hard negative")
+    kinds |= dict.fromkeys(right, "relevant")
+    embedder = SentenceEmbedder()
+    texts = embedder.documents([environment.documents[doc_id].text for doc_id in pool])
+    places = project(np.vstack([embedder.queries([Search(query.text)]), texts]), seed).tolist()
+    named = zip([query.query_id, *pool], ["query", *(kinds[doc_id] for doc_id in pool)], places, strict=True)
+    return [{"id": name, "kind": kind, "x": x, "y": y} for name, kind, (x, y) in named]
 
 
 def project(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 The section of a figure has `drawn`, a table of
 
-    kind                    lines, bars or squares (evals/showing/plots.py)
+    kind                    lines, bars, squares (evals/showing/plots.py), or points, which are in `found`
     rows, columns, panels   what tells these apart: base, variant, task or metric; panels may be left out. The system
                             "Snowflake | Query-to-Doc" has the base Snowflake and the variant Query-to-Doc
     change                  a variant: what is drawn is its value less that of the system without a variant
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evals.showing.plots import Table, table_svg
+from evals.showing.plots import Table, points_svg, table_svg
 from tools import disk
 
 Cells = Sequence[Mapping[str, Any]]
@@ -24,15 +24,16 @@ PLAIN = "as it is"  # the variant of a system that has none
 
 
 def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write the cells of a table as CSV, and a figure as SVG where the section says how; return the files."""
-    stem = folder / found["name"].replace("/", "-")
-    text, cells = io.StringIO(), found["cells"]
+    """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG; return the files."""
+    stem, title = folder / found["name"].replace("/", "-"), f"{found['name']}: {found['title']}"
+    text, cells = io.StringIO(), found.get("points") or found["cells"]
     writer = csv.DictWriter(text, cells[0], lineterminator="\n")
     writer.writeheader()
     writer.writerows(cells)
     files = {stem.with_suffix(".csv"): text.getvalue()}
-    if drawn and (panels := arrange(cells, drawn)):
-        title = f"{found['name']}: {found['title']}"
+    if "points" in found:
+        files[stem.with_suffix(".svg")] = points_svg(cells, title)
+    elif drawn and (panels := arrange(cells, drawn)):
         files[stem.with_suffix(".svg")] = table_svg(drawn["kind"], panels, drawn.get("value", ""), title)
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
@@ -47,7 +48,12 @@ def arrange(cells: Cells, drawn: Mapping[str, str]) -> dict[str, Table]:
         values = {(cell["system"], cell["task"], cell["metric"]): cell[side] for cell in cells}
         for (system, task, metric), value in values.items():
             base, _, variant = system.partition(" | ")
-            at = {"base": base, "variant": variant or PLAIN, "task": task.partition("/")[2], "metric": metric}
+            at = {
+                "base": base,
+                "variant": variant or PLAIN,
+                "task": task.partition("/")[2].replace("*", "mean"),
+                "metric": metric,
+            }
             if "change" in drawn:
                 before = values.get((base, task, metric))
                 known = variant == drawn["change"] and None not in (value, before)

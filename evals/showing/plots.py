@@ -130,11 +130,12 @@ def _draw_squares(panel: Any, rows: Sequence[str], cells: Any, _: Mapping[str, i
 KINDS = {"lines": _draw_lines, "bars": _draw_bars, "squares": _draw_squares}
 
 
-def points_svg(points: Mapping[str, Sequence[tuple[float, float]]], title: str) -> str:
-    """Draw places in a plane, with a marker of its own for each kind of them. The axes mean nothing."""
+def points_svg(points: Sequence[Mapping[str, Any]], title: str) -> str:
+    """Draw places in a plane (x, y), with a marker of its own for each `kind` of them. The axes mean nothing."""
     made = figure((4.2, 4.2))
     panel: Any = made.add_subplot(xticks=[], yticks=[])
-    for number, (kind, places) in enumerate(points.items()):
+    for number, kind in enumerate(dict.fromkeys(point["kind"] for point in points)):
+        places = [(point["x"], point["y"]) for point in points if point["kind"] == kind]
         panel.plot(*zip(*places, strict=True), linestyle="", label=_escape(kind), **style(number))
     made.legend(loc="outside lower center", fontsize="small", ncols=2)
     return svg(made, title)

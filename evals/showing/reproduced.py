@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from evals.measuring.described import place_pool
 from evals.published.sections import Section, find, sections
 from evals.showing.drawn import save
 from evals.showing.tables import Grid, Part, printed
@@ -28,9 +29,12 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> tuple[dict[st
     found = {"name": name, "title": table.section.about["title"], "notes": list(table.warnings())}
     found["notes"] += [f"it cannot be made: {why}"] if (why := table.section.about.get("lacks")) else []
     found["cells"] = list(table.cells())
+    drawn = table.section.about.get("drawn", {})
+    if drawn.get("kind") == "points":
+        found["points"] = place_pool(table.load(found["cells"][0]["task"], found["cells"][0]["split"]))
     if found["cells"]:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
-        found["files"] = list(map(str, save(found, table.section.about.get("drawn", {}), folder)))
+        found["files"] = list(map(str, save(found, drawn, folder)))
     return found, printed(list(_parts(found)))
 
 

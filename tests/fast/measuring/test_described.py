@@ -10,7 +10,7 @@ from scipy.spatial.distance import braycurtis
 from sklearn.manifold import trustworthiness
 
 import environments
-from environments.base import Comparison, Judgements
+from environments.base import Judgements
 from evals.measuring import described
 from tools.corpus import Corpus
 from tools.records import Document, Query
@@ -33,7 +33,6 @@ def debate(**changes):
             Query("q", "Trees break the heat of a street", "Find the answer.", candidates=frozenset(list(DEBATE)[1:])),
         ),
         "judgements": {"gold": Judgements({"q": dict.fromkeys(list(DEBATE)[1:], 0.0) | {"t-x-con01a": 1.0}})},
-        "comparisons": {"q": (Comparison("Triplets", "t-x-con01a", "t-y-con01a"),) * 3},
     }
     return world(**fields | changes)
 
@@ -50,7 +49,7 @@ def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
         "document words": pytest.approx((4 + 7 + 4 + 3 + 3) / 5),
         "pool size": 4,
         "lexical overlap": 2 / 4,  # trees, break; not heat, street. "the", "of" and "a" are no words
-        "triplets": 3,
+        "triplets": 3 * 13,  # the miniature's dev queries, with one of fourteen documents relevant to each
         "hard negatives": 1 / 4,  # t-x-con02b
         "instruction": "Find the answer.",
         "relevant(gold)": 1,

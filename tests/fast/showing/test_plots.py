@@ -3,7 +3,7 @@
 import pytest
 
 from evals.showing.drawn import arrange, save
-from evals.showing.plots import KINDS, points_svg, table_svg
+from evals.showing.plots import KINDS, table_svg
 
 OURS = {"BM25": {"books": 0.5, "films": None}, "$k$ <dense>": {"books": 0.25, "films": 1.0}}
 
@@ -16,9 +16,12 @@ def test_a_table_is_drawn_with_a_panel_for_each_part_and_gaps_where_nothing_was_
         assert name in drawn
 
 
-def test_places_are_drawn_with_a_marker_for_each_kind():
-    drawn = points_svg({"query": [(0.0, 0.0)], "hard negative": [(1.0, 2.0), (2.0, 1.0)]}, "Figure 4")
-    assert "hard negative" in drawn and "query" in drawn
+def test_places_are_drawn_with_a_marker_for_each_kind_and_kept(tmp_path):
+    points = [{"id": name, "kind": kind, "x": 0.5, "y": y} for y, (name, kind) in enumerate(["aq", "bh", "ch"])]
+    found = {"name": "birco/figure4", "title": "Places", "cells": [{}], "points": points}
+    table, drawing = save(found, {"kind": "points"}, tmp_path)
+    assert table.read_text().splitlines()[:2] == ["id,kind,x,y", "a,q,0.5,0"]
+    assert "birco/figure4: Places" in drawing.read_text()
 
 
 def cells(*rows):
