@@ -71,10 +71,13 @@ class Command(Program):
             raise UsageError("an agent outside has a process of its own; leave --isolated out")
         if not shutil.which(self.words[0]):
             raise UsageError(f"there is no command {self.words[0]!r} that could be started")
+        _open_clients()  # which takes seconds, before any query's time begins
 
     def forward(self, query: Query) -> Submission:
         """Start the agent, and wait until it ends; what it has not submitted by then is made of its trace."""
-        place, budget = TemporaryDirectory(prefix="sextant-agent-"), dspy.settings.lm.caller.terms.budget
+        if not (caller := getattr(dspy.settings.lm, "caller", None)):
+            raise UsageError("what an agent outside will use is not known before it runs; leave --dry-run out")
+        place, budget = TemporaryDirectory(prefix="sextant-agent-"), caller.terms.budget
         budget.check()
         with _open_clients().admit(self.toolbox, self.depth, query) as (episode, token, server), place as name:
             opened, folder = episode.desk.session, Path(name)
