@@ -58,7 +58,7 @@ class GradePassages(About):
 
 def grade_by_words(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str, Any]]:
     """Grade by the share of the description's words, without a model: a floor for judges."""
-    found = {one["id"]: (one["grade"] - 1, one["evidence"]) for one in rules.judge(inputs, statistics)}
+    found = {one["id"]: (min(one["grade"], HIGHEST), one["evidence"]) for one in rules.judge(inputs, statistics)}
     graded = ((passage.id, *found.get(passage.id, (0, ""))) for passage in inputs["passages"])
     return [{"id": doc_id, "grade": grade, "reason": reason} for doc_id, grade, reason in graded]
 

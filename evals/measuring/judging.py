@@ -22,7 +22,7 @@ import environments
 from environments.base import Environment, Judgements
 from evals import folder as run_folder
 from evals.measuring import scored
-from evals.measuring.metrics import is_pairwise, measure_unjudged
+from evals.measuring.metrics import measure_unjudged
 from evals.running import forecast, runner
 from evals.running.configuration import load_environment
 from evals.running.evaluation import connect, make_terms
@@ -31,7 +31,7 @@ from evals.showing.tables import Grid, printed, task_line
 from programs.judging import HIGHEST, Judge
 from tools.console import number, plural, say
 from tools.disk import home
-from tools.errors import RunIncomplete, UsageError
+from tools.errors import FAULTS, RunConflict, RunIncomplete, UsageError
 from tools.models.lm import Model
 from tools.models.spec import check_key
 from tools.records import Query, total, usage_from_json, usage_json
@@ -43,6 +43,7 @@ BATCH = 20  # documents of a query that are judged together
 EXAMPLES = 8  # relevant documents that a judge is shown of a query
 SAMPLE, POOL = "sample", "pool"  # what is judged: some of what the release has judged, and what it has not
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
+Wanted = Mapping[str, set[str]]  # query_id -> documents
 Result = dict[str, Any]  # what `judge` returns and --json prints
 
 
@@ -56,7 +57,7 @@ class Pool:
     brought: Mapping[str, Mapping[str, set[int]]]  # query_id -> doc_id -> the runs that have it among their first
     known: Grades  # by the release's judgements
 
-    def unjudged(self, ours: Grades) -> Mapping[str, set[str]]:
+    def unjudged(self, ours: Grades) -> Wanted:
         """Return what neither the release nor `ours` has judged, by query."""
         return {one: of.keys() - self.known[one] - ours.get(one, {}).keys() for one, of in self.brought.items()}
 
@@ -69,7 +70,7 @@ class Pool:
 
 def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
     """Pool the first `depth` documents of the runs. UsageError for runs of another task, or of different data."""
-    runs = [scored.read(path) for path in paths]
+    runs = [scored.read(path) for path in scored.find_folders(paths)]
     for run in runs:
         same = run.config["data_fingerprint"] == runs[0].config["data_fingerprint"]
         if run.config["task"] != environments.resolve(task) or not same or run.config["max_p"]:
@@ -104,36 +105,51 @@ def judge(
     model = connect(request, make_terms(request), environment)
     model.lm.meet()
     prompt = hashlib.sha256(f"{system.grade_passages.signature} {system.rule}".encode()).hexdigest()[:16]
-    about = {"parameters": values, "prompt": prompt, "lm": {"name": model.name, **model.settings}}
-    config = pool.runs[0].config | about | {"program": request.program_label, "retriever": {"name": "none"}}
+    config = {key: pool.runs[0].config[key] for key in _KEPT} | {"program": request.program_label, "parameters": values}
+    config |= {"prompt": prompt, "lm": {"name": model.name, **model.settings}, "retriever": {"name": "none"}}
+    config |= {"asked": {"limit": None, "query_ids": []}, "depth": BATCH}
     chosen, place = _choose_sample(pool, sample), pool.runs[0].path.resolve().parent / f"{scored.JUDGED}{name}"
     if dry_run:
         before = run_folder.read_outcomes(place) if place.exists() else {}
         return _forecast(system, _cut(system, pool, chosen, _read_grades(before)), environment, model)
     if request.lm != "offline":
         check_key(request.lm, request.headers)
-    with run_folder.claim(place, config) as folder:
-        model.begin(folder.path, folder.usage)
-        todo = _cut(system, pool, chosen, _read_grades(folder.outcomes))
-        for kind in (SAMPLE, POOL):
-            batches = [one for one in todo if one.query_id.startswith(kind)]
-            fault = runner.run(system, batches, environment.documents, folder, model, workers=request.workers)
-            if fault:
-                raise RunIncomplete(f"the model's provider failed: {fault}; the same command goes on")
-            agreement = _agree(pool, chosen, folder.outcomes)
-            if kind == SAMPLE:
-                say(describe_agreement(agreement))
-        grades, spent = _read_grades(folder.outcomes)[POOL], folder.usage
+    try:
+        with run_folder.claim(place, config) as folder:
+            model.begin(folder.path, folder.usage)
+            agreement = _ask(system, pool, chosen, folder, model, request.workers)
+    except RunConflict as problem:
+        raise problem.saying(str(problem).replace("--runs", "--name")) from None
+    except FAULTS as problem:
+        raise problem.saying(f"{problem}; the same command goes on with what is left") from None
+    grades = _read_grades(folder.outcomes)[POOL]
     return {
         **{key: pool.runs[0].scores[key] for key in ("task", "data", "split")},
         **{"name": name, "folder": str(place), "lm": model.name, "prompt": prompt, "depth": depth},
         "agreement": agreement,
         "judged": sum(map(len, grades.values())),
         "left": sum(map(len, pool.unjudged(grades).values())),
-        "usage": usage_json(spent),
+        "usage": usage_json(folder.usage),
         "metric": environment.metric,
         **_score(pool, name, grades),
     }
+
+
+# What the configuration of a judge has of that of the runs.
+_KEPT = ("task", "data", "data_fingerprint", "split", "instruction", "max_p", run_folder.PROVENANCE)
+
+
+def _ask(system: Judge, pool: Pool, sample: Wanted, folder: run_folder.RunFolder, model: Model, workers: int) -> Result:
+    """Have the sample judged, say how far the judge agrees on it, and return that; then the rest."""
+    todo, agreement = _cut(system, pool, sample, _read_grades(folder.outcomes)), Result()
+    for kind in (SAMPLE, POOL):
+        batches = [one for one in todo if one.query_id.startswith(kind)]
+        if fault := runner.run(system, batches, pool.environment.documents, folder, model, workers=workers):
+            raise RunIncomplete(f"the model's provider failed: {fault}")
+        if kind == SAMPLE:
+            agreement = _agree(pool, sample, folder.outcomes)
+            say(describe_agreement(agreement))
+    return agreement
 
 
 def _order(query_id: str, doc_id: str) -> bytes:  # the same on every machine, and without the systems' ranks
@@ -151,7 +167,7 @@ def _choose_sample(pool: Pool, many: int) -> dict[str, set[str]]:  # half of the
     return chosen
 
 
-def _cut(system: Judge, pool: Pool, sample: Mapping[str, set[str]], graded: Mapping[str, Grades]) -> list[Query]:
+def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]) -> list[Query]:
     """Return the batches that are not graded, each as a query whose id says its kind; the judge gets their examples."""
     todo, examples = list[Query](), dict[str, list[str]]()
     for (kind, wanted), query in product(((SAMPLE, sample), (POOL, pool.unjudged({}))), pool.environment.queries):
@@ -177,7 +193,7 @@ def _read_grades(outcomes: Mapping[str, Any]) -> dict[str, Grades]:
     return found
 
 
-def _agree(pool: Pool, sample: Mapping[str, set[str]], outcomes: Mapping[str, Any]) -> Result:
+def _agree(pool: Pool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
     """Compare the judge with the release on what both have judged: relevant, from grade 1 on, or not."""
     ours, known = _read_grades(outcomes)[SAMPLE], pool.known
     pairs = [(one, doc_id) for one, doc_ids in sample.items() for doc_id in doc_ids & ours.get(one, {}).keys()]
@@ -207,7 +223,7 @@ def describe_agreement(found: Result) -> str:
 
 def _score(pool: Pool, name: str, grades: Grades) -> Result:
     """Score every run by each of the judgements, and say how much hangs on what one run alone contributed."""
-    names = [metric for metric in pool.environment.metrics if not is_pairwise(metric)]
+    names = pool.environment.metrics
     by = {key: one for key, one in pool.environment.judgements.items() if not one.unit_of} | {name: pool.join(grades)}
     rows: list[Result] = [
         {key: run.scores.get(key) for key in (*scored.NAMED, "compiled")}
@@ -247,23 +263,17 @@ def render(found: Result) -> str:
         price = number(found["list_usd"], "about ${:.4f}", "price unknown")
         many = f"{plural(found['documents'], 'document')} to be judged in {plural(found['calls'], 'call')}"
         return f"dry run: nothing was sent\n{many}: {tokens}, {price}\n"
-    metric, name = found["metric"], found["name"]
-    rows = []
-    for row in found["runs"]:
-        cells = [of[metric]["mean"] for of in row["by"].values()]
-        cells += [row["by"][name][metric][key] for key in ("judged", "right")]
-        rows.append([Path(row["run"]).name, *(f"{cell:.4f}" for cell in cells)])
-    heads = ["run", *found["runs"][0]["by"], f"judged ({name})", "if the rest were right"]
-    forms = {"relevant": "{}", "tau": "{:.2f}", "change": "{:.4f}"}
-    figures = ([number(one[key], form, "-") for key, form in forms.items()] for one in found["left_out"])
-    alone = [[row[0], *cells] for row, cells in zip(rows, figures, strict=True)]
-    by = "offline, which counts words: a floor" if found["lm"] == "offline" else f"{found['lm']}"
-    lines = [
-        task_line(found),
-        f"{name}: {plural(found['judged'], 'document')} judged by {by}, prompt {found['prompt']}",
-    ]
-    lines += [f"{found['left']} are left, for want of a usable answer"] if found["left"] else []
-    tables = [Grid(f"{metric} by each of the judgements", heads, rows)]
-    heads = ["without what it alone brought", "relevant", "Kendall's tau", "largest change"]
-    tables += [Grid(f"{metric} by {name}: the order of the runs", heads, alone)]
-    return printed([*lines, describe_agreement(found["agreement"]), "", *tables, f"judgements: {found['folder']}"])
+    metric, name, rows = found["metric"], found["name"], list[list[str]]()
+    for row, one in zip(found["runs"], found["left_out"], strict=True):
+        ours = row["by"][name][metric]
+        cells = [*(of[metric]["mean"] for of in row["by"].values()), ours["judged"], ours["right"]]
+        alone = [str(one["relevant"]), number(one["tau"], "{:.2f}", "-"), f"{one['change']:.4f}"]
+        rows.append([Path(row["run"]).name, *(f"{cell:.4f}" for cell in cells), *alone])
+    heads = ["run", *found["runs"][0]["by"], "judged", "if the rest were right", "its own", "tau", "change"]
+    by = "offline, which counts words: a floor" if found["lm"] == "offline" else found["lm"]
+    judged = f"{name}: {plural(found['judged'], 'document')} judged by {by}, prompt {found['prompt']}"
+    judged += f"; {found['left']} are left, for want of a usable answer" if found["left"] else ""
+    table = Grid(f"{metric} by each of the judgements", heads, rows)
+    own = "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the runs by "
+    own += f"{name} with and without these judgements, and the largest change of a run's mean"
+    return printed([task_line(found), judged, describe_agreement(found["agreement"]), "", table, own, found["folder"]])

@@ -212,9 +212,12 @@ def judge_units(
 def measure_unjudged(
     names: Iterable[str], judgements: "Judgements", rankings: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """Return each metric's mean, how much of its depth is judged, and its mean if the rest of that were relevant."""
+    """Return each metric's mean, how much of its depth is judged, and its mean if the rest of that were relevant.
+
+    Metrics of comparisons are left out.
+    """
     found = {}
-    for name in names:
+    for name in (name for name in names if not is_pairwise(name)):
         depth, rows = int(name.partition("@")[2] or _WHOLE), []
         for query_id, ranking in rankings.items():
             judged = judge(ranking, judgements, query_id)

@@ -24,7 +24,6 @@ from evals.measuring.metrics import (
     check_metric,
     collapse,
     compute_all,
-    is_pairwise,
     measure_unjudged,
     ranking_of,
 )
@@ -58,6 +57,7 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     about, imported, program = tally.summary(config, len(query_ids)), config.get("imported"), config["program"]
     depths = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
     unit = "passages" if environment.max_p else "documents"
+    pooled, rankings = environment.judgements.get(POOLED), {one: outcomes[one]["ranking"] for one in query_ids}
     short = f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
     deviations = [f"{program} differs from the paper's: {DIFFERS[program]}"] if program in DIFFERS else []
     scores = about | {
@@ -65,7 +65,7 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
         "metric": environment.metric,
         "metrics": _summarise(values, environment, resampled=environment.resampled),
         "losses": losses.json(),
-        **_measure_unjudged(environment, outcomes),
+        **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
         "notes": [
             *([environment.split_note] if environment.split_note else []),
             *([short] if config["depth"] < max(depths, default=0) else []),
@@ -121,14 +121,6 @@ def _score_queries(
             losses.add(relevant)
             attributed.write(disk.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n")
     return values, errors
-
-
-def _measure_unjudged(environment: Environment, outcomes: run_folder.Rows) -> dict[str, Any]:
-    if not (judgements := environment.judgements.get(POOLED)):
-        return {}
-    rankings = {query.query_id: outcomes[query.query_id]["ranking"] for query in environment.queries}
-    names = [name for name in environment.metrics if not is_pairwise(name)]
-    return {"unjudged": measure_unjudged(names, judgements, rankings)}
 
 
 def summarise_unfinished(
