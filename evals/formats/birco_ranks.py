@@ -13,7 +13,7 @@ import environments
 from environments.birco import TASKS, unpickle
 from evals.formats.importing import as_name, import_run
 from evals.measuring.scoring import run_lines
-from evals.published import figures
+from evals.published.sections import find
 from tools.errors import DataError
 
 _WORDS = r"rankllama(?!2)|rank|score|reason|subtask|gpt|llama|lm|hyena|sh|70b|13b|7b|monot5|tart|e5|simcse|specter|"
@@ -47,9 +47,10 @@ def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
 
 
 def find_system(stem: str) -> str:
-    """Return the system of the paper with the words of a file's name, as Table 7 calls it; the name where none has."""
-    systems = [one.system for one in figures() if one.task.startswith("birco/") and one.table == "Table 7"]
-    return next((system for system in systems if _words(system) == _words(stem) != set()), stem)
+    """Return the system of Table 7 with the words of a file's name, as birco.toml calls it; the stem where none has."""
+    words = _words(stem)
+    named = {name: one["name"] for one in find("birco/table7").systems for name in (one["name"], *one.get("also", ()))}
+    return next((system for name, system in named.items() if words and _words(name) == words), stem)
 
 
 def _words(name: str) -> set[str]:

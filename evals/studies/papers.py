@@ -6,30 +6,28 @@ A run that cannot be made gives its reason to its cells, and the others are made
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
-from operator import itemgetter
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import environments
 from environments.base import Environment
-from evals.folder import read_config
-from evals.formats.importing import as_name
+from evals.formats.importing import UNKNOWN, as_name
 from evals.measuring.bounds import bound
 from evals.measuring.described import Value, describe, reciprocal_ranks, weighted_jaccard, word_shares
 from evals.measuring.metrics import is_pairwise
-from evals.measuring.scored import Run, pair, read
-from evals.measuring.stats import paired
+from evals.measuring.scored import Run, read
 from evals.published.sections import Cell, Section
 from evals.studies import plan
+from evals.studies.findings import find_best
 from evals.studies.work import Workshop
 from tools import disk
 from tools.errors import SextantError
 
 LEXICAL = ("bm25", "bm25s", "rank_bm25", "pool_bm25")  # retrievers that need neither key nor weights
-
 HARD = ("hard negatives", "other documents")  # metrics: what evals.measuring.described.reciprocal_ranks gives
+MINIATURES = "miniatures are invented and never comparable with a paper: the difference says nothing"
 DECLINE = "Decline"  # in MultiConIR's tables: Win(1) less Win(10)
 
 
@@ -45,7 +43,7 @@ class Conditions:
 
     def fields(self, system: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """Return (a system's fields of a request, which stand-ins are among them)."""
-        asked = {key: value for key, value in system.items() if key not in ("name", "also", "tasks", "lacks")}
+        asked = {key: value for key, value in system.items() if key not in ("name", "row", "also", "tasks", "lacks")}
         lexical = asked.get("retriever", LEXICAL[0]).partition("(")[0] in LEXICAL
         pool, _, named = asked.get("pool", "").partition("(")
         wanted = {"lm": self.lm if "lm" in asked else "", "retriever": "" if lexical else self.retriever}
@@ -65,9 +63,8 @@ class Table:
     def __init__(self, section: Section, conditions: Conditions) -> None:
         self.section, self.conditions = section, conditions
         self.planned = {(one.row, one.task): one for one in self._plan()}
-        self.load, self.run = cache(self._load), cache(self._run)
+        self._load = cache(self._load_task)
         self._made = dict[str, Run | str]()  # by request: with stand-ins, rows may ask for the same
-        self._shop = Workshop(list(self.planned.values())) if self.planned else None
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """Yield every cell: the paper's value, ours, the difference, and a remark where there is one."""
@@ -77,36 +74,31 @@ class Table:
             both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
             difference = ours - cell.value if both else None  # type: ignore[operator]
             made = {"published": cell.value, "ours": ours, "difference": difference, "remark": remark}
-            made["mark"] = marks.get(cell, "")
+            made["mark"] = marks.get((cell.task, cell.metric, cell.system), "")
             yield {key: value for key, value in asdict(cell).items() if key not in ("value", "lacks")} | made
 
-    def _mark(self) -> dict[Cell, str]:
-        """Return "*" for the highest of ours in each column, "=" for those that do not differ from it (p > .05)."""
-        columns: dict[tuple[str, str], list[tuple[float, Cell, Run]]] = {}
+    def _mark(self) -> dict[tuple[str, str, str], str]:
+        """Return "*" for the best of ours in each column, "=" for those that do not differ from it (p > .05)."""
+        columns: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
         for cell in self.section.cells:
-            run = self._find(cell, cell.task)[0] if cell.task == list_tasks(cell.task)[0] else ""
-            if not isinstance(run, str):
-                columns.setdefault((cell.task, cell.metric), []).append((run.mean(cell.metric) or 0.0, cell, run))
-        marks = {}
-        for (_, metric), column in columns.items():
-            _, best, highest = max(column, key=itemgetter(0))
-            for _, cell, run in column:
-                both = pair(highest.columns[metric], run.columns[metric])
-                if both and paired(*zip(*both.values(), strict=True)).p > 0.05:
-                    marks[cell] = "="
-            marks[best] = "*"
+            if not isinstance(run := self._find(cell, cell.task)[0], str):
+                values = {query_id: value for query_id, value in run.columns[cell.metric].items() if value is not None}
+                columns.setdefault((cell.task, cell.metric), {})[cell.system] = values
+        marks = dict[tuple[str, str, str], str]()
+        for (task, metric), column in columns.items():
+            best, tests = find_best({task: column})
+            same = [system for system, test in tests.items() if test.p > 0.05]
+            marks |= {(task, metric, best): "*"} | dict.fromkeys([(task, metric, system) for system in same], "=")
         return marks
 
-    def warnings(self) -> Iterator[str]:
-        """Yield what the table may not be taken for."""
-        tasks = dict.fromkeys(task for cell in self.section.cells for task in list_tasks(cell.task))
+    def warnings(self) -> list[str]:
+        """Return what the table may not be taken for."""
+        tasks = {task for cell in self.section.cells for task in list_tasks(cell.task)}
         kinds = {environments.folder_of(environments.resolve(task), self.conditions.data)[0] for task in tasks}
-        if "mini" in kinds:
-            yield "miniatures are invented and never comparable with a paper: the difference says nothing"
-        elif kinds - {"full"}:
-            yield "a folder's data is not the pinned release: the difference may be that of the data"
-        if self.conditions.limit:
-            yield f"only the first {self.conditions.limit} queries of each task are asked; the paper has all"
+        other = "a folder's data is not the pinned release: the difference may be that of the data"
+        part = f"only the first {self.conditions.limit} queries of each task are asked; the paper has all"
+        found = [MINIATURES] if "mini" in kinds else [other] if kinds - {"full"} else []
+        return found + [part] * bool(self.conditions.limit)
 
     def _make(self, cell: Cell) -> tuple[Value, str]:
         if cell.lacks:
@@ -122,22 +114,22 @@ class Table:
         return fmean(values), said
 
     def _describe(self, cell: Cell) -> Value:
-        environment = self.load(cell.task, cell.split)
+        environment = self._load(cell.task, cell.split)
         kind, _, other = cell.metric.partition(" ")
         if kind == "jaccard":
-            return weighted_jaccard(word_shares(environment), word_shares(self.load(other, cell.split)))
+            return weighted_jaccard(word_shares(environment), word_shares(self._load(other, cell.split)))
         return describe(environment, [cell.metric])[cell.metric]
 
     def _measure(self, cell: Cell, task: str) -> tuple[float | None, str]:
         system = self.section.system(cell)
         if "bound" in system:
-            return bound(system["bound"], cell.metric, self.load(task, cell.split)), ""
+            return bound(system["bound"], cell.metric, self._load(task, cell.split)), ""
         made, said = self._find(cell, task)
         if isinstance(made, str):
             return None, made
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in made.outcomes.items()}
-            return reciprocal_ranks(self.load(task, cell.split), rankings)[HARD.index(cell.metric)], said
+            return reciprocal_ranks(self._load(task, cell.split), rankings)[HARD.index(cell.metric)], said
         if cell.metric == DECLINE:
             first, last = (made.scores["metrics"].get(f"Win({k})", {}).get("mean") for k in (1, 10))
             return (None if None in (first, last) else first - last), said
@@ -148,31 +140,25 @@ class Table:
     def _find(self, cell: Cell, task: str) -> tuple[Run | str, str]:
         """Return (the run of a cell or why there is none, what is not as in the paper)."""
         system = self.section.system(cell)
-        said = self.conditions.fields(system)[1]
-        if not said and (shipped := self._find_shipped(system, task, cell.split)):
-            return shipped, "the authors' own ranking"
-        made = self.run(self._row(cell), task)
+        said, planned = self.conditions.fields(system)[1], self.planned.get((_row(system), task))
+        folder = self.conditions.runs / task.replace("/", "-")
+        for path in folder.glob(f"{as_name(system['name'])}-{UNKNOWN}-*") if not said else ():
+            run = read(path)  # of what evals.import_run made of the authors' own ranking
+            data = environments.folder_of(task, self.conditions.data)[0]
+            if (run.config["split"], run.config["data"]) == (cell.split, data):
+                return run, "the authors' own ranking"
+        made = self._run(planned) if planned else ""
         return (system.get("lacks", made) if isinstance(made, str) else made), said
 
-    def _find_shipped(self, system: Mapping[str, Any], task: str, split: str) -> Run | None:
-        """Return the run that evals.import_run made of the authors' own ranking, if there is one."""
-        data = environments.folder_of(task, self.conditions.data)[0]
-        for name in map(as_name, (system["name"], *system.get("also", ()))):
-            for path in (self.conditions.runs / task.replace("/", "-")).glob(f"{name}-*"):
-                config = read_config(path)
-                if "imported" in config and (config["program"], config["split"], config["data"]) == (name, split, data):
-                    return read(path)
-        return None
-
-    def _load(self, task: str, split: str) -> Environment:
+    def _load_task(self, task: str, split: str) -> Environment:
         return environments.load(task, self.conditions.data, split).asking(limit=self.conditions.limit)
 
-    def _run(self, row: str, task: str) -> Run | str:
-        planned = self.planned.get((row, task))
-        if not planned or not self._shop:
-            return "it has no program"
-        asked = repr(planned.request)
-        if asked not in self._made:
+    @cached_property
+    def _shop(self) -> Workshop:
+        return Workshop(list(self.planned.values()))
+
+    def _run(self, planned: plan.Cell) -> Run | str:
+        if (asked := repr(planned.request)) not in self._made:
             try:
                 made = self._shop.make(planned)
                 done = read(made.folder) if made and made.folder else None
@@ -181,12 +167,6 @@ class Table:
                 self._made[asked] = str(problem)
         return self._made[asked]
 
-    def _row(self, cell: Cell) -> str:
-        system = self.section.system(cell)
-        others = [one for one in self.section.systems if one["name"] == system["name"]]
-        number = f" ({others.index(system) + 1})" if system is not others[0] else ""
-        return f"{system['name']}{number}" + (f", {cell.split}" if cell.split != self.section.cells[0].split else "")
-
     def _plan(self) -> list[plan.Cell]:
         """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its cells."""
         rows = dict[str, dict[str, Any]]()
@@ -194,7 +174,7 @@ class Table:
         for cell in asked:
             system, _ = self.conditions.fields(self.section.system(cell))
             if "program" in system:
-                row = {"name": self._row(cell), "tasks": [], "split": cell.split, **system}
+                row = {"name": _row(self.section.system(cell)), "tasks": [], "split": cell.split, **system}
                 tasks = rows.setdefault(row["name"], row)["tasks"]
                 tasks += [task for task in list_tasks(cell.task) if task not in tasks]
         if not rows:
@@ -218,10 +198,10 @@ def list_tasks(task: str) -> list[str]:
     return [f"{suite}/{one}{variant and ':'}{variant}" for one in every]
 
 
+def _row(system: Mapping[str, Any]) -> str:
+    return str(system.get("row", system["name"]))
+
+
 def _toml(fields: Mapping[str, Any]) -> str:
-    flat = dict(fields)
-    for key, value in fields.items():
-        if isinstance(value, dict):
-            del flat[key]
-            flat |= {f"{key}.{inner}": one for inner, one in value.items()}
-    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in flat.items() if value)
+    values = {key: json.dumps(one, ensure_ascii=False, separators=(", ", " = ")) for key, one in fields.items() if one}
+    return "".join(f"{key} = {value}\n" for key, value in values.items())
