@@ -67,11 +67,6 @@ def hard_share(environment: Environment) -> float | None:
     return hard / sum(len(query.candidates or ()) for query in environment.queries)
 
 
-def instruction(environment: Environment) -> str:
-    """Return what most queries say of their task."""
-    return Counter(query.objective for query in environment.queries).most_common(1)[0][0]
-
-
 def passages_cut_alike(environment: Environment) -> float | None:
     """Return the share of the release's passages of its first documents that environments/chunking.py makes, too.
 
@@ -99,7 +94,7 @@ STATISTICS: Mapping[str, Callable[[Environment], Value]] = {
     "lexical overlap": lexical_overlap,
     "triplets": triplets,
     "hard negatives": hard_share,
-    "instruction": instruction,
+    "instruction": lambda environment: Counter(query.objective for query in environment.queries).most_common(1)[0][0],
     "passages cut alike": passages_cut_alike,
 }
 

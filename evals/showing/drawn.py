@@ -18,10 +18,6 @@ from typing import Any
 from evals.showing.plots import Table, points_svg, table_svg
 from tools import disk
 
-Cells = Sequence[Mapping[str, Any]]
-SIDES = ("published", "ours")
-PLAIN = "as it is"  # the variant of a system that has none
-
 
 def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
     """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG; return the files."""
@@ -41,16 +37,16 @@ def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> li
     return list(files)
 
 
-def arrange(cells: Cells, drawn: Mapping[str, str]) -> dict[str, Table]:
+def arrange(cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]) -> dict[str, Table]:
     """Return the panels of a figure: what the paper prints, and ours, each where there are values."""
     panels: dict[str, dict[str, dict[str, float | None]]] = {}
-    for side in SIDES:
+    for side in ("published", "ours"):
         values = {(cell["system"], cell["task"], cell["metric"]): cell[side] for cell in cells}
         for (system, task, metric), value in values.items():
             base, _, variant = system.partition(" | ")
             at = {
                 "base": base,
-                "variant": variant or PLAIN,
+                "variant": variant or "as it is",
                 "task": task.partition("/")[2].replace("*", "mean"),
                 "metric": metric,
             }
