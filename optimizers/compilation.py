@@ -6,9 +6,7 @@ of their own, each of which counts as a use of the test split.
 """
 
 import json
-import math
 import shlex
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from itertools import product
@@ -20,7 +18,7 @@ from evals import folder as run_folder
 from evals.measuring.comparison import compare
 from evals.measuring.scoring import count_looks
 from evals.running import configuration
-from evals.running.evaluation import run
+from evals.running.evaluation import Opened, make_terms, open_task, run
 from evals.running.request import Request
 from optimizers import result
 from optimizers.books import Candidate
@@ -34,7 +32,7 @@ from programs.compiled import Compiled, prompts_of, write
 from tools import options, retrievers
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import spec as models
-from tools.records import Query, Usage, usage_from_json, usage_json
+from tools.records import Query, usage_json
 
 Found = dict[str, Any]  # as learnt.json has it, and how often the test split was used
 HINTS = {"lens", "document"}  # parameters that a task sets by itself (Environment.hints)
@@ -236,7 +234,14 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
 
 
 def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | None) -> list[dict[str, Any]]:
-    request, plan, spent = inputs.request, inputs.plan, inputs.spent(study)
+    request, plan = inputs.request, inputs.plan
+
+    def opening(one: Request) -> Opened:  # on what is left of the budget and the time
+        terms = make_terms(one)
+        terms.budget = inputs.terms.budget
+        resolved, environment = open_task(one)
+        return Opened(resolved, environment, configuration.Engines(environment, terms), terms)
+
     fixed = plan.resolved.fixed  # what a task chooses by itself, unless it was given, is left to each task
     values = {name: one for name, one in plan.parameters(plan.start).items() if name in fixed or name not in HINTS}
     before = {"parameters": values, "retriever": str(plan.resolved.retriever)}
@@ -245,29 +250,9 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | Non
     folders: dict[str, list[Path]] = {}
     for task, (name, fields) in product(request.held_out_tasks, systems.items()):
         inputs.tell(f"{task}, test split, {name}")
-        budgets = _budgets_left(request, spent, inputs.terms.budget.ends)
-        ran = run(_on_test(request, task=task, metrics=(study.objective.metric,), **fields, **budgets))
-        if isinstance(ran.problem, BudgetReached):  # it names what was left, a number that nobody gave
-            used = "budget" if ran.problem.larger else "budget or the time"
-            raise ran.problem.saying(f"the {used} is used up in the run {name}")
+        metrics = (study.objective.metric,)
+        ran = run(_on_test(request, task=task, metrics=metrics, **fields), opening=opening)
         if ran.problem:
             raise ran.problem
-        ledger = ran.json().get("ledger")  # requests sent, answered or not, and nothing for what was there already
-        spent += replace(usage_from_json(ledger), calls=ledger["sent"]) if ledger else ran.usage
         folders.setdefault(task, []).append(ran.folder)
     return [compare(ran, [study.objective.metric]) for ran in folders.values()]
-
-
-def _budgets_left(request: CompileRequest, spent: Usage, ends: float) -> dict[str, Any]:
-    left: dict[str, Any] = {}
-    if ends < math.inf:
-        left["time_limit"] = ends - time.monotonic()
-        if left["time_limit"] < 0.001:
-            raise BudgetReached(f"the time limit of {request.time_limit:g} s is reached", larger=False)
-    tokens = spent.input_tokens + spent.output_tokens
-    for name, used in {"budget_usd": spent.paid_usd, "budget_tokens": tokens, "budget_calls": spent.calls}.items():
-        if (budget := getattr(request, name)) is not None:
-            if used is None or used >= budget:
-                raise BudgetReached(f"--{name.replace('_', '-')} {budget:g} is used up by what was done before")
-            left[name] = budget - used
-    return left

@@ -205,11 +205,6 @@ class Inputs:
         """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
         return Usage(calls=study.calls) if self._offline or not self.terms.books else self.terms.books.usage
 
-    def spent(self, study: Study) -> Usage:
-        """Return what is off the budgets: requests sent, answered or not."""
-        books = self.terms.books
-        return replace(books.usage, calls=books.sent) if books else self.usage(study)
-
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """Return the program as it was before, or with some parameters `chosen`, over the shared retrievers."""
         chosen, toolbox = chosen or {}, self._toolbox

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+import time
 from dataclasses import replace
 
 import pytest
@@ -270,10 +271,13 @@ TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniatu
 
 def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
     handed, ran = [], Ran(tmp_path, None, {"usage": usage_json(Usage())})
-    monkeypatch.setattr(compilation, "run", lambda request: handed.append(request.time_limit) or ran)
+    monkeypatch.setattr(
+        compilation, "run", lambda request, opening: handed.append(opening(request).terms.budget) or ran
+    )
     monkeypatch.setattr(compilation, "compare", lambda runs, metrics: {"comparisons": []})
     assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
-    assert len(handed) == 2 and 0 < handed[1] <= handed[0] < 600
+    assert len(handed) == 2 and handed[0] is handed[1] and handed[0].calls > 0
+    assert 0 < handed[0].ends - time.monotonic() < 600
 
 
 def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_over(compiles, tmp_path):

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import re
 
 import pytest
 
@@ -53,13 +52,12 @@ def test_a_budget_too_small_for_the_held_out_answer_shows_what_was_compiled(comp
     learnt = json.loads(next((tmp_path / "whole").rglob("learnt.json")).read_text())
     assert whole.code == 0 and learnt["kept"] == "compiled"
     calls = learnt["usage"]["calls"]
-    for budget, why in ((calls, "is used up by what was done before"), (calls + 50, "is used up in the run as it was")):
+    for budget in (calls, calls + 50):
         result = compiles(*TUNED, "--held-out", "--budget-calls", budget, optimizer="tune")
         assert result.code == 8 and "(kept)" in result.out and "take it up with" in result.out
         [error] = [line for line in result.err.splitlines() if line.startswith("error: ")]
-        assert why in error and "the best so far is in" in error and "with a larger budget" in error
-        said = error.replace(str(tmp_path), "").partition("; the best so far")[0]
-        assert set(re.findall(r"\d+", said)) <= {str(budget)}
+        assert f"on the test split: the budget of {budget} model calls is used up" in error
+        assert "the best so far is in" in error and "with a larger budget" in error
         assert any(file.endswith("compiled.json") for file in result.files)
 
 
