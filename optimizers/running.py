@@ -120,8 +120,8 @@ def plan(request: CompileRequest) -> Plan:
     members = tuple(read(file) for file in request.of)
     retriever = request.retriever if request.start else first  # a compiled program has one of its own
     resolved = resolve(request.run(split="dev", retriever=retriever, compiled=request.start))
-    if resolved.compiled and (resolved.compiled.members or resolved.compiled.neighbours):
-        raise UsageError(f"{request.start} is not made of prompts alone, as of `ensemble` or `knn`; start from another")
+    if resolved.compiled:
+        resolved.compiled.prompts_alone(str(request.start))
     forced = getattr(resolved.constructor, "compiled_with", {}).items()
     values = {**resolved.values, **{name: value for name, value in forced if name not in resolved.fixed}}
     return Plan(request, replace(resolved, values=values), row, options, members, ranges, template)

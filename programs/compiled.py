@@ -108,6 +108,12 @@ class Compiled:
         for member in self.members:
             member.check(name, program, where)
 
+    def prompts_alone(self, where: str) -> "Compiled":
+        """Return it; UsageError, which names the file `where`, for an ensemble or neighbours."""
+        if self.members or self.neighbours:
+            raise UsageError(f"{where} is not made of prompts alone, as of `ensemble` or `knn`; take another")
+        return self
+
     def assemble(self, program: Any) -> Any:
         """Make the system that this describes of a fresh `program`."""
         if self.members:

@@ -25,6 +25,8 @@ def parser() -> Parser:
     add("--depth", type=positive, default=10, metavar="K", help="pool the first K documents of each run")
     add("--name", default="", metavar="NAME", help="what the judgements are called; the model's name")
     add("--sample", type=positive, default=50, metavar="N", help="judged documents on which agreement is measured")
+    of_judge = "prompts of the judge, by python -m optimizers.compile --program programs.judging:Judge"
+    add("--compiled", type=Path, metavar="FILE", help=of_judge)
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     options.add_options(made, Common, without=_WITHOUT)
@@ -35,7 +37,12 @@ def command(arguments: argparse.Namespace) -> int:
     """Judge, score, print; exit code 7 when documents are left unjudged."""
     judging = import_module("evals.measuring.judging")  # DSPy and SciPy: not for --help
     request = options.from_options(Common, vars(arguments) | {"program": "programs.judging:Judge"})
-    named = {"name": arguments.name, "depth": arguments.depth, "sample": arguments.sample}
+    named = {
+        "name": arguments.name,
+        "depth": arguments.depth,
+        "sample": arguments.sample,
+        "compiled": arguments.compiled,
+    }
     found = judging.judge(request, arguments.paths, dry_run=arguments.dry_run, **named)
     put_out(json.dumps(found) + "\n" if arguments.json else judging.render(found))
     return 7 if found.get("left") else 0

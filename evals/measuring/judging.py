@@ -28,6 +28,7 @@ from evals.running.configuration import load_environment
 from evals.running.evaluation import connect, make_terms
 from evals.running.request import Common, parse_parameters
 from evals.showing.tables import Grid, printed, task_line
+from programs.compiled import read as read_compiled
 from programs.judging import HIGHEST, Judge
 from tools.console import number, plural, say
 from tools.disk import home
@@ -89,22 +90,36 @@ def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
 
 
 def judge(
-    request: Common, paths: Sequence[Path], *, name: str = "", depth: int = 10, sample: int = 50, dry_run: bool = False
+    request: Common,
+    paths: Sequence[Path],
+    *,
+    name: str = "",
+    depth: int = 10,
+    sample: int = 50,
+    dry_run: bool = False,
+    compiled: Path | None = None,
 ) -> Result:
     """Judge what is not judged of the first `depth` documents of the runs in `paths`, after a sample of what is.
 
-    `request` has the task, the model and the budget. SextantError where some of it is left; what was judged is kept.
+    `request` has the task, the model and the budget, `compiled` the judge's prompts, where they are not its own.
+    SextantError where some of it is left; what was judged is kept.
     """
     pool = open_pool(paths, request.task, depth)
     environment, name = pool.environment, name or re.sub(r"[^A-Za-z0-9.]+", "-", request.lm).strip("-")
     if name in environment.judgements or not re.fullmatch(r"[\w.-]+", name):
         raise UsageError(f"--name {name!r}: it is letters, digits, '.', '_' and '-', and not the release's own")
-    values = parse_parameters(request.program_label, Judge, request.parameters)
+    prompts = read_compiled(compiled) if compiled else None
+    kept = prompts.parameters if prompts else {}
+    values = parse_parameters(request.program_label, Judge, request.parameters, kept)
     values["lens"] = values["lens"] or environment.hints.get("lens", "")
     system = Judge(Toolbox(environment.documents, NoRetriever()), **values)
+    if prompts:
+        prompts.check(request.program_label, system, str(compiled))
+        prompts.prompts_alone(str(compiled)).assemble(system)
     model = connect(request, make_terms(request), environment)
     model.lm.meet()
-    prompt = hashlib.sha256(f"{system.grade_passages.signature} {system.rule}".encode()).hexdigest()[:16]
+    asked = [system.grade_passages.signature, system.rule, *system.grade_passages.demos]
+    prompt = hashlib.sha256(" ".join(map(str, asked)).encode()).hexdigest()[:16]
     config = {key: pool.runs[0].config[key] for key in _KEPT} | {"program": request.program_label, "parameters": values}
     config |= {"prompt": prompt, "lm": {"name": model.name, **model.settings}, "retriever": {"name": "none"}}
     config |= {"asked": {"limit": None, "query_ids": []}, "depth": BATCH}

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import ir_measures
@@ -17,6 +18,7 @@ from evals.judge import __main__ as module
 from evals.measuring.judging import judge
 from evals.measuring.metrics import measure_unjudged
 from evals.running.request import Common
+from programs.compiled import read, write
 from tools.errors import BudgetReached, RunConflict, UsageError
 
 PROGRAM = "programs.judging:Judge"
@@ -165,6 +167,18 @@ def test_the_judge_is_told_the_rule_and_examples_and_neither_system_nor_grade(ju
     examples = ids(given(prompt, "examples"))
     assert examples and set(examples) <= gold.keys() and not set(examples) & set(shown)
     assert "bm25" not in prompt and '"grade": 2' not in re.sub(r"verdicts.*", "", prompt, flags=re.S)
+
+
+def test_a_judge_s_prompt_is_compiled_on_pools_as_a_program_s_and_taken_up(judged, server, compiled):
+    file = compiled(
+        "judge", "--limit", "4", "--pool", "oracle:10", "--qrels", "pooled", program=PROGRAM, task="twitter"
+    )
+    found = read(file)
+    strict = {name: replace(one, instructions=f"Be strict. {one.instructions}") for name, one in found.prompts.items()}
+    write(file, replace(found, prompts=strict))
+    assert judged(name="plain")["prompt"] != judged(name="strict", compiled=file)["prompt"]
+    told = ["Be strict. Grade each passage" in str(body) for body in server.requests]
+    assert sum(told) == len(told) / 2 and told[-1]
 
 
 def test_another_judge_needs_another_name_and_other_runs_another_command(judged, runs, command_of, tmp_path):
