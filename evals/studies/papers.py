@@ -63,7 +63,7 @@ class Table:
     def __init__(self, section: Section, conditions: Conditions) -> None:
         self.section, self.conditions = section, conditions
         self.planned = {(one.row, one.task): one for one in self._plan()}
-        self._load = cache(self._load_task)
+        self.load = cache(self._load_task)
         self._made = dict[str, Run | str]()  # by request: with stand-ins, rows may ask for the same
 
     def cells(self) -> Iterator[dict[str, Any]]:
@@ -114,22 +114,22 @@ class Table:
         return fmean(values), said
 
     def _describe(self, cell: Cell) -> Value:
-        environment = self._load(cell.task, cell.split)
+        environment = self.load(cell.task, cell.split)
         kind, _, other = cell.metric.partition(" ")
         if kind == "jaccard":
-            return weighted_jaccard(word_shares(environment), word_shares(self._load(other, cell.split)))
+            return weighted_jaccard(word_shares(environment), word_shares(self.load(other, cell.split)))
         return describe(environment, [cell.metric])[cell.metric]
 
     def _measure(self, cell: Cell, task: str) -> tuple[float | None, str]:
         system = self.section.system(cell)
         if "bound" in system:
-            return bound(system["bound"], cell.metric, self._load(task, cell.split)), ""
+            return bound(system["bound"], cell.metric, self.load(task, cell.split)), ""
         made, said = self._find(cell, task)
         if isinstance(made, str):
             return None, made
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in made.outcomes.items()}
-            return reciprocal_ranks(self._load(task, cell.split), rankings)[HARD.index(cell.metric)], said
+            return reciprocal_ranks(self.load(task, cell.split), rankings)[HARD.index(cell.metric)], said
         if cell.metric == DECLINE:
             first, last = (made.scores["metrics"].get(f"Win({k})", {}).get("mean") for k in (1, 10))
             return (None if None in (first, last) else first - last), said
