@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import psutil
 import pytest
-from mcp_agents import call, come_in
+from mcp_agents import answer, call, come_in
 from rest_client import Client, outcomes, serving
 
 TASK = ("--task", "congress", "--data", "mini")
@@ -16,16 +16,14 @@ TASK = ("--task", "congress", "--data", "mini")
 async def by_mcp(port, many):
     async with come_in(f"http://127.0.0.1:{port}/mcp", "any") as client:
         for _ in range(many):
-            await call(client, "search", query=(await call(client, "next_query"))["query"])
-            assert "submitted" in await call(client, "submit")
+            assert "submitted" in await answer(client)
 
 
 async def by_rest(port, many):
     client = Client(port)
     for _ in range(many):
         session, task = client.open()
-        client.act(session, "search", query=task["query"])
-        assert "submitted" in client.act(session, "submit")
+        assert "submitted" in client.answer(session, task["query"])
 
 
 @pytest.mark.parametrize(("door", "play"), [(("--http",), by_rest), (("--mcp", "http"), by_mcp)])
