@@ -182,7 +182,7 @@ class Kind(NamedTuple):
     made: Any
     positional: tuple[inspect.Parameter, ...]
     options: dict[str, inspect.Parameter]
-    subject: str  # the type of its first positional parameter: "str" for a model, "Embedder", "Builder" or "Retriever"
+    subject: str  # the type of its first positional parameter: "str" for a model, "Embedder", "Callable" or "Retriever"
     model: str  # the one that it has where none is named; "" where it needs a name, or has no model
     many: bool  # whether it is made of any number of retrievers
 
@@ -210,7 +210,7 @@ def _read(name: str, made: Any, own: bool) -> Kind:
     positional = tuple(one for one in typed if one.name not in options)
     subject = positional[0].annotation.__name__ if positional else ""
     simple = all(one.default is not one.empty and _is_plain(one.annotation, str) for one in options.values())
-    if own and not (simple and "corpus" in parameters and subject in ("", "str", "Embedder", "Builder", "Retriever")):
+    if own and not (simple and "corpus" in parameters and subject in ("", "str", "Embedder", "Callable", "Retriever")):
         what = "`corpus`, `home` if it keeps an index, and options by keyword, with a default and a type"
         types = "str, int, float, bool, Literal, or a tuple of one of these"
         raise UsageError(f"{name}: its constructor takes {what}: {types}")
@@ -383,7 +383,7 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
     match kind.subject:
         case "Embedder":
             arguments = [_make_embedder(spec, home, terms)]
-        case "Builder":
+        case "Callable":
             arguments = [lambda corpus: _make(spec.parts[0], corpus, home, terms)]
         case "Retriever":
             arguments = [_make(part, corpus, home, terms) for part in spec.parts]

@@ -10,15 +10,13 @@ import hashlib
 import json
 import logging
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 from tools import disk
 from tools.console import Progress, check_interrupts, in_thread
@@ -38,15 +36,8 @@ _LOG = logging.getLogger("sextant")
 FORMAT = 1  # raised when the file of annotations, or the annotated part of a document, changes its meaning
 _FILE = "annotations.jsonl"
 _GRACE = 3.0  # seconds that batches in flight are waited for after a Ctrl-C
-_TICK = 0.1  # seconds between two looks at idle threads
+_TICK = 0.1  # seconds after which it is looked whether there was one
 _SAMPLE = 200  # texts from which the annotator estimates the cost of all
-
-
-class Builder(Protocol):
-    """Makes one retriever over any corpus, as the type of a constructor's parameter."""
-
-    def __call__(self, corpus: Corpus) -> Retriever:
-        """Return the retriever over `corpus`."""
 
 
 class LensIndex(Retriever):
@@ -64,7 +55,7 @@ class LensIndex(Retriever):
         self,
         corpus: Corpus,
         home: Path | None,
-        part: Builder,
+        part: Callable[[Corpus], Retriever],
         *,
         terms: Terms | None = None,
         attribute: str = "",
@@ -214,36 +205,21 @@ Finished = tuple[list[str], Annotated]
 
 def _annotate_in_threads(annotate: Annotate, workers: int, batches: Sequence[list[str]]) -> Iterator[Finished]:
     """Yield each batch as it ends; after a fault, or a while after a Ctrl-C, those in flight: they are paid for."""
-    todo, stopped = iter(batches), threading.Event()  # an iterator over a list: threads may share it
-    done: SimpleQueue[Finished] = SimpleQueue()
-
-    def work() -> None:
+    todo, running, until = list(batches), dict[Future[Annotated], list[str]](), math.inf
+    interrupt: KeyboardInterrupt | None = None
+    while (todo or running) and time.monotonic() < until:
+        while todo and len(running) < workers:
+            batch = todo.pop(0)
+            running[in_thread(partial(annotate, batch))] = batch  # a daemon: Ctrl-C does not wait for the slowest call
+        for ended in wait(running, _TICK, FIRST_COMPLETED).done:
+            annotated = ended.result()
+            todo = [] if annotated.fault else todo
+            yield running.pop(ended), annotated
         try:
-            while not stopped.is_set() and (batch := next(todo, None)):
-                annotated = annotate(batch)
-                done.put((batch, annotated))
-                if annotated.fault:
-                    return
-        finally:
-            stopped.set()
-
-    def finished(until: float = math.inf) -> Iterator[Finished]:
-        """Yield the results of the threads until all have ended or the time is up; then raise what one has raised."""
-        while time.monotonic() < until and (not all(thread.done() for thread in threads) or not done.empty()):
             check_interrupts()
-            with suppress(Empty):
-                yield done.get(timeout=_TICK)
-        for thread in threads:
-            if thread.done():
-                thread.result()
-
-    # Daemons, so that Ctrl-C does not wait for the slowest call.
-    threads = [in_thread(work) for _ in range(min(workers, len(batches)))]
-    try:
-        yield from finished()
-    except KeyboardInterrupt:
-        stopped.set()
-        yield from finished(until=time.monotonic() + _GRACE)
-        raise
-    finally:
-        stopped.set()
+        except KeyboardInterrupt as signal:
+            if interrupt:
+                raise
+            todo, interrupt, until = [], signal, time.monotonic() + _GRACE
+    if interrupt:
+        raise interrupt
