@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
@@ -36,8 +36,7 @@ class EmptySplit(UsageError):
         self.source, self.remedy, self.queries = source, remedy, queries  # queries of all splits
 
 
-@dataclass(frozen=True, slots=True)
-class DevSplit:
+class DevSplit(NamedTuple):
     """A dev split for a release that has none: the first round(`share` x queries) in the order of a hash.
 
     That is SHA-256 over "<seed>:<query_id>", the same on every machine and for every order of the release.
@@ -59,8 +58,7 @@ class DevSplit:
         return f"ours, not the paper's: {self.share:.0%} of the queries are dev, by SHA-256 of '{self.seed}:<query id>'"
 
 
-@dataclass(frozen=True, slots=True)
-class Judgements:
+class Judgements(NamedTuple):
     """One way in which a task's rankings are judged."""
 
     qrels: Qrels  # what nDCG gains
@@ -105,8 +103,7 @@ class Judgements:
         return merged
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two documents of one query of which the first should be scored strictly higher; a tie is a loss."""
 
     label: str  # the metric that comparisons of this label make, e.g. "Win(1)"
@@ -186,7 +183,7 @@ class Environment:
             self,
             queries=tuple(known[query_id] for query_id in chosen),
             judgements={
-                name: dataclasses.replace(one, qrels=cut(one.qrels), binary=one.binary and cut(one.binary))
+                name: one._replace(qrels=cut(one.qrels), binary=one.binary and cut(one.binary))
                 for name, one in self.judgements.items()
             },
             comparisons=cut(self.comparisons),
@@ -269,8 +266,7 @@ class Request:
         return {"task": of_task, "generic": GENERIC, "none": ""}.get(self.instruction, self.instruction)
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """The public release of a suite, pinned."""
 
     kind: str  # "hub" (Hugging Face datasets) or "github"
@@ -283,8 +279,7 @@ class Release:
         return f"{self.repository}@{self.revision[:8]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What is known of a task without its data: the first half of its card."""
 
     asked: str  # what a searcher is asked, in a sentence
@@ -296,8 +291,7 @@ class Facts:
     files: tuple[str, ...]  # of the release, all needed
 
 
-@dataclass(frozen=True, slots=True)
-class Suite:
+class Suite(NamedTuple):
     """What a benchmark's file declares. Cheap to import: nothing is read until `load` is called."""
 
     release: Release

@@ -16,10 +16,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from environments import tables
 from environments.base import Comparison, Environment, Facts, Judgements, Release, Request, Suite
@@ -61,8 +60,7 @@ def among_the_better(labels: Labels) -> Pairs:
             yield better, worse
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A row of the benchmark: everything in which its tasks differ."""
 
     folder: str  # inside the release

@@ -13,9 +13,8 @@ passage_corpus, full_document_corpus, evaluation_queries and validation_queries.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from environments import tables
 from environments.base import Environment, Facts, Judgements, Release, Request, Suite
@@ -38,8 +37,7 @@ _QRELS = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
 MAX_P_DEPTH = 2000  # passages a query, section 4 of the paper
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A row of the benchmark: everything in which its tasks differ."""
 
     instruction: str  # Table 3 in our words, for a release row without one
@@ -49,8 +47,7 @@ class Task:
     binary: bool = False  # labels for recall and the rest are released beside the graded ones
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledQuery:
+class LabelledQuery(NamedTuple):
     """A row of query_labels."""
 
     query_id: str

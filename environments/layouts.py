@@ -21,8 +21,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from environments import tables
 from environments.base import Qrels
@@ -41,17 +41,16 @@ Reader = Callable[[], Iterator[Placed]]
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
-@dataclass(frozen=True, slots=True)
-class Collection:
+class Collection(NamedTuple):
     """One collection, read whole."""
 
     documents: Corpus
     queries: Mapping[str, str]  # query_id -> text, of those with judgements, in the files' order
     qrels: Qrels
     pooled: Qrels | None = None
-    excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)  # query_id -> doc_ids not to be shown
+    excluded: Mapping[str, frozenset[str]] = {}  # query_id -> doc_ids not to be shown
     form: str = ""  # of a user's own: "BEIR", "TREC", "CSV", "a Hugging Face folder" or "ir_datasets"
-    splits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "dev" and "test", where both are judged
+    splits: Mapping[str, tuple[str, ...]] = {}  # "dev" and "test", where both are judged
     said: tuple[str, ...] = ()  # what was recognised, counted and dropped, a sentence each
 
 

@@ -15,7 +15,7 @@ belongs to Query{i}; elsewhere HN{i} fails i of the ten conditions, so the right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from environments import tables
 from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
@@ -47,8 +47,7 @@ COLUMNS = {
 LADDER = ("Positive", *HARD)  # from all ten conditions met to none
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A row of the benchmark: a domain."""
 
     name: str  # in the release's file names

@@ -6,8 +6,8 @@ beside the gold ones; both are scored in every run. In WildChat half of the docu
 are judged by id; a third set of figures counts equal texts as one document.
 """
 
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from environments import layouts
 from environments.base import POOLED, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
@@ -27,8 +27,7 @@ METRICS = ("nDCG@10", "nDCG@50", "R@10", "R@50", "R@100", "R@1000", "RR@10")
 GOLD, MERGED = "gold", "gold, equal texts merged"
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A row of the benchmark: everything in which its tasks differ."""
 
     folder: str  # inside the release

@@ -9,9 +9,8 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 # The pattern of the package bm25s, two word characters or more, and its 33 English stop words, which are Lucene's too.
 _WORD = re.compile(r"\b\w\w+\b")
@@ -85,8 +84,7 @@ def message_text(message: Mapping[str, Any]) -> str:
     return "\n".join(text for text in texts if text)
 
 
-@dataclass(frozen=True, slots=True)
-class TermStatistics:
+class TermStatistics(NamedTuple):
     """How common each word is in a corpus."""
 
     documents: int

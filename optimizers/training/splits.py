@@ -139,7 +139,7 @@ def _with_names(one: Environment) -> Environment:
         return {f"{one.task} {query_id}": value for query_id, value in table.items()}
 
     judgements = {
-        name: replace(judged, qrels=named(judged.qrels), binary=judged.binary and named(judged.binary))
+        name: judged._replace(qrels=named(judged.qrels), binary=judged.binary and named(judged.binary))
         for name, judged in one.judgements.items()
     }
     queries = tuple(replace(query, query_id=f"{one.task} {query.query_id}") for query in one.queries)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dspy
 import orjson
@@ -290,8 +290,7 @@ def _dumps(value: Any) -> bytes:
 logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # answers that were cut off are counted, by kind
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     """A connected language model."""
 
     name: str  # in every output: "offline", or the spec

@@ -15,10 +15,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import dspy
 import pydantic
@@ -339,8 +338,7 @@ def _encoding() -> Any:
 # its parameter `lens`; by default, the task's own.
 
 
-@dataclass(frozen=True, slots=True)
-class Lens:
+class Lens(NamedTuple):
     """One way in which a document can be what is wanted without its words saying so."""
 
     search: str  # what to put into a search text

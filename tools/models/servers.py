@@ -8,7 +8,6 @@ Servers call the same things by different words, and ignore what they do not kno
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -52,7 +51,7 @@ _PARTS = ("meta", "model_info", "default_generation_settings")
 _LITELLM = 1677610602  # when each model was made, as its proxy says of all of them
 _OLLAMA = 4096  # its own default, for a model that is not loaded yet; it cuts what is longer without a word
 # Models of OpenAI's take its own word only, wherever they are.
-_NEWER, _GATEWAY = re.compile(r"(?:^|/)(?:gpt-5|o\d)"), replace(UNKNOWN.kind, limit=("max_completion_tokens",))
+_NEWER, _GATEWAY = re.compile(r"(?:^|/)(?:gpt-5|o\d)"), UNKNOWN.kind._replace(limit=("max_completion_tokens",))
 
 
 def known(url: str, model: str = "") -> Server:

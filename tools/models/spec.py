@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from dotenv import load_dotenv
@@ -72,8 +72,7 @@ class Settings:
 DEFAULTS = Settings()
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What servers of a kind take; the table of them is in tools/models/servers.py."""
 
     name: str
@@ -88,8 +87,7 @@ class Kind:
     more: str = ""  # a path asked next where GET /models does not tell the window; /v1 has the protocol's paths alone
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(NamedTuple):
     """What is known of a server and of the model on it."""
 
     kind: Kind

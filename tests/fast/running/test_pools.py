@@ -62,7 +62,7 @@ def test_no_order_by_ranks_tells_the_documents_that_were_put_in_from_the_others(
         for number in range(12):
             queries.append(dataclasses.replace(query, query_id=f"{query.query_id} {number}"))
             qrels[queries[-1].query_id] = dict.fromkeys(lots.sample(below, 1 + number % 3), 1.0)
-    judged = dataclasses.replace(mini.judgements["gold"], qrels=qrels, binary=None)
+    judged = mini.judgements["gold"]._replace(qrels=qrels, binary=None)
     placed = dataclasses.replace(mini, queries=tuple(queries), judgements={"gold": judged})
     values = measured(placed, bm25, pools.read("oracle:40", retrievers.check("bm25")))
     assert max(values.values()) < 2.2 * values["by chance"] < 0.5

@@ -12,7 +12,6 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -82,7 +81,7 @@ class Wire(Shared):
             self.server = servers.find(self, self.model)
             kept |= {"kind": self.server.kind.name, "window": self.server.window}
         elif "kind" in kept:
-            self.server = replace(self.server, kind=servers.KINDS[kept["kind"]], window=kept["window"])
+            self.server = self.server._replace(kind=servers.KINDS[kept["kind"]], window=kept["window"])
         self._limit_reasoning()
 
     def _limit_reasoning(self) -> Any:
@@ -145,7 +144,7 @@ class Wire(Shared):
         except dspy.LMInvalidRequestError as error:
             if not _OTHER_WORD.search(str(error)):
                 raise
-            self.server = replace(self.server, kind=replace(kind, limit=("max_completion_tokens",)))
+            self.server = self.server._replace(kind=kind._replace(limit=("max_completion_tokens",)))
             raise dspy.LMTransportError("the limit of an answer has another name here", model=self.model) from error
         reply = read(self.api, answer.body + stream.DONE if answer.left else answer.body, self.model, clean=self.clean)
         if more and (place := stream.begins(answer.body)):
