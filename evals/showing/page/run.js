@@ -77,7 +77,7 @@ async function runView({ ids: [id], params }) {
     exported
       ? el("p", { class: "about" }, "Words are found in the page that python -m evals.view serves.")
       : findSection(id, state.find, set("find")),
-    behaviourSection(id),
+    !run.why_no_fates && behaviourSection(id),
     section("Queries", shown, queryFilters(run, rows, state, set, metrics), list.node),
     configuration(run),
   );

@@ -290,6 +290,16 @@ def test_failures_are_counted_by_kind_and_lead_to_their_queries(open_page, runs)
     assert page.locator("tr.gold .fate").first.inner_text() == "lost to an error"
 
 
+def test_what_the_searcher_does_is_counted_when_it_is_opened_and_leads_to_steps(open_page, runs):
+    page = open_page(f"#/run/{name(runs['long'])}", "run")
+    page.get_by_text("Searches, notes, hops and losses").click()
+    row = page.get_by_role("row", name="share of a search's results that are new")
+    row.get_by_role("link").first.click()
+    assert re.search(r"/q/[^/]+/s/\d+$", page.url)
+    page = open_page(f"#/run/{name(runs['old'])}", "run")
+    assert page.get_by_text("Searches, notes, hops and losses").count() == 0  # which nobody knows
+
+
 # --- a query
 
 
