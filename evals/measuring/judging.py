@@ -1,8 +1,8 @@
 """Have a model judge what nobody has judged of the first documents of runs, and score the runs by that, too.
 
-A judge is a run of programs/judging.py in a folder beside the runs, judged-NAME, with a batch of a query's documents in
-the place of a query: it says who judged, goes on where it was ended, and pays nothing twice. The release's judgements
-stay as they are, and hold where both have a document. Left out: tasks that score passages by their documents.
+A judge is a run of programs/judging.py in a folder beside the first run, judged-NAME-DIGEST, with a batch of a query's
+documents in the place of a query: it says who judged, goes on where it was ended, and pays nothing twice. The release's
+judgements stay as they are, and hold where both have a document. Left out: tasks that score passages by documents.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from programs.compiled import read as read_compiled
 from programs.judging import HIGHEST, Judge
 from tools.console import number, plural, say
 from tools.disk import home
-from tools.errors import FAULTS, RunConflict, RunIncomplete, UsageError
+from tools.errors import FAULTS, RunIncomplete, UsageError
 from tools.models.lm import Model
 from tools.models.spec import check_key
 from tools.records import Query, total, usage_from_json, usage_json
@@ -123,7 +123,8 @@ def judge(
     config = {key: pool.runs[0].config[key] for key in _KEPT} | {"program": request.program_label, "parameters": values}
     config |= {"prompt": prompt, "lm": {"name": model.name, **model.settings}, "retriever": {"name": "none"}}
     config |= {"asked": {"limit": None, "query_ids": []}, "depth": BATCH}
-    chosen, place = _choose_sample(pool, sample), pool.runs[0].path.resolve().parent / f"{scored.JUDGED}{name}"
+    folder_name, chosen = f"{scored.JUDGED}{name}-{run_folder.digest(config)}", _choose_sample(pool, sample)
+    place = pool.runs[0].path.resolve().parent / folder_name
     if dry_run:
         before = run_folder.read_outcomes(place) if place.exists() else {}
         return _forecast(system, _cut(system, pool, chosen, _read_grades(before)), environment, model)
@@ -133,8 +134,6 @@ def judge(
         with run_folder.claim(place, config) as folder:
             model.begin(folder.path, folder.usage)
             agreement = _ask(system, pool, chosen, folder, model, request.workers)
-    except RunConflict as problem:
-        raise problem.saying(str(problem).replace("--runs", "--name")) from None
     except FAULTS as problem:
         raise problem.saying(f"{problem}; the same command goes on with what is left") from None
     grades = _read_grades(folder.outcomes)[POOL]

@@ -43,21 +43,17 @@ def lay_out_comparison(result: Result) -> list[Part]:
 
 def _verdicts(result: Result, labels: list[str]) -> list[str]:
     """Say of each run in a sentence whether it differs from the baseline in the headline metric."""
-    programs = [system["program"] for system in result["systems"]]
-    names = [f"{one} ({label})" for one, label in zip(programs, labels, strict=True)]
-    names = programs if len(set(programs)) == len(programs) else names
-    said = []
-    for row in [row for row in result["comparisons"] if row["metric"] == result["metric"] and row["queries"]]:
-        name, change = names[1 + result["runs"].index(row["run"])], row["difference"]
-        p = _round_p(row["p_holm"])
+    base, *names = [f"{one['program']} ({label})" for one, label in zip(result["systems"], labels, strict=True)]
+    said, metric, named = list[str](), result["metric"], dict(zip(result["runs"], names, strict=True))
+    for row in [row for row in result["comparisons"] if row["metric"] == metric and row["queries"]]:
+        name, p = named[row["run"]], _round_p(row["p_holm"])
         tested = f"(p {'' if p[0] == '<' else '= '}{p} by Holm, {queries(row['queries'])})"
         if row["p_holm"] < ALPHA:
-            better = "better" if (change > 0) is not is_lower_better(row["metric"]) else "worse"
-            said.append(f"{name} is {better} than {names[0]} by {abs(change):.3f} {row['metric']} {tested}")
-            continue
-        shows = row["detectable"]
-        more = "" if shows is None else f"; one of {shows:.3f} would have been, in 80 % of cases"
-        said.append(f"no difference between {name} and {names[0]} in {row['metric']} could be shown {tested}{more}")
+            better = "worse" if (row["difference"] > 0) is is_lower_better(metric) else "better"
+            said.append(f"{name} is {better} than {base} by {abs(row['difference']):.3f} {metric} {tested}")
+        else:
+            shows = number(row["detectable"], "; one of {:.3f} would have been, in 80 % of cases", "")
+            said.append(f"no difference between {name} and {base} in {metric} could be shown {tested}{shows}")
     return said
 
 

@@ -397,7 +397,9 @@ def test_the_first_sentence_says_whether_the_runs_differ(made, command, shift, m
     one, other = made("one", {"nDCG@10": before}), made("other", {"nDCG@10": moved}, {"program": "retrieve"})
     verdict = command(one, other).out.splitlines()[1]
     if said == "no":
-        assert verdict.startswith("no difference between retrieve and multihop in nDCG@10 could be shown (p = 1.000")
+        assert verdict.startswith(
+            "no difference between retrieve (run 1) and multihop (baseline) in nDCG@10 could be shown (p = 1.000"
+        )
         assert verdict.endswith("; one of 0.034 would have been, in 80 % of cases")
     else:
-        assert verdict == f"retrieve {said} multihop by 0.250 nDCG@10 (p <0.001 by Holm, 20 queries)"
+        assert verdict == f"retrieve (run 1) {said} multihop (baseline) by 0.250 nDCG@10 (p <0.001 by Holm, 20 queries)"

@@ -19,7 +19,7 @@ from evals.measuring.judging import judge
 from evals.measuring.metrics import measure_unjudged
 from evals.running.request import Common
 from programs.compiled import read, write
-from tools.errors import BudgetReached, RunConflict, UsageError
+from tools.errors import BudgetReached, UsageError
 
 PROGRAM = "programs.judging:Judge"
 
@@ -181,16 +181,15 @@ def test_a_judge_s_prompt_is_compiled_on_pools_as_a_program_s_and_taken_up(judge
     assert sum(told) == len(told) / 2 and told[-1]
 
 
-def test_another_judge_needs_another_name_and_other_runs_another_command(judged, runs, command_of, tmp_path):
-    judged(sample=2)
-    with pytest.raises(RunConflict, match="parameters"):
-        judged(sample=2, parameters={"read_chars": "50"})
+def test_another_judge_has_a_folder_of_its_own_and_other_runs_are_refused(judged, runs, command_of):
+    places = {judged(sample=2)["folder"], judged(sample=2, parameters={"read_chars": "50"})["folder"]}
+    assert len(places) == 2
     with pytest.raises(UsageError, match="not the release's own"):
         judged(name="pooled")
     command = command_of(module)
     done = command("--task", "congress", "--runs", *runs)
     assert done.code == 2 and "give runs of one task" in done.err
     done = command("--task", "twitter", "--runs", *runs, "--dry-run")
-    assert done.code == 0 and "to be judged in" in done.out and not list(runs[0].parent.glob("judged-offline"))
-    done = command("--task", "twitter", "--runs", *runs)
+    assert done.code == 0 and "to be judged in" in done.out and not list(runs[0].parent.glob("judged-offline*"))
+    done = command("--task", "twitter", "--runs", runs[0].parent)  # whose other folders are judges
     assert done.code == 0 and "a floor" in done.out and "Kendall's tau of" in done.out
