@@ -157,7 +157,7 @@ def test_nemo_gym_gives_our_rewards_by_way_of_rest(tmp_path):
     (tmp_path / "rows.jsonl").write_text(example(sys.executable, "nemo_rows.py", tmp_path))
     with serving(sys.executable, *words, "--runs", tmp_path / "runs") as start:
         _, port = start()
-        client = EXAMPLES.parents[1] / "tests" / "support" / "nemo_client.py"
+        client = Path(__file__).with_name("nemo_client.py")
         reward = float(example(python, client, tmp_path, SEXTANT_URL=f"http://127.0.0.1:{port}"))
         [(query_id, one)] = outcomes(tmp_path / "runs").items()
     world = open_training(data="mini")

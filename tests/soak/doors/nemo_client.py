@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 from fastapi.testclient import TestClient
 from nemo_gym.server_utils import ServerClient
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "trainers"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "trainers"))
 
 from nemo_server import BaseResourcesServerConfig, SearchServer
 
