@@ -1,0 +1,165 @@
+"""Studies as processes: killed at random, two at once, against a server; and what a study costs beside its cells."""
+
+import gc
+import json
+import random
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+from conftest import ROOT
+from openai_server import Failure
+
+from evals.studies import plan, work
+
+LARGE = """
+    name = "large"
+    tasks = ["congress", "legal_qa", "relic:corpus"]
+    fixed = { data = "mini", limit = 4 }
+    [rows]
+    program = ["retrieve", "rewrite", "multihop", "decompose", "query_to_doc"]
+    retriever = ["bm25", "rank_bm25", "bm25s", "fusion(bm25,rank_bm25)"]
+"""
+KILLS = 10
+
+
+def start(place: Path, *words: str) -> subprocess.Popen[str]:
+    """The study in a folder, with relative paths, as a process."""
+    place.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "evals.study", str(place.parent / "study.toml"), *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = {"PYTHONPATH": str(ROOT), "SEXTANT_HOME": str(place.parent / "home"), "PATH": "/usr/bin:/bin"}
+    return subprocess.Popen(command, cwd=place, env=environment, **pipes)
+
+
+def results(place: Path) -> dict[str, bytes]:
+    """The files of the study's folder that do not hold seconds."""
+    folder = next((place / "runs/studies").iterdir())
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if "seconds" not in name}
+
+
+def answered(place: Path) -> Counter[str]:
+    """How many outcomes each run has of each query."""
+    lines = [(path.parent.name, line) for path in place.rglob("outcomes.jsonl") for line in path.open()]
+    return Counter(f"{name} {json.loads(line)['query_id']}" for name, line in lines)
+
+
+def test_killed_ten_times_it_ends_in_the_same_bytes_and_so_do_two_at_once(tmp_path):
+    (tmp_path / "study.toml").write_text(LARGE)
+    undisturbed = start(tmp_path / "one")
+    began = time.monotonic()
+    said, complained = undisturbed.communicate()
+    took = time.monotonic() - began
+    assert undisturbed.returncode == 0, complained
+    assert "60 of 60: " in complained and "report: runs/studies/large/index.html" in said
+
+    moments, kills = random.Random(21), 0
+    while kills < KILLS:
+        process = start(tmp_path / "two")
+        try:
+            process.communicate(timeout=4 + moments.random() * took / 6)
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            kills += 1
+    assert kills >= KILLS / 2
+    assert start(tmp_path / "two").wait() == 0
+    assert results(tmp_path / "two") == results(tmp_path / "one")
+    assert set(answered(tmp_path / "two").values()) == {1}
+
+    both = [start(tmp_path / "three") for _ in range(2)]
+    worked = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], worked
+    assert results(tmp_path / "three") == results(tmp_path / "one")
+    assert answered(tmp_path / "three") == answered(tmp_path / "one")
+
+
+def test_equal_requests_are_sent_once_over_all_cells_and_one_budget_holds_for_them(tmp_path, server):
+    text = f"""
+        name = "equal"
+        tasks = ["congress"]
+        fixed = {{ data = "mini", lm = "{server.spec}" }}
+        rows = {{ program = ["rewrite", "multihop"], limit = [2, 4] }}
+    """
+    file = tmp_path / "study.toml"
+    file.write_text(f"{text}\n[budget]\ncalls = 5\n")
+    first = start(tmp_path / "place")
+    assert "the budget of 5 model calls is used up" in first.communicate()[1] and first.returncode == 8
+    assert len(server.requests) == 5
+    file.write_text(text)
+    second = start(tmp_path / "place")
+    assert second.communicate() and second.returncode == 0
+    bodies = Counter(json.dumps(body, sort_keys=True) for body in server.requests)
+    assert set(bodies.values()) == {1}
+    calls = [json.loads(path.read_text())["usage"]["calls"] for path in tmp_path.rglob("scores.json")]
+    assert len(calls) == 4 and sum(calls) > 1.4 * len(bodies)
+
+
+def test_a_model_that_refuses_leaves_the_other_cells_to_be_run(tmp_path, server):
+    def refuse(prompt):
+        raise Failure(401)
+
+    server.answer = refuse
+    rows = f'rows = {{ lm = ["{server.spec}", "offline"] }}'
+    fixed = 'tasks = ["congress", "writing"]\nfixed = { data = "mini", limit = 2, program = "rewrite" }'
+    (tmp_path / "study.toml").write_text(f'name = "refused"\n{fixed}\n{rows}\n')
+    process = start(tmp_path / "place")
+    said, complained = process.communicate()
+    assert process.returncode == 4 and "2 cells of 4 unfinished" in complained, complained
+    assert "offline" in said and "report: " in said
+    assert len(server.requests) <= 2  # of the first cell, at two queries at a time
+
+
+class Noting:
+    """Takes a board's place: how long each cell took, and what is held after it."""
+
+    def __init__(self):
+        self.held = []
+
+    def report(self, cell):
+        return None
+
+    def end(self, made):
+        assert made.folder, made
+        gc.collect()
+        self.held.append(tracemalloc.get_traced_memory()[0])
+
+
+def test_a_study_costs_less_than_two_per_cent_beside_its_cells_and_holds_no_more_with_more(tmp_path, monkeypatch):
+    spent = []
+
+    def timed(function):
+        def call(*words, **named):
+            began = time.process_time()
+            try:
+                return function(*words, **named)
+            finally:
+                spent.append(time.process_time() - began)
+
+        return call
+
+    rows = {"program": ["rewrite", "multihop"], "retriever": ["bm25", "rank_bm25"]}
+    study = plan.Study(name="cost", tasks=["congress", "legal_qa"], fixed={"data": "mini"}, rows=rows)
+    cells = plan.cells(study, tmp_path / "runs")
+    work.run_cells(cells[:1])  # what is read and compiled once
+    monkeypatch.setattr(work, "run", timed(work.run))
+    monkeypatch.setattr(work, "open_task", timed(work.open_task))  # which each run would do by itself
+    began = time.process_time()
+    work.run_cells(cells)
+    took = time.process_time() - began
+    print(f"{sum(spent):.2f} s of {took:.2f} s are its cells'")  # noqa: T201
+    assert took < 1.02 * sum(spent)
+
+    rows = {"program": "rewrite", "limit": list(range(1, 13))}
+    noting = Noting()
+    tracemalloc.start()
+    try:
+        work.run_cells(plan.cells(plan.Study(name="held", tasks=["congress"], rows=rows), tmp_path / "runs"), noting)
+    finally:
+        tracemalloc.stop()
+    assert noting.held[-1] < noting.held[3] + (1 << 20)
