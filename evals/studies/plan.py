@@ -1,19 +1,8 @@
-"""What a study is: its TOML file, and the cells (a row, a task and the request of a run) that the file makes.
+"""What a study is: its TOML file (docs/guide/study.md has the form), and the cells that the file makes.
 
-    name = "multihop-or-not"                 # its results go to RUNS/studies/multihop-or-not/
-    tasks = ["obliq/*", "crumb/legal_qa"]    # columns; suite/* is every task of a suite
-    [fixed]                                  # fields of a request that all rows share
-    seed = [1, 2, 3]                         # runs of one row, which are averaged query by query
-    [rows]                                   # fields of a request; lists multiply, here and in [fixed]
-    program = ["retrieve", "multihop"]
-    [[row]]                                  # a single row, beside those of [rows]
-    program = "multihop"
-    parameters = { hops = 2 }
-    tasks = ["obliq/congress"]               # the only columns of a row that is not for all
-
-A row that has no name gets one of the fields in which the unnamed rows differ. Rows of one name are one row, on other
-tasks. Paths are as on a command line: from the folder in which the command is given. Whether a row fits a task is known
-only when the task's data is there (work.py).
+A cell is a row, a task, and the request of a run. A row that has no name gets one of the fields in which the unnamed
+rows differ; rows of one name are one row, on other tasks or with other seeds. Whether a row fits a task is known only
+when the task's data is there (work.py).
 """
 
 import tomllib

@@ -8,7 +8,7 @@ that another process is at is left for later; one whose provider refuses or is o
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,22 +56,21 @@ class Board:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._texts = {(cell.row, cell.task): "" for cell in cells}
-        self._ended, self._many, self._said = 0, len(cells), 0.0
-        console = Console(stderr=True, highlight=False)
-        self.live = Live(console=console, auto_refresh=False)
-        self._draws = console.is_terminal
+        self._ended, self._many, console = 0, len(cells), Console(stderr=True, highlight=False)
+        self.live, self.draws = Live(console=console, auto_refresh=False), console.is_terminal
 
     def report(self, cell: Cell) -> Callable[..., Watch]:
         """Return what follows the run of a cell."""
+        said = 0.0
 
         def tell(event: Event, *, last: bool = False) -> None:
-            if isinstance(event, Progress) and self._draws:
+            nonlocal said
+            if isinstance(event, Progress) and self.draws:
                 self._show(cell, f"{event.done}/{event.queries}")
-            elif isinstance(event, Progress) and event.elapsed - self._said >= STILL_SECONDS and not last:
-                self._said = event.elapsed
+            elif isinstance(event, Progress) and event.elapsed - said >= STILL_SECONDS and not last:
+                said = event.elapsed
                 say(f"{cell.row}, {cell.task}: {plain_line(event)}")
 
-        self._said = 0.0
         return lambda ready, folder: Watch.of(ready, folder, tell)
 
     def end(self, made: Made) -> None:
@@ -79,7 +78,7 @@ class Board:
         found = made.folder and read(made.folder, load_data=False)
         text = f"{found.mean(found.metric) or 0:.4f}" if found else "does not apply" if made.unfit else "unfinished"
         self._ended += 1
-        if self._draws:
+        if self.draws:
             return self._show(made.cell, text)
         why = made.unfit or str(made.problem or "")
         say(f"{self._ended} of {self._many}: {made.cell.row}, {made.cell.task}: {text}{why and f' ({why})'}")
@@ -182,19 +181,20 @@ def run_cells(cells: Sequence[Cell], board: Board | None = None) -> list[Made]:
     """Run all cells that have no finished run; return what came of each, in their order."""
     check(cells)
     shop, made, waiting = Workshop(cells), dict[int, Made](), order(cells)
-    while waiting:
-        busy = []
-        for number in waiting:
-            check_interrupts()
-            if one := shop.make(cells[number], board and board.report(cells[number])):
-                made[number] = one
-                if board:
-                    board.end(one)
-            else:
-                busy.append(number)
-        if busy == waiting:
-            time.sleep(POLL)
-        waiting = busy
+    with board.live if board and board.draws else nullcontext():
+        while waiting:
+            busy = []
+            for number in waiting:
+                check_interrupts()
+                if one := shop.make(cells[number], board and board.report(cells[number])):
+                    made[number] = one
+                    if board:
+                        board.end(one)
+                else:
+                    busy.append(number)
+            if busy == waiting:
+                time.sleep(POLL)
+            waiting = busy
     return [made[number] for number in range(len(cells))]
 
 
@@ -236,8 +236,8 @@ def look_ahead(cells: Sequence[Cell]) -> dict[str, Any]:
 
 def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     sums: dict[str, Any] = {"queries": sum(one["queries"] for one in cells)}
-    for key in FIGURES:
-        known = None not in [one[key] for one in cells]  # of a price
+    for key in FIGURES:  # a price may not be known
+        known = all(one[key] for one in cells)
         sums[key] = {level: sum(one[key][level] for one in cells) for level in LEVELS} if known else None
     return sums
 

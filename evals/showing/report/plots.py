@@ -121,17 +121,18 @@ def draw_panels(panels: Sequence[Panel], width: float = INCHES[0]) -> Figure:
     drawing = figure((wide, high + 0.21 * rows))
     handles: dict[str, Any] = {}
     for number, panel in enumerate(panels, start=1):
-        _draw_panel(drawing.add_subplot(1, len(panels), number), panel, handles)
+        _draw_panel(drawing.add_subplot(1, len(panels), number), panel, handles, width)
     drawing.legend(handles.values(), map(shorten, handles), loc="outside lower center", ncols=columns, handlelength=3)
     return drawing
 
 
-def _draw_panel(axes: Axes, panel: Panel, handles: dict[str, Any]) -> None:
+def _draw_panel(axes: Axes, panel: Panel, handles: dict[str, Any], width: float) -> None:
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
     axes.grid(axis="y", linewidth=0.7)
     axes.set_axisbelow(True)
     if panel.ticks:
-        turned: Any = {"rotation": 30, "ha": "right"} if sum(map(len, panel.ticks.values())) > 64 else {}
+        room = 64 * min(1, width / INCHES[0])  # characters that fit beside each other
+        turned: Any = {"rotation": 30, "ha": "right"} if sum(map(len, panel.ticks.values())) > room else {}
         axes.set_xticks(list(panel.ticks), list(panel.ticks.values()), **turned)
         axes.set_xlim(min(panel.ticks) - 0.5, max(panel.ticks) + 0.5)
     if panel.zero:

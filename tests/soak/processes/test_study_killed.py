@@ -116,10 +116,10 @@ def test_a_model_that_refuses_leaves_the_other_cells_to_be_run(tmp_path, server)
 
 
 class Noting:
-    """Takes a board's place: how long each cell took, and what is held after it."""
+    """Takes a board's place, and notes what is held after each cell."""
 
     def __init__(self):
-        self.held = []
+        self.held, self.draws = [], False
 
     def report(self, cell):
         return None
