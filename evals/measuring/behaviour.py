@@ -75,12 +75,12 @@ def observe(run: scored.Run, query_ids: Sequence[str] = ()) -> dict[str, Seen]:
 def _observe(run: scored.Run, query_id: str) -> Seen:
     outcome, row = run.outcomes[query_id], run.judged[query_id]
     units, relevant = row.get("units", {}), {one["unit"]: one for one in row["relevant"]}
-    first = Counter(one["search"] for one in relevant.values())
+    first = Counter(one.get("search") for one in relevant.values())
     figures, costs = defaultdict[str, list[tuple[float, int]]](list), defaultdict[str, Counter[str]](Counter)
     order, notes, said, seen = list[int](), list[tuple[int, list[int]]](), set[str](), set[str]()
     for place, step in enumerate(outcome["trace"]["steps"]):
         usage, tool = Counter(step.get("usage") or {}), step["tool"]
-        cost = {"steps": 1, "seconds": step["seconds"], "calls": usage["calls"]}
+        cost = {"steps": 1, "seconds": step.get("seconds", 0), "calls": usage["calls"]}
         cost["tokens"] = usage["input_tokens"] + usage["output_tokens"]
         if tool == "search" and not step.get("refused") and not step.get("among"):
             text, brought = set(words(step["argument"])), set(step["doc_ids"])
@@ -96,7 +96,7 @@ def _observe(run: scored.Run, query_id: str) -> Seen:
             notes.append((place, []))
         elif tool == "select":
             figures["selected"] += [(int(units.get(doc_id, doc_id) in relevant), place) for doc_id in step["doc_ids"]]
-        for key in (f"hop {step['hop']}", tool):
+        for key in (f"hop {step.get('hop', 0)}", tool):
             costs[key].update(cost)
     figures["notes"] = [(int(any(first[one] for one in led)), place) for place, led in notes if led]
     figures["searches"] = [(len(order), max(order, default=0))]
@@ -104,21 +104,21 @@ def _observe(run: scored.Run, query_id: str) -> Seen:
         for course in follow(outcome, row, run.metric, ["searches"], run.config["depth"]).values():
             last = max((place for place, value in enumerate(course.values, 1) if value != course.values[-1]), default=0)
             figures["decided"] = [(last, order[last - 1] if 0 < last <= len(order) else 0)]
-    surfaced = {unit: order.index(one["search"]) + 1 for unit, one in relevant.items() if one["search"] in order}
+    surfaced = {unit: order.index(one["search"]) + 1 for unit, one in relevant.items() if one.get("search") in order}
     return Seen(figures, costs, notes, surfaced, row["relevant"])
 
 
 def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]] = ()) -> Result:
     """Add up what a run did over its queries; `others` are what other runs did for the same ones."""
-    costs = defaultdict[str, Counter[str]](Counter)
+    costs = defaultdict[str, Counter[str]](Counter)  # hops in their order, then kinds of steps
     for key, cost in (pair for query in seen.values() for pair in query.costs.items()):
         costs[key].update(cost)
     figures, failures = dict[str, Result](), defaultdict[str, list[Result]](list)
     for name in FIGURES:
         rows = sorted((value, one, step) for one, query in seen.items() for value, step in query.figures.get(name, ()))
         weak = rows[::-1] if name in ("searches", "decided") else rows
-        once = list({(one, step): value for value, one, step in weak[::-1]}.items())[: -EXAMPLES - 1 : -1]
-        shown = [{"query_id": one, "step": step, "value": value} for (one, step), value in once]
+        places = list(dict.fromkeys((one, step) for _, one, step in weak))[:EXAMPLES]
+        shown = [{"query_id": one, "step": step} for one, step in places]
         figures[name] = {"mean": fmean(row[0] for row in rows) if rows else None, "examples": shown}
     k = (run.scores.get("losses") or {}).get("cutoff", 10)
     for query_id, query in seen.items():
@@ -129,7 +129,8 @@ def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping
                 failures[kind].append({"query_id": query_id, "unit": one["unit"], "step": step})
     lost = {kind: {"documents": len(failures[kind]), "examples": failures[kind][:EXAMPLES]} for kind in KINDS}
     about = {key: run.scores.get(key) for key in (*scored.NAMED, "compiled")}
-    return {"run": run.name, **about, "cutoff": k, "figures": figures, "costs": dict(costs), "failures": lost}
+    ordered = dict(sorted(costs.items(), key=lambda pair: (" " not in pair[0], len(pair[0]), pair[0])))
+    return {"run": run.name, **about, "cutoff": k, "figures": figures, "costs": ordered, "failures": lost}
 
 
 def _kind(one: Mapping[str, Any], fate: Fate, query: Seen, others: Sequence[Seen]) -> str:
@@ -161,33 +162,24 @@ def _complement(one: Mapping[str, Seen], other: Mapping[str, Seen]) -> Result:
 def render(found: Result) -> str:
     """Return what the runs do as a person reads it."""
     runs, labels = found["runs"], [f"run {place}" for place, _ in enumerate(found["runs"], 1)]
-    parts: list[Part] = [task_line(found)]
-    parts += [f"{label}: {run['run']}  {system_line(run)}" for label, run in zip(labels, runs, strict=True)]
+    named, k = list(zip(labels, runs, strict=True)), runs[0]["cutoff"]
     rows = [
         [said, *(number(run["figures"][key]["mean"], unknown="-") for run in runs)] for key, said in FIGURES.items()
     ]
-    parts += ["", Grid("", ["mean", *labels], rows)]
-    counts = [[run["failures"][kind]["documents"] for run in runs] for kind in KINDS]
-    said = [text.format(k=runs[0]["cutoff"]) for text in KINDS.values()]
-    rows = [[text, *map(str, row)] for text, row in zip(said, counts, strict=True) if any(row)]
-    parts.append(
-        Grid(f"relevant documents not among the first {runs[0]['cutoff']}", ["by the first that is so", *labels], rows)
-    )
-    for label, run in zip(labels, runs, strict=True):
-        rows = [
-            [key, *(f"{cost.get(name, 0):,.{int(name == 'seconds')}f}" for name in COSTS)]
-            for key, cost in sorted(run["costs"].items())
-        ]
-        parts.append(Grid(f"{label}: hops, and kinds of steps", ["", *COSTS], rows))
+    parts: list[Part] = [task_line(found), *(f"{label}: {run['run']}  {system_line(run)}" for label, run in named), ""]
+    parts += [Grid("", ["mean", *labels], rows)]
+    counts = {said: [run["failures"][kind]["documents"] for run in runs] for kind, said in KINDS.items()}
+    rows = [[said.format(k=k), *map(str, row)] for said, row in counts.items() if any(row)]
+    parts += [Grid(f"relevant documents not among the first {k}", ["by the first that is so", *labels], rows)]
+    for label, run in named:
+        costs = run["costs"].items()
+        rows = [[key, *(f"{of.get(one, 0):,.{int(one == 'seconds')}f}" for one in COSTS)] for key, of in costs]
+        parts += [Grid(f"{label}: hops, and kinds of steps", ["", *COSTS], rows)]
     for pair in found["pairs"]:
-        a, b = (labels[place] for place in pair["runs"])
-        of = pair["documents"]
+        (a, b), of = (labels[place] for place in pair["runs"]), pair["documents"]
         title = f"relevant documents that surfaced: {of['both']} in both, {of['first']} in {a} alone, "
         title += f"{of['second']} in {b} alone, {of['neither']} in none"
-        named = {
-            "all": "recall of what surfaced",
-            "equal": "with as many searches, half of them in each for both together",
-        }
-        rows = [[said, *(f"{value:.4f}" for value in pair[key])] for key, said in named.items() if key in pair]
-        parts.append(Grid(title, ["", a, b, "both together"], rows))
+        shares = {"all": "recall of what surfaced", "equal": "at equal searches, half of them in each for both"}
+        rows = [[said, *(f"{value:.4f}" for value in pair[key])] for key, said in shares.items() if key in pair]
+        parts += [Grid(title, ["", a, b, "both together"], rows)]
     return printed(parts)

@@ -57,7 +57,9 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     about, imported, program = tally.summary(config, len(query_ids)), config.get("imported"), config["program"]
     depths = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
     unit = "passages" if environment.max_p else "documents"
-    pooled, rankings = environment.judgements.get(POOLED), {one: outcomes[one]["ranking"] for one in query_ids}
+    pooled, rankings = environment.judgements.get(POOLED), dict[str, list[str]]()
+    if pooled:  # else nothing is read a second time
+        rankings = {query_id: outcomes[query_id]["ranking"] for query_id in query_ids}
     short = f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
     deviations = [f"{program} differs from the paper's: {DIFFERS[program]}"] if program in DIFFERS else []
     scores = about | {

@@ -47,16 +47,14 @@ function behaviourTables(id, { words, figures, kinds, failures, cutoff, costs, m
       el(
         "tbody",
         null,
-        Object.keys(costs)
-          .sort()
-          .map((key) =>
-            el(
-              "tr",
-              null,
-              el("th", { scope: "row" }, key),
-              measured.map((name) => el("td", { class: "number" }, String(Number((costs[key][name] ?? 0).toFixed(1))))),
-            ),
+        Object.keys(costs).map((key) =>
+          el(
+            "tr",
+            null,
+            el("th", { scope: "row" }, key),
+            measured.map((name) => el("td", { class: "number" }, String(Number((costs[key][name] ?? 0).toFixed(1))))),
           ),
+        ),
       ),
     ),
   ];
