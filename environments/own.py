@@ -35,7 +35,7 @@ Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]  # texts by
 
 FILE = "benchmark.toml"
 METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
-METRIC = r"^((nDCG|R|AP|RR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8})$"  # of evals/measuring/metrics.py, those of rankings
+METRIC = r"^((nDCG|R|AP|RR|TopRR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8})$"  # evals/measuring/metrics.py: RANKING
 SEED = "sextant-own-1"
 REMEDY = (
     f"a line `split = {{ share = 0.3 }}` in its {FILE} makes one of 30 % of the queries "

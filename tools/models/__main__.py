@@ -11,7 +11,7 @@ import argparse
 import json
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ from tools.console import Parser, clean, put_out, run_and_leave
 from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import faults, servers
 from tools.models.answers import Answer
-from tools.models.call import Caller, Send
 from tools.models.lm import LanguageModel, Settings, connect
 from tools.models.prompting import UnusableAnswer
 from tools.models.sending.wire import Wire
@@ -38,15 +37,6 @@ LISTING = 5.0  # seconds
 WORKS = "works"  # of a call; other words say what is wrong
 _TEXT = "The ferry to the island sails twice a day, but never in a storm."
 _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
-
-
-@dataclass(eq=False)
-class _Noting(Caller):
-    answers: list[Answer] = field(default_factory=list)  # that it has returned
-
-    def ask(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
-        self.answers.append(super().ask(owner, key, made, send))
-        return self.answers[-1]
 
 
 def parser() -> Parser:
@@ -91,7 +81,13 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     check_key(spec, settings.headers)
     model = connect(spec, terms, settings=replace(settings, max_tokens=settings.max_tokens or min(limit, TOKENS)))
     lm, listed = model.lm, model.lm.window
-    lm.caller = caller = _Noting(**{one.name: getattr(lm.caller, one.name) for one in fields(Caller)})
+    answers, ask_caller = list[Answer](), lm.caller.ask
+
+    def note(*request: Any) -> Answer:
+        answers.append(ask_caller(*request))
+        return answers[-1]
+
+    vars(lm.caller)["ask"] = note
     lm.meet()
     structured, found = lm.structured, dict[str, Any](model=spec)
     asks = {"chat": partial(_fill, lm, "off"), "schema": partial(_fill, lm, "on"), "tools": partial(_call_tool, lm)}
@@ -102,7 +98,7 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
             except UnusableAnswer as error:
                 found[name] = f"not in the form asked for: {error.kind}"
             except (dspy.LMError, ProviderRefused) as error:
-                if not caller.answers:
+                if not answers:
                     raise _refusal(spec, error, lm.wire) from None
                 found[name] = _line(error)
     auto, other = ("schema", "chat") if structured else ("chat", "schema")
@@ -111,9 +107,9 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     if lm.window and limit > lm.window // 2:  # it would leave little room for prompts
         settings = replace(settings, max_tokens=lm.window // 4)
     run = "sextant run --program multihop --task congress --limit 3 --lm"
-    used, seconds = total(one.usage for one in caller.answers), sum(one.seconds for one in caller.answers)
-    first = [one.first for one in caller.answers if one.first is not None]
-    thinks = any(one.reasoning for one in caller.answers)
+    used, seconds = total(one.usage for one in answers), sum(one.seconds for one in answers)
+    first = [one.first for one in answers if one.first is not None]
+    thinks = any(one.reasoning for one in answers)
     return found | {
         "server": lm.server.kind.name or None,
         "window": lm.window,
