@@ -8,7 +8,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tools.console import Parser, positive, put_out, run_and_leave
+from tools.console import Parser, dollars, positive, put_out, run_and_leave
 
 
 def parser() -> Parser:
@@ -21,6 +21,7 @@ def parser() -> Parser:
     add("--lm", default="", metavar="SPEC", help="this model in place of those of the paper; its rows say so")
     about = "this retriever in place of those that need a key or weights; its rows say so"
     add("--retriever", default="", metavar="SPEC", help=about)
+    add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent, over all runs")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add("--dry-run", action="store_true", help="say what its runs will cost and how long they take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
@@ -31,8 +32,8 @@ def command(arguments: argparse.Namespace) -> int:
     """List, or make a table, and print; a cell that cannot be made is no failure."""
     from evals.showing.reproduced import make  # what these import takes time that --help has not
 
-    given = {key: getattr(arguments, key) for key in ("data", "limit", "lm", "retriever", "runs", "dry_run")}
-    found, text = make(arguments.name, **given)
+    given = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
+    found, text = make(arguments.name, **given, quiet=arguments.json)
     put_out(json.dumps(found) + "\n" if arguments.json else text)
     return 0
 

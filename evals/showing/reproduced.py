@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from evals.measuring.described import place_pool
@@ -11,8 +12,12 @@ from evals.showing.tables import Grid, Part, printed
 from evals.studies.papers import Conditions, Table
 from evals.studies.plan import Cell
 from evals.studies.work import check, lay_out_ahead, look_ahead
+from tools import retrievers
 from tools.console import plural
 from tools.errors import SextantError
+from tools.models.spec import secret
+
+MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
 
 def make(name: str | None, *, dry_run: bool, **conditions: Any) -> tuple[dict[str, Any], str]:
@@ -27,6 +32,7 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> tuple[dict[st
     if dry_run:
         return _look_ahead(table)
     found = {"name": name, "title": table.section.about["title"], "notes": list(table.warnings())}
+    found["notes"] += [MARKS] * table.section.about.get("marked", False)
     found["notes"] += [f"it cannot be made: {why}"] if (why := table.section.about.get("lacks")) else []
     found["cells"] = list(table.cells())
     drawn = table.section.about.get("drawn", {})
@@ -51,23 +57,40 @@ def _look_ahead(table: Table) -> tuple[dict[str, Any], str]:
 
 
 def _describe(section: Section) -> dict[str, Any]:
-    systems = [section.system(cell) for cell in section.cells if cell.system and not cell.lacks]
-    lacks = [cell.lacks or (cell.system and section.system(cell).get("lacks")) for cell in section.cells]
-    needs = [section.about.get("needs"), *(one.get(key) for one in systems for key in ("retriever", "lm"))]
+    systems = [section.system(cell) if cell.system else {} for cell in section.cells]
+    lacks = [cell.lacks or system.get("lacks") for cell, system in zip(section.cells, systems, strict=True)]
+    needs = [
+        section.about.get("needs"),
+        *(one.get(key) for one in systems if "lacks" not in one for key in ("retriever", "lm")),
+    ]
     return {
         "name": section.name,
         "title": section.about["title"],
         "cells": len(section.cells),
-        "needs": list(dict.fromkeys(filter(None, needs))),
+        "needs": {need: _why_not(need) for need in dict.fromkeys(filter(None, needs))},
         "price": section.about.get("price"),
         "lacks": dict(Counter(filter(None, lacks))),
         "why": section.about.get("lacks"),  # of all of it
     }
 
 
+@cache
+def _why_not(need: str) -> str:
+    """Return why a model or a retriever cannot be used here: no key, no weights; "" where it can."""
+    if "/" in need and ":" not in need:
+        key = f"{need.partition('/')[0].upper()}_API_KEY"  # without LiteLLM, whose import takes seconds
+        return "" if secret(key) else f"${key} is not set"
+    try:
+        retrievers.require(retrievers.check(need))
+    except SextantError as problem:
+        return str(problem)
+    return ""
+
+
 def _list(row: Mapping[str, Any]) -> str:
     lines = [f"{row['name']:<16} {row['title']} ({plural(row['cells'], 'cell')})"]
-    lines += [f"it needs {', '.join(row['needs'])}"] if row["needs"] else []
+    needs = [f"{need}{' (not here)' * bool(why)}" for need, why in row["needs"].items()]
+    lines += [f"it needs {', '.join(needs)}"] if needs else []
     lines += [f"it cost the authors {row['price']}"] if row["price"] else []
     lines += [f"{plural(many, 'cell')} cannot be run: {why}" for why, many in row["lacks"].items()]
     lines += [f"it cannot be made: {row['why']}"] if row["why"] else []

@@ -23,6 +23,7 @@ from evals.studies import plan
 from evals.studies.findings import find_best
 from evals.studies.work import Workshop
 from tools import disk
+from tools.console import say
 from tools.errors import SextantError
 
 LEXICAL = ("bm25", "bm25s", "rank_bm25", "pool_bm25")  # retrievers that need neither key nor weights
@@ -40,6 +41,8 @@ class Conditions:
     lm: str  # in place of the models of the paper
     retriever: str  # in place of retrievers that need a key or weights
     runs: Path
+    budget_usd: float | None = None  # for all of its runs together
+    quiet: bool = True  # else each run is named on stderr as it begins
 
     def fields(self, system: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """Return (a system's fields of a request, which stand-ins are among them)."""
@@ -159,6 +162,8 @@ class Table:
 
     def _run(self, planned: plan.Cell) -> Run | str:
         if (asked := repr(planned.request)) not in self._made:
+            if not self.conditions.quiet:
+                say(f"{planned.row}, {planned.task}")
             try:
                 made = self._shop.make(planned)
                 done = read(made.folder) if made and made.folder else None
@@ -184,7 +189,13 @@ class Table:
         # Comparisons are measured by every task that has some; a part of its queries may lack those of a kind.
         ranked = (cell.metric for cell in asked if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric))
         fixed = {"data": self.conditions.data, "limit": self.conditions.limit, "metrics": [*dict.fromkeys(ranked)]}
-        parts = [_toml(head), f"[fixed]\n{_toml(fixed)}", *(f"[[row]]\n{_toml(row)}" for row in rows.values())]
+        budget = {"usd": self.conditions.budget_usd}
+        parts = [
+            _toml(head),
+            f"[budget]\n{_toml(budget)}",
+            f"[fixed]\n{_toml(fixed)}",
+            *(f"[[row]]\n{_toml(row)}" for row in rows.values()),
+        ]
         file = self.conditions.runs / "studies" / name / "study.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         disk.replace(file, "\n".join(parts))
