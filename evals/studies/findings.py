@@ -63,14 +63,15 @@ def correct(tests: Sequence[Test]) -> list[Test]:
 
 def find_best(values: Values, lower: Collection[str] = ()) -> tuple[str, dict[str, Test]]:
     """Return the row with the best mean over all tasks, and the test of each other row against it; "" for no row."""
-    rows = [row for row in next(iter(values.values()), ()) if all(row in by_row for by_row in values.values())]
+    rows = [row for row in next(iter(values.values()), ()) if all(by_row.get(row) for by_row in values.values())]
 
     def mean(row: str) -> float:
         signs = {task: -1 if task in lower else 1 for task in values}
         return fmean(signs[task] * fmean(by_row[row].values()) for task, by_row in values.items())
 
     best = max(rows, key=mean, default="")
-    tests = [_test(values, best, row, tuple(values), lower) for row in rows if row != best]
+    others = [row for row in rows if row != best and all(_differ(by_row, best, row) for by_row in values.values())]
+    tests = [_test(values, best, row, tuple(values), lower) for row in others]
     return best, {test.row: test for test in correct(tests)}
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import ConfigDict, Field
 
 import environments
+from evals.measuring.metrics import check_metric
 from evals.running.request import Request
 from tools import forms, options
 from tools.errors import DataError, UnknownName, UsageError
@@ -62,6 +63,8 @@ def read(file: Path) -> Study:
 
 def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
     """Return the cells of a study, row by row. UsageError or UnknownName for what no run can be asked for."""
+    if named := study.compare.get("metric"):
+        check_metric(named)
     rows, columns = _name_rows(study), _list_tasks(study, study.tasks)
     shared: dict[str, Any] = {f"budget_{name}": most for name, most in study.budget.items()} | {"runs": runs}
     made, first = list[Cell](), dict[tuple[str, str], Request]()

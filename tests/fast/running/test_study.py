@@ -80,6 +80,7 @@ def test_the_guides_file_is_the_study_that_it_says(tmp_path):
         ({"row": [{"name": "one", "program": "rank"}] * 2, "rows": {}}, "two rows are called 'one'"),
         ({"row": [{"name": "one", "program": "rank", "k": [5, 9]}], "rows": {}}, "two rows are called 'one'"),
         ({"compare": {"baseline": "retreive"}}, "no row of the study is called 'retreive'"),
+        ({"compare": {"metric": "nDGC@10"}}, "nDGC@10"),
         ({"fixed": {"budget_usd": 3}}, r"budget_usd is no field of a row .* \[budget\]"),
         ({"row": [{"program": "rank", "tasks": ["writing"]}]}, "no task of the study is called"),
     ],
