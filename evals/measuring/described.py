@@ -142,7 +142,8 @@ def word_shares(environment: Environment) -> dict[str, float]:
     for texts in ((query.text for query in environment.queries), environment.documents.texts()):
         for text in texts:
             counts.update(words(text))
-    return {word: count / counts.total() for word, count in counts.items()}
+    every = counts.total()
+    return {word: count / every for word, count in counts.items()}
 
 
 def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) -> float:

@@ -24,7 +24,7 @@ from evals.studies.findings import find_best
 from evals.studies.work import Workshop
 from tools import disk
 from tools.console import say
-from tools.errors import SextantError
+from tools.errors import DataError, SextantError
 
 LEXICAL = ("bm25", "bm25s", "rank_bm25", "pool_bm25")  # retrievers that need neither key nor weights
 HARD = ("hard negatives", "other documents")  # metrics: what evals.measuring.described.reciprocal_ranks gives
@@ -73,7 +73,10 @@ class Table:
         """Yield every cell: the paper's value, ours, the difference, and a remark where there is one."""
         marks = self._mark() if self.section.about.get("marked") else {}
         for cell in self.section.cells:
-            ours, remark = self._make(cell)
+            try:
+                ours, remark = self._make(cell)
+            except SextantError as problem:
+                ours, remark = None, str(problem)
             both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
             difference = ours - cell.value if both else None  # type: ignore[operator]
             made = {"published": cell.value, "ours": ours, "difference": difference, "remark": remark}
@@ -97,7 +100,14 @@ class Table:
     def warnings(self) -> list[str]:
         """Return what the table may not be taken for."""
         tasks = {task for cell in self.section.cells for task in list_tasks(cell.task)}
-        kinds = {environments.folder_of(environments.resolve(task), self.conditions.data)[0] for task in tasks}
+        kinds, missing = set[str](), list[DataError]()
+        for task in tasks:
+            try:
+                kinds.add(environments.folder_of(environments.resolve(task), self.conditions.data)[0])
+            except DataError as problem:  # which the task's cells say, where other tasks are there
+                missing.append(problem)
+        if not kinds:
+            raise missing[0]
         other = "a folder's data is not the pinned release: the difference may be that of the data"
         part = f"only the first {self.conditions.limit} queries of each task are asked; the paper has all"
         found = [MINIATURES] if "mini" in kinds else [other] if kinds - {"full"} else []

@@ -4,6 +4,7 @@ import itertools
 import math
 import pickle
 import random
+import shutil
 from dataclasses import replace
 from statistics import fmean
 
@@ -158,3 +159,11 @@ def test_the_list_says_what_each_table_needs_and_lacks(command_of):
     assert known["obliq/table4"]["needs"]["bm25s"] == "" and "KEY" in known["obliq/table4"]["needs"]["openai/gpt-5.2"]
     assert known["birco/table3"]["why"]
     assert known["birco/table9"]["lacks"] == {"the whole data sets are not part of the release": 8}
+
+
+def test_tasks_whose_data_is_not_there_say_so_in_their_cells_and_the_others_are_made(conditions, tmp_path):
+    shutil.copytree(environments.MINI / "crumb" / "stack_exchange", tmp_path / "data" / "stack_exchange")
+    table = Table(sections()["crumb/table1"], replace(conditions, data=str(tmp_path / "data")))
+    for cell in table.cells():
+        there = cell["task"] == "crumb/stack_exchange"
+        assert (cell["ours"] is not None) == there and ("holds no" in cell["remark"]) != there
