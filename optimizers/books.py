@@ -3,7 +3,6 @@
 import hashlib
 import json
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,12 +69,11 @@ class Books:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many queries train and validate; with folds in each of them, or a few more."""
+        """How many queries train and validate; with folds in each of them, or one more."""
         if not self.fold_of:
             return {part: len(queries) for part, queries in self.parts.items()}
-        counts = Counter(self.fold_of[query.query_id] for query in self._dev)
-        most, least = max(counts.values()), min(counts.values())
-        return {"train": least, "validation": len(self._dev) - most, "folds": len(counts)}
+        many, folds = len(self._dev), len(set(self.fold_of.values()))
+        return {"train": many // folds, "validation": many - -(-many // folds), "folds": folds}
 
     def take_fold(self, fold: int) -> None:
         """Train on one fold from now on, and validate on the others; nothing where there are none."""

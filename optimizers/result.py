@@ -67,7 +67,8 @@ def list_tasks(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
     for task in dict.fromkeys(study.tasks.values()):
         found = (study.of(digest, "validation", candidate.digest) for digest in (study.before, candidate.digest))
         old, new = ([one.value for one in part if study.tasks[one.query_id] == task] for part in found)
-        rows.append({"task": task, "baseline_mean": fmean(old), "mean": fmean(new), **paired(old, new)._asdict()})
+        if old:  # else all of the task's queries are of the candidate's own fold
+            rows.append({"task": task, "baseline_mean": fmean(old), "mean": fmean(new), **paired(old, new)._asdict()})
     return _adjust(rows) if len(rows) > 1 else []
 
 
