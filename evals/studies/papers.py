@@ -106,7 +106,7 @@ class Table:
                 kinds.add(environments.folder_of(environments.resolve(task), self.conditions.data)[0])
             except DataError as problem:  # which the task's cells say, where other tasks are there
                 missing.append(problem)
-        if not kinds:
+        if missing and not kinds:
             raise missing[0]
         other = "a folder's data is not the pinned release: the difference may be that of the data"
         part = f"only the first {self.conditions.limit} queries of each task are asked; the paper has all"
