@@ -23,7 +23,6 @@ from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.text import words
 
 Value = float | str | None
-CHUNKED = 1000  # documents that are cut to see whether the release's passages come out
 ARGUANA = "birco/arguana"  # whose ids name the debate: <split>-<topic>-<debate>-<side and number>
 
 
@@ -68,13 +67,13 @@ def hard_share(environment: Environment) -> float | None:
 
 
 def passages_cut_alike(environment: Environment) -> float | None:
-    """Return the share of the release's passages of its first documents that environments/chunking.py makes, too.
+    """Return the share of the release's passages of its first 1,000 documents that environments/chunking.py makes, too.
 
     None for a task whose documents were never cut. CRUMB's Figure 2 shows how they are.
     """
     whole = environments.load(f"{environment.task}:document", environment.data, environment.split).documents
     count, made = bert_tokens(), set[tuple[str, str]]()
-    for document in islice(whole.stream(), CHUNKED):
+    for document in islice(whole.stream(), 1000):
         made.update((document.doc_id, text) for text in chunks(document.text, count))
     parents = {parent for parent, _ in made}
     given = {(one.parent, one.text) for one in environment.documents.stream() if one.parent in parents}
@@ -177,5 +176,4 @@ def project(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
     from sklearn.manifold import TSNE  # half a second that no table of statistics needs
 
     made = TSNE(perplexity=min(30.0, (len(vectors) - 1) / 3), metric="cosine", init="random", random_state=seed)
-    places: NDArray[np.float32] = made.fit_transform(vectors)
-    return places
+    return np.asarray(made.fit_transform(vectors))

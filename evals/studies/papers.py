@@ -99,7 +99,7 @@ class Table:
 
     def warnings(self) -> list[str]:
         """Return what the table may not be taken for."""
-        tasks = {task for cell in self.section.cells for task in list_tasks(cell.task)}
+        tasks = dict.fromkeys(task for cell in self.section.cells for task in list_tasks(cell.task))
         kinds, missing = set[str](), list[DataError]()
         for task in tasks:
             try:
