@@ -15,7 +15,7 @@ from evals.studies.work import check, lay_out_ahead, look_ahead
 from tools import retrievers
 from tools.console import plural
 from tools.errors import SextantError
-from tools.models.spec import secret
+from tools.models.spec import parse, secret
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
@@ -28,6 +28,10 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> tuple[dict[st
     if name is None:
         rows = [_describe(section) for section in sections().values()]
         return {"sections": rows}, "".join(map(_list, rows))
+    if conditions["lm"]:
+        parse(conditions["lm"])
+    if conditions["retriever"]:
+        retrievers.check(conditions["retriever"])
     table = Table(find(name), Conditions(**conditions))
     if dry_run:
         return _look_ahead(table)

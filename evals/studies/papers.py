@@ -157,8 +157,7 @@ class Table:
         folder = self.conditions.runs / task.replace("/", "-")
         for path in folder.glob(f"{as_name(system['name'])}-{UNKNOWN}-*") if not said else ():
             run = read(path)  # of what evals.import_run made of the authors' own ranking
-            data = environments.folder_of(task, self.conditions.data)[0]
-            if (run.config["split"], run.config["data"]) == (cell.split, data):
+            if run.config["data_fingerprint"] == self.load(task, cell.split).fingerprint:
                 return run, "the authors' own ranking"
         made = self._run(planned) if planned else ""
         return (system.get("lacks", made) if isinstance(made, str) else made), said
