@@ -17,12 +17,11 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from tools.disk import expanded, home
 from tools.errors import UnknownName, UsageError
@@ -54,8 +53,7 @@ _LEAST = 1e-4  # dollars per million tokens; who writes less means dollars per t
 _LARGEST_WINDOW = 1_000_000_000  # tokens; more is a slip, and as an endless integer could not be printed
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(NamedTuple):
     """US dollars a token."""
 
     input: float
@@ -140,7 +138,7 @@ def _find_listed(model: str) -> Price | None:
     source = f"litellm {metadata.version('litellm')}"  # neither the table nor its package has a date
     steps = [(int(tier["range"][0]), rates) for tier in tiers[1:] if (rates := _rates(tier))]
     longer = sorted(steps if tiers else _longer(row, base), key=lambda step: step[0])
-    return replace(base, longer=tuple(longer), source=source)
+    return base._replace(longer=tuple(longer), source=source)
 
 
 def _rates(row: dict[str, Any]) -> Price | None:
@@ -163,7 +161,7 @@ def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
         changes: dict[str, Any] = {name: value for name, value in named.items() if isinstance(value, int | float)}
         if price.cached_input == price.input and "input" in changes:
             changes.setdefault("cached_input", changes["input"])
-        price = replace(price, **changes)
+        price = price._replace(**changes)
         longer.append((limit - inclusive, price))
     return longer
 

@@ -17,7 +17,6 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -76,14 +75,13 @@ class Expressions(str):
         return [str(part) for part in parse(f"all({self})").parts] if self.strip() else []
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """One parsed expression. It prints as it is written, without blanks."""
 
     kind: str
     subject: str = ""  # what follows the colon: a model, or the spec of what fills vectors
     parts: tuple["Spec", ...] = ()
-    options: Mapping[str, Value] = field(default_factory=dict)  # after parsing alone, all values are strings
+    options: Mapping[str, Value] = {}  # after parsing alone, all values are strings
 
     def __str__(self) -> str:
         return spell(self.kind, self.subject, [str(part) for part in self.parts], self.options)
@@ -279,7 +277,7 @@ def with_attribute(spec: Spec, attribute: str) -> Spec:
             why = "because the task has no lens of its own; docs/decisions/lens-retriever.md"
             raise UsageError(f"{spec} needs attribute=..., {why}")
         options = {"attribute": attribute, **options}
-    return replace(spec, parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options)
+    return spec._replace(parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options)
 
 
 def require(spec: Spec) -> None:
@@ -311,7 +309,7 @@ def _place(kind: str) -> str:  # as in outputs: a file without its folder, which
 
 
 def _check(spec: Spec, *, embedder: bool = False) -> Spec:
-    spec = replace(spec, kind=_place(spec.kind))
+    spec = spec._replace(kind=_place(spec.kind))
     kind, subject, parts = kind_of(spec.kind, embedder=embedder), spec.subject, spec.parts
     match kind.subject:
         case "str":

@@ -6,7 +6,6 @@ merges adapters, refuses missing weights (which it would draw at random), and ne
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +204,7 @@ def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> Sent
 def _transformer(folder: Path, row: Row, where: str, task: Any = "feature-extraction") -> Transformer:
     """Load a transformer and its tokenizer, with an adapter merged; other tasks than the default give all logits."""
     if base := find_base(folder, row.base):
-        made = _transformer(base, replace(row, base=""), where, task)
+        made = _transformer(base, row._replace(base=""), where, task)
         made.model = loading.merge_adapter(made.model, folder)
         made.processor = loading.load_tokenizer(folder, row)
     else:

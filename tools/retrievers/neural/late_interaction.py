@@ -14,7 +14,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -317,7 +316,7 @@ def _row(model: str, like: str, run_code: str) -> models.Row:
     if row.bidirectional or row.base:
         raise UsageError(f"{row.name} is more than its folder says; late takes ColBERT-style models and plain encoders")
     # A trained model's marks are in its folder, and sentence-transformers puts them in.
-    return replace(row, query="{query}", query_plain="", document="{text}") if trained else row
+    return row._replace(query="{query}", query_plain="", document="{text}") if trained else row
 
 
 def is_trained(folder: Path) -> bool:

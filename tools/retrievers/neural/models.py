@@ -12,7 +12,6 @@ import tomllib
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,8 +40,7 @@ _SHAPING_DOCUMENTS = (  # fields of a row
 _TABLE = Path(__file__).with_name("models.toml")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One model of the table: what it reads, and how its output becomes a vector or a score.
 
     A format has the place {query} or {text} (a document's title and text, joined), and {instruction} where the model
@@ -156,7 +154,7 @@ def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
     folder = find_folder(model)
     if run_code and run_code != (found := digest_code(folder, row.base)):
         raise UsageError(f"run_code={run_code} is not the code of {folder}, {found or 'which has none'}; read it again")
-    return replace(row, run_code=run_code)
+    return row._replace(run_code=run_code)
 
 
 class LocalModel(NamedTuple):
