@@ -38,5 +38,5 @@ def test_a_planted_difference_is_said_and_a_study_without_says_that_there_is_non
     names = ("no row differs", "helps on its task", "hurts on its task", "something that is not so")
     for what, rates in (("none planted", nothing), ("one planted", planted)):
         print(what, ", ".join(f"{name}: {rate:.3f}" for name, rate in zip(names, rates, strict=True)))  # noqa: T201
-    assert nothing[0] > 0.94 and planted[0] < 0.02
+    assert nothing[0] > 0.93 and planted[0] < 0.02
     assert planted[1] > 0.5 and planted[2] > 0.9 and planted[3] < 0.06

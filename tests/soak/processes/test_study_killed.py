@@ -18,7 +18,7 @@ from evals.studies import plan, work
 LARGE = """
     name = "large"
     tasks = ["congress", "legal_qa", "relic:corpus"]
-    fixed = { data = "mini", limit = 4 }
+    fixed = { data = "mini", limit = 1 }
     [rows]
     program = ["retrieve", "rewrite", "multihop", "decompose", "query_to_doc"]
     retriever = ["bm25", "rank_bm25", "bm25s", "fusion(bm25,rank_bm25)"]
