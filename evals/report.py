@@ -36,14 +36,8 @@ def command(arguments: argparse.Namespace) -> int:
     files = [path.relative_to(out).as_posix() for path in page.write(made, out)]
     index = out / "index.html"
     if arguments.json:
-        result = {
-            "report": str(index),
-            "files": files,
-            "runs": made.runs,
-            "left_out": made.left_out,
-            "notes": made.warnings,
-        }
-        put_out(json.dumps(result) + "\n")
+        about = {"runs": made.runs, "left_out": made.left_out, "notes": made.warnings}
+        put_out(json.dumps({"report": str(index), "files": files} | about) + "\n")
         return 0
     lines = [made.summary, *made.warnings, *(f"left out: {why}" for why in made.left_out.values())]
     lines += [f"{plural(len(made.tables), 'table')}, {plural(len(made.plots), 'plot')}: {index}"]

@@ -84,21 +84,13 @@ class Judge(Program):
         """Grade the query's candidates but for its examples."""
         session, examples = self.toolbox.open(query), self.examples.get(query.query_id, ())
         about: dict[str, Any] = {"objective": query.objective, "description": query.text, "grades": self.rule}
-        about["examples"] = reading.show_all(
-            session, self.grade_passages, examples, self.read_chars, **about, examples=[]
-        )
+        asked, check = (session, self.grade_passages), partial(known_rows, "verdicts")
+        about["examples"] = reading.show_all(*asked, examples, self.read_chars, **about, examples=[])
         todo, verdicts = sorted((query.candidates or set()) - set(examples)), dict[str, Verdict]()
-        read = partial(
-            reading.read,
-            session,
-            self.grade_passages,
-            chars=self.read_chars,
-            check=partial(known_rows, "verdicts"),
-            **about,
-        )
         for batch in (todo, *([one] for one in todo)):  # what an answer leaves out is asked for alone
+            left = [doc_id for doc_id in batch if doc_id not in verdicts]
             with suppress(UnusableAnswer):
-                for shown, answer in read(doc_ids=[doc_id for doc_id in batch if doc_id not in verdicts]):
+                for shown, answer in reading.read(*asked, left, self.read_chars, check, **about):
                     verdicts |= {one.id: one for one in reversed(answer.verdicts) if one.id in shown}
         ranking = sorted(verdicts, key=lambda doc_id: -verdicts[doc_id].grade)
         reasons = json.dumps({doc_id: verdicts[doc_id].reason for doc_id in ranking}, ensure_ascii=False)

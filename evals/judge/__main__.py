@@ -37,13 +37,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Judge, score, print; exit code 7 when documents are left unjudged."""
     judging = import_module("evals.measuring.judging")  # DSPy and SciPy: not for --help
     request = options.from_options(Common, vars(arguments) | {"program": "programs.judging:Judge"})
-    named = {
-        "name": arguments.name,
-        "depth": arguments.depth,
-        "sample": arguments.sample,
-        "compiled": arguments.compiled,
-    }
-    found = judging.judge(request, arguments.paths, dry_run=arguments.dry_run, **named)
+    named = {key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")}
+    found = judging.judge(request, arguments.paths, **named)
     put_out(json.dumps(found) + "\n" if arguments.json else judging.render(found))
     return 7 if found.get("left") else 0
 

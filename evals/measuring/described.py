@@ -6,7 +6,7 @@ release does not say which trials are for the same disease.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from statistics import fmean
 from typing import Any
@@ -137,10 +137,8 @@ def reciprocal_ranks(environment: Environment, rankings: Mapping[str, Sequence[s
 
 def word_shares(environment: Environment) -> dict[str, float]:
     """Return the share of each word, without stop words, in all words of a task's queries and documents."""
-    counts = Counter[str]()
-    for texts in ((query.text for query in environment.queries), environment.documents.texts()):
-        for text in texts:
-            counts.update(words(text))
+    texts = chain((query.text for query in environment.queries), environment.documents.texts())
+    counts = Counter(chain.from_iterable(map(words, texts)))
     every = counts.total()
     return {word: count / every for word, count in counts.items()}
 

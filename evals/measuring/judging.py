@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,6 +44,8 @@ from tools.session import Toolbox
 BATCH = 20  # documents of a query that are judged together
 EXAMPLES = 8  # relevant documents that a judge is shown of a query
 SAMPLE, POOL = "sample", "pool"  # what is judged: some of what the release has judged, and what it has not
+# What the configuration of a judge has of that of the runs.
+KEPT = ("task", "data", "data_fingerprint", "split", "instruction", "max_p", run_folder.PROVENANCE)
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 Wanted = Mapping[str, set[str]]  # query_id -> documents
 Result = dict[str, Any]  # what `judge` returns and --json prints
@@ -82,10 +85,10 @@ def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
     for judgements, query_id in product(environment.judgements.values(), known):
         known[query_id] |= judgements.qrels.get(query_id, {})
     rankings = [{query_id: run.outcomes[query_id]["ranking"] for query_id in known} for run in runs]
-    brought: dict[str, dict[str, set[int]]] = {query_id: {} for query_id in known}
+    brought = {query_id: defaultdict[str, set[int]](set) for query_id in known}
     for place, query_id in product(range(len(runs)), known):
         for doc_id in rankings[place][query_id][:depth]:
-            brought[query_id].setdefault(doc_id, set()).add(place)
+            brought[query_id][doc_id].add(place)
     return Pool(runs, environment, rankings, brought, known)
 
 
@@ -109,8 +112,7 @@ def judge(
     if name in environment.judgements or not re.fullmatch(r"[\w.-]+", name):
         raise UsageError(f"--name {name!r}: it is letters, digits, '.', '_' and '-', and not the release's own")
     prompts = read_compiled(compiled) if compiled else None
-    kept = prompts.parameters if prompts else {}
-    values = parse_parameters(request.program_label, Judge, request.parameters, kept)
+    values = parse_parameters(request.program_label, Judge, request.parameters, prompts.parameters if prompts else {})
     values["lens"] = values["lens"] or environment.hints.get("lens", "")
     system = Judge(Toolbox(environment.documents, NoRetriever()), **values)
     if prompts:
@@ -120,7 +122,7 @@ def judge(
     model.lm.meet()
     asked = [system.grade_passages.signature, system.rule, *system.grade_passages.demos]
     prompt = hashlib.sha256(" ".join(map(str, asked)).encode()).hexdigest()[:16]
-    config = {key: pool.runs[0].config[key] for key in _KEPT} | {"program": request.program_label, "parameters": values}
+    config = {key: pool.runs[0].config[key] for key in KEPT} | {"program": request.program_label, "parameters": values}
     config |= {"prompt": prompt, "lm": {"name": model.name, **model.settings}, "retriever": {"name": "none"}}
     config |= {"asked": {"limit": None, "query_ids": []}, "depth": BATCH}
     folder_name, chosen = f"{scored.JUDGED}{name}-{run_folder.digest(config)}", _choose_sample(pool, sample)
@@ -149,10 +151,6 @@ def judge(
     }
 
 
-# What the configuration of a judge has of that of the runs.
-_KEPT = ("task", "data", "data_fingerprint", "split", "instruction", "max_p", run_folder.PROVENANCE)
-
-
 def _ask(system: Judge, pool: Pool, sample: Wanted, folder: run_folder.RunFolder, model: Model, workers: int) -> Result:
     """Have the sample judged, say how far the judge agrees on it, and return that; then the rest."""
     todo, agreement = _cut(system, pool, sample, _read_grades(folder.outcomes)), Result()
@@ -171,13 +169,12 @@ def _order(query_id: str, doc_id: str) -> bytes:  # the same on every machine, a
 
 
 def _choose_sample(pool: Pool, many: int) -> dict[str, set[str]]:  # half of them not relevant, as far as there are such
-    of = ((query_id, doc_id) for query_id, found in pool.known.items() for doc_id in found)
-    pairs = sorted((one for one in of if one[1] in pool.environment.documents), key=lambda one: _order(*one))
-    wrong = [one for one in pairs if pool.known[one[0]][one[1]] < 1][: many // 2]
-    right = [one for one in pairs if pool.known[one[0]][one[1]] >= 1][: many - len(wrong)]
-    chosen: dict[str, set[str]] = {}
-    for query_id, doc_id in right + wrong:
-        chosen.setdefault(query_id, set()).add(doc_id)
+    rows = [(one, key, grade) for one, found in pool.known.items() for key, grade in found.items()]
+    rows = sorted((row for row in rows if row[1] in pool.environment.documents), key=lambda row: _order(*row[:2]))
+    wrong = [row for row in rows if row[2] < 1][: many // 2]
+    chosen = defaultdict[str, set[str]](set)
+    for query_id, doc_id, _ in [*[row for row in rows if row[2] >= 1][: many - len(wrong)], *wrong]:
+        chosen[query_id].add(doc_id)
     return chosen
 
 

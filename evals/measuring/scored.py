@@ -350,12 +350,8 @@ def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
         found["best"] = min(bare, key=lambda pair: (-pair[1], pair[0].retriever != own.retriever, pair[0].path.name))[0]
     least = max(own.mean(metric) or 0.0, *(mean for _, mean in bare), 0.0)
     for kind, pool in _POOLS.items():
-        pooled = [
-            one
-            for one, mean in peers
-            if one.config["program"] != FLOOR and one.pool == pool != own.pool and (kind == "union" or mean >= least)
-        ]
-        if pooled:
+        pooled = [one for one, mean in peers if one.pool == pool != own.pool and (kind == "union" or mean >= least)]
+        if pooled := [one for one in pooled if one.config["program"] != FLOOR]:
             found[kind] = min(pooled, key=lambda one: (*_differ(one, own), -one.config["pool"]["size"], *near(one)))
     return Bounds(own, metric, found)
 

@@ -44,12 +44,8 @@ def arrange(cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]) -> dic
         values = {(cell["system"], cell["task"], cell["metric"]): cell[side] for cell in cells}
         for (system, task, metric), value in values.items():
             base, _, variant = system.partition(" | ")
-            at = {
-                "base": base,
-                "variant": variant or "as it is",
-                "task": task.partition("/")[2].replace("*", "mean"),
-                "metric": metric,
-            }
+            at = {"base": base, "variant": variant or "as it is", "metric": metric}
+            at["task"] = task.partition("/")[2].replace("*", "mean")
             if "change" in drawn:
                 before = values.get((base, task, metric))
                 known = variant == drawn["change"] and None not in (value, before)

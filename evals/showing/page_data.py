@@ -395,6 +395,4 @@ def plain_json(value: Any) -> bytes:
         return orjson.dumps(value)
     except TypeError:  # lone surrogates, or numbers beyond 64 bits, which are floats to every browser
         text = _well_formed(json.dumps(value, ensure_ascii=False))
-        return orjson.dumps(
-            json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 19 else float(digits))
-        )
+        return orjson.dumps(json.loads(text, parse_int=lambda digits: (int if len(digits) < 19 else float)(digits)))

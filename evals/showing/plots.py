@@ -54,13 +54,10 @@ def curves_svg(result: dict[str, Any]) -> str:
     made = figure((7.0, 1.0 + 3.0 * len(axes)))
     numbers = {run["label"]: number for number, run in enumerate(result["runs"])}
     panels = made.subplots(len(axes), 1, squeeze=False)[:, 0]
-    handles = dict[str, Any]()
     for panel, (axis, found) in zip(panels, axes.items(), strict=True):
         _draw_panel(panel, axis, found, numbers)
         panel.set_ylabel(_escape(result["metric"]))
-        handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    made.legend(handles.values(), handles.keys(), loc="outside lower center", fontsize="small", ncols=2)
-    return svg(made, f"{result['metric']} of {result['task']} for equal budgets")
+    return _finish(made, 2, f"{result['metric']} of {result['task']} for equal budgets")
 
 
 def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str, int]) -> None:
@@ -88,7 +85,6 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
 def table_svg(kind: str, panels: Mapping[str, Table], value: str, title: str) -> str:
     """Draw tables, a panel each: lines or bars for each row along the columns, or a square for each cell (KINDS)."""
     made = figure((7.0, 1.2 + 3.2 * len(panels)))
-    handles = dict[str, Any]()
     numbers: dict[str, int] = {}
     for panel, (name, table) in zip(made.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True):
         columns = list(dict.fromkeys(column for row in table.values() for column in row))
@@ -100,9 +96,13 @@ def table_svg(kind: str, panels: Mapping[str, Table], value: str, title: str) ->
         KINDS[kind](panel, list(table), cells, numbers)
         if kind != "squares":
             panel.set_ylabel(_escape(value))
-        handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    if handles:
-        made.legend(handles.values(), handles.keys(), loc="outside lower center", fontsize="small", ncols=3)
+    return _finish(made, 3, title)
+
+
+def _finish(made: Figure, ncols: int, title: str) -> str:  # with a legend of what is in all panels
+    labelled = [pair for panel in made.axes for pair in zip(*panel.get_legend_handles_labels(), strict=True)]
+    if handles := {label: handle for handle, label in labelled}:
+        made.legend(handles.values(), handles.keys(), loc="outside lower center", fontsize="small", ncols=ncols)
     return svg(made, title)
 
 
@@ -137,8 +137,7 @@ def points_svg(points: Sequence[Mapping[str, Any]], title: str) -> str:
     for number, kind in enumerate(dict.fromkeys(point["kind"] for point in points)):
         places = [(point["x"], point["y"]) for point in points if point["kind"] == kind]
         panel.plot(*zip(*places, strict=True), linestyle="", label=_escape(kind), **style(number))
-    made.legend(loc="outside lower center", fontsize="small", ncols=2)
-    return svg(made, title)
+    return _finish(made, 2, title)
 
 
 def _escape(text: str) -> str:  # matplotlib sets what is between two dollar signs as a formula

@@ -63,10 +63,8 @@ def _look_ahead(table: Table) -> tuple[dict[str, Any], str]:
 def _describe(section: Section) -> dict[str, Any]:
     systems = [section.system(cell) if cell.system else {} for cell in section.cells]
     lacks = [cell.lacks or system.get("lacks") for cell, system in zip(section.cells, systems, strict=True)]
-    needs = [
-        section.about.get("needs"),
-        *(one.get(key) for one in systems if "lacks" not in one for key in ("retriever", "lm")),
-    ]
+    needs = [section.about.get("needs")]
+    needs += [one.get(key) for one in systems if "lacks" not in one for key in ("retriever", "lm")]
     return {
         "name": section.name,
         "title": section.about["title"],
@@ -111,10 +109,8 @@ def _parts(found: Mapping[str, Any]) -> list[Part]:
             said = [f"({remarks.setdefault(text, len(remarks) + 1)})" for text in told]
             ours = f"{_number(cell['ours'])} {cell['mark']}".rstrip()
             numbers = [_number(cell["published"]), ours, _number(cell["difference"], sign="+")]
-            rows.append(
-                [cell["system"] if cell["system"] != before else "", cell["metric"] + judged, *numbers, " ".join(said)]
-            )
-            before = cell["system"]
+            name, before = "" if cell["system"] == before else cell["system"], cell["system"]
+            rows.append([name, cell["metric"] + judged, *numbers, " ".join(said)])
         parts.append(Grid(task, ["system", "metric", "published", "ours", "difference", ""], rows, names=(0, 1, 5)))
     made = sum(cell["ours"] is not None for cell in found["cells"])
     last = f"{plural(len(found['cells']), 'cell')}, {made} of them made"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from evals.measuring import behaviour
-from evals.measuring.scored import Bounds, Kind, bounds_between
+from evals.measuring.scored import LABELS, Bounds, bounds_between
 from evals.measuring.traces import WORDS, Fate
 from evals.showing.plots import INCHES, figure
 from evals.showing.report.groups import Group, System, short
@@ -24,7 +24,6 @@ from tools.errors import DataError
 HEADS = ["program", "task", "floor", "lower bound", "program's", "ceiling", "gain", "missing", "closed"]
 HEADS += ["bounds by other systems"]
 MORE = ["task's name", "floor is", "best bare", "best bare is", "lower bound is", "ceiling is", "run"]
-KINDS: tuple[Kind, ...] = ("floor", "best", "union", "ceiling")
 NOTES = [
     "floor: its bare retriever; lower bound: the same system over a pool as retrieved; ceiling: over one with gold "
     "in it; best bare retriever: of all that were run",
@@ -72,13 +71,13 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
 def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
     run = bounds.run
     task = run.config["task"]
-    floor, _, union, ceiling = (_figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in KINDS)
+    floor, _, union, ceiling = (_figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in LABELS)
     *differences, share = bounds.compare()
     gained, missing = (_interval(*one[:3]) if one else "" for one in differences)
     closed = _interval(*share, percent=True) if share else ""
     means = [floor, union, _figure(bounds.mean()), ceiling]
     shown = [str(group.system(run)), short(task), *means, gained, missing, closed, bounds.others]
-    floor, best, union, ceiling = (bounds.describe(kind) for kind in KINDS)
+    floor, best, union, ceiling = (bounds.describe(kind) for kind in LABELS)
     return shown, [task, floor, _figure(bounds.mean("best")), best, union, ceiling, run.name]
 
 

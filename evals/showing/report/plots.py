@@ -5,7 +5,7 @@ Figure 3's smoothing and projections are left out, because what is drawn here wa
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -94,12 +94,6 @@ def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure])
     return Plot(stem, readable(title), readable(caption), light, dark)
 
 
-def series_style(number: int) -> dict[str, str]:
-    """Colour and marker of a series; black is the ink, or it would not be seen on a dark page."""
-    look = style(number)
-    return look | {"color": INK} if look["color"] == "#000000" else look
-
-
 def draw_for_papers(stem: str, title: str, panels: Sequence[Panel]) -> dict[str, str | bytes]:
     """Return the plot in the widths of papers' columns, by the names of its files."""
     made: dict[str, str | bytes] = {}
@@ -150,7 +144,8 @@ def _draw_panel(axes: Axes, panel: Panel, handles: dict[str, Any], width: float)
 
 
 def _draw_series(axes: Axes, one: Series, *, lines: bool) -> Any:
-    look = series_style(one.number)
+    look = style(one.number)
+    look["color"] = look["color"].replace("#000000", INK)  # black would not be seen on a dark page
     x, y = [point.x for point in one.points], [point.y for point in one.points]
     low = [point.y if point.low is None else point.low for point in one.points]
     high = [point.y if point.high is None else point.high for point in one.points]
@@ -169,11 +164,6 @@ def shorten(label: str) -> str:
     return f" {label}" if label.startswith("_") else label
 
 
-def number_names(names: Iterable[str]) -> dict[str, int]:
-    """A colour for each name, in their order."""
-    return {name: number for number, name in enumerate(dict.fromkeys(names))}
-
-
 def plot_by_task(group: Group, table: Table) -> Plot | None:
     """Dots with intervals for a table by task, of systems that search everything with the task's instruction."""
     leading = [place for place, column in enumerate(table.columns) if column.leads]
@@ -184,16 +174,13 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
     def dots(row: Row, offset: float = 0.0) -> list[Point]:
         return _points([at + offset for at in range(len(leading))], [row.cells[place] for place in leading])
 
-    series = [Series(row.label, dots(row, _offset(n, len(rows))), n) for n, row in enumerate(rows)]
+    apart, middle = min(0.12, 0.7 / len(rows)), (len(rows) - 1) / 2
+    series = [Series(row.label, dots(row, (n - middle) * apart), n) for n, row in enumerate(rows)]
     ticks = {float(at): table.columns[place].label for at, place in enumerate(leading)}
     published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
     panel = Panel("", "", table.columns[0].metric, series, ticks, published)
     caption, title = INTERVALS + (HOLLOW if published else ""), f"{table.title} by task: {group.title}"
     return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panels([panel]))
-
-
-def _offset(number: int, many: int) -> float:
-    return (number - (many - 1) / 2) * min(0.12, 0.7 / many)
 
 
 def _points(places: Sequence[float], cells: Sequence[Cell | None]) -> list[Point]:
@@ -203,10 +190,11 @@ def _points(places: Sequence[float], cells: Sequence[Cell | None]) -> list[Point
 def plot_sweep(group: Group, table: Table) -> Plot:
     """A line for each row of a table whose columns are sizes of pools."""
     systems = [(row, row.system) for row in table.rows if row.system]
-    numbers = number_names(sorted(system.name for _, system in systems))
-    sizes, series = [float(column.label) for column in table.columns], list[Series]()
-    for row, system in systems:
-        series.append(Series(row.label, _points(sizes, row.cells), numbers[system.name], system.pool == "union"))
+    sizes, names = [float(column.label) for column in table.columns], sorted({system.name for _, system in systems})
+    series = [
+        Series(row.label, _points(sizes, row.cells), names.index(system.name), system.pool == "union")
+        for row, system in systems
+    ]
     x = "documents in the pool, gold that was put in aside"
     panel = Panel("", x, table.columns[0].metric, series, lines=True)
     caption = "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. "
