@@ -3,20 +3,26 @@
 import json
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from openai_server import Failure
+from openai_server import annotate as annotated
 
+from programs.annotating import Annotator
+from programs.compiled import Compiled, prompts_of, write
 from tools import retrievers
 from tools.corpus import Corpus
 from tools.errors import BudgetReached, DataError, RunIncomplete, UnknownName, UsageError
+from tools.models import lm
 from tools.models.prices import price
 from tools.models.prompting import LENSES
 from tools.models.terms import Budget, Patience, Terms
 from tools.records import Document, Query, Usage
+from tools.retriever import NoRetriever
 from tools.retrievers import check, lenses, with_attribute
 from tools.retrievers.bm25 import BM25
 from tools.retrievers.lens import annotate, signs
@@ -392,3 +398,34 @@ class TestRunning:
         assert whole.code == 0, whole.err
         prompts = [str(request["messages"]) for request in server.requests]
         assert len(prompts) == len(set(prompts)), "nothing is asked twice"
+
+
+def test_a_compiled_prompt_annotates_and_has_an_index_of_its_own(server, tmp_path):
+    server.answer, home, file = annotated, tmp_path / "home", tmp_path / "compiled.json"
+    prompts = prompts_of(Annotator(Toolbox(corpus_of(TEXTS), NoRetriever()), lens="stance"))
+    [prompt] = prompts.values()
+    names = [opened(server, corpus_of(TEXTS[:2]), home).name]
+    about = [{"id": "9", "text": "an old one"}]
+    demo = {"attribute": "an attribute", "passages": about, "annotations": about}
+    for instructions, demos in (("Write much.", ()), ("Write little.", ()), ("Write little.", (demo,))):
+        other = dict.fromkeys(prompts, replace(prompt, instructions=instructions, demos=demos))
+        write(file, Compiled("programs.annotating:Annotator", {}, "bm25", other))
+        names.append(opened(server, corpus_of(TEXTS[:2]), home, prompts=file).name)
+        told = str(server.requests[-1])
+        assert instructions in told and ("an old one" in told) == bool(demos)
+    assert len(set(names)) == len(server.requests) == 4, "each was annotated anew"
+    with pytest.raises(UsageError, match="prompts are for a model"):
+        opened(server, corpus_of(TEXTS[:2]), model="offline", prompts=file)
+    with pytest.raises(DataError, match=r"programs\.annotating:Annotator"):
+        opened(server, corpus_of(TEXTS[:2]), prompts=tmp_path / "none.json")
+
+
+def test_an_annotator_ranks_a_pool_by_what_the_model_wrote_of_it(server):
+    server.answer = written(lambda text: "a sly mockery" if text == TEXTS[3] else "plain")
+    pool, own = frozenset(f"d{n:02}" for n in range(10)), frozenset({"d00"})
+    query = Query("q", "sly mockery of ministers", candidates=pool, excluded=own)
+    program = Annotator(Toolbox(corpus_of(TEXTS), NoRetriever()), lens="stance")
+    with lm.connect(server.spec, Terms()).active():
+        submission = program(query=query)
+    assert submission.ranking[0] == "d03" and sorted(submission.ranking) == sorted(pool - own)
+    assert sent(server) == [TEXTS[1:9], [TEXTS[9]]] and submission.usage.calls == 2

@@ -10,12 +10,15 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import dspy
 import pydantic
+from typing_extensions import TypedDict
 
-from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
+from tools import forms
+from tools.errors import BudgetReached, DataError, RunIncomplete, SextantError, UsageError
 from tools.models import lm, prompting, spec
 from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
@@ -64,6 +67,71 @@ class AnnotateDocuments(dspy.Signature):
     annotations: list[Annotation] = dspy.OutputField(desc="one for every passage, with its id")
 
 
+def annotate(
+    session: Session, predictor: dspy.Predict, wording: str, doc_ids: list[str], chars: int, notes: dict[str, str]
+) -> None:
+    """Add to `notes`, in as many calls as the window needs; those that answers leave out, one by one, or as ""."""
+
+    def fit(passages: list[prompting.Passage]) -> bool:
+        return prompting.fits(predictor, attribute=wording, passages=passages)
+
+    for passages in prompting.batches(session, doc_ids, chars, fit):
+        notes |= _annotate_shown(predictor, wording, passages)
+        for passage in passages:
+            if passage.id not in notes:
+                alone = _annotate_shown(predictor, wording, [passage]) if len(passages) > 1 else {}
+                notes |= alone or {passage.id: ""}
+
+
+def _annotate_shown(predictor: dspy.Predict, wording: str, passages: list[prompting.Passage]) -> dict[str, str]:
+    """Return what one call writes down of `passages`, by id; nothing where its answer cannot be used."""
+    doc_ids = [passage.id for passage in passages]
+    known = prompting.known_ids("annotations", doc_ids, needed=True)
+
+    def check_ids(outputs: prompting.Outputs) -> None:
+        known({"annotations": [note.id for note in outputs["annotations"]]})
+
+    try:
+        answer = prompting.ask(predictor, check_ids, attribute=wording, passages=passages)
+    except (prompting.UnusableAnswer, dspy.LMInvalidRequestError) as error:
+        if fault(error) != "system" or getattr(error, "learnt", False):  # nothing that these texts are refused for
+            raise
+        return {}
+    notes = dict[str, str]()
+    for note in answer.annotations:
+        if note.id in doc_ids and note.text.strip():
+            notes.setdefault(note.id, note.text.strip())
+    return notes
+
+
+def annotate_text(predictor: dspy.Predict, wording: str, text: str) -> str:
+    """Return the annotation of one text; "" where the answer cannot be used."""
+    return _annotate_shown(predictor, wording, [prompting.Passage(id="1", text=prompting.defuse(text))]).get("1", "")
+
+
+class Prompt(TypedDict):
+    """The prompt of annotations, as a compiled.json has it."""
+
+    instructions: str
+    descriptions: dict[str, str]  # of fields, where they are others
+    demos: list[dict[str, Any]]
+
+
+class _Compiled(TypedDict):
+    prompts: dict[Literal["annotate_documents"], Prompt]
+    neighbours: list[None]  # empty: an index does not ask for those of `knn`
+
+
+def read_prompt(file: str) -> Prompt:
+    """Return the prompt in a compiled.json of programs.annotating:Annotator. DataError for any other file."""
+    how = "take a compiled.json of python -m optimizers.compile --program programs.annotating:Annotator, but of no knn"
+    try:
+        found: Prompt = forms.read_file(_Compiled, Path(file), how)["prompts"]["annotate_documents"]
+        return found
+    except (OSError, KeyError) as error:
+        raise DataError(f"lens: there is no prompt in {file} ({type(error).__name__}); {how}") from None
+
+
 def check(model: str, attribute: str) -> None:
     """Refuse a model or an attribute that there is not, before anything is loaded: UsageError, UnknownName."""
     try:
@@ -86,12 +154,16 @@ class ModelAnnotator:
     batch, workers = BATCH, WORKERS  # texts in a call of `annotate`, and calls at a time
     paid = True  # costs are reported also where a command prints JSON
 
-    def __init__(self, model: str, attribute: str, terms: Terms, window: int = 0) -> None:
+    def __init__(self, model: str, attribute: str, terms: Terms, window: int = 0, prompts: str = "") -> None:
         self._attribute = attribute
         self._wording = attribute if " " in attribute else prompting.LENSES[attribute].annotate
         self._model = lm.connect(model, terms, settings=lm.Settings(context=window or None))
         self._model.lm.repeats = True  # a repeated prompt is the same call, and no further sample
-        self._predictor = dspy.Predict(AnnotateDocuments)
+        self._prompt = read_prompt(prompts) if prompts else Prompt(instructions="", descriptions={}, demos=[])
+        told = self._prompt["instructions"] or AnnotateDocuments.instructions
+        self._predictor = dspy.Predict(prompting.instructed(AnnotateDocuments, told, self._prompt["descriptions"]))
+        self._predictor.demos = self._prompt["demos"]
+        self._asked = self._predictor, self._wording
         self._queries = dict[str, str]()
         self._useful = False  # whether it has given an annotation
 
@@ -99,7 +171,9 @@ class ModelAnnotator:
         """Return all that shapes an annotation: the model with its settings, and the prompt."""
         bounds = ("window", "max_tokens")  # which change hardly an annotation, and are found out
         settings = {name: value for name, value in self._model.settings.items() if name not in bounds}
-        parts = self._model.name, {"batch": BATCH, "format": FORMAT}, AnnotateDocuments.instructions, self._wording
+        more = filter(None, (self._prompt["descriptions"], self._prompt["demos"]))
+        instructions = self._predictor.signature.instructions
+        parts = self._model.name, {"batch": BATCH, "format": FORMAT}, instructions, self._wording, *more
         written = [json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass") for part in parts]
         told = hashlib.blake2b(b"".join(b"%d\0%s" % (len(one), one) for one in written), digest_size=8)
         return {**settings, "attribute": self._attribute, "told": told.hexdigest()}
@@ -111,7 +185,8 @@ class ModelAnnotator:
         """
         self._model.lm.meet()
         calls = -(-texts // BATCH)
-        prompt = Adapter().format(AnnotateDocuments, [], {"attribute": self._wording, "passages": []})
+        asked = self._predictor
+        prompt = Adapter().format(asked.signature, asked.demos, {"attribute": self._wording, "passages": []})
         overhead = sum(prompting.tokens(str(message["content"])) for message in prompt)
         rate = sum(map(prompting.tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
@@ -141,7 +216,7 @@ class ModelAnnotator:
             with self._model.active():
                 for left in (2, 1, 0):  # tries, where a refusal tells how much the model takes
                     try:
-                        self._fill(session, list(documents), max(map(len, texts)), notes)
+                        annotate(session, *self._asked, list(documents), max(map(len, texts)), notes)
                         break
                     except dspy.LMInvalidRequestError as error:
                         if not (left and getattr(error, "learnt", False)):
@@ -163,42 +238,10 @@ class ModelAnnotator:
             return self._queries[text]
         try:
             with self._model.active():
-                note = self._ask([prompting.Passage(id="1", text=prompting.defuse(text))]).get("1", "")
+                note = annotate_text(*self._asked, text)
         except Exception as error:
             raise self._explain(error, kept="") from error
         return self._queries.setdefault(text, note)  # of several answers, the first
-
-    def _fill(self, session: Session, doc_ids: list[str], chars: int, notes: dict[str, str]) -> None:
-        """Annotate all, in as many calls as the model's window needs; those that answers leave out, one by one."""
-
-        def fit(passages: list[prompting.Passage]) -> bool:
-            return prompting.fits(self._predictor, attribute=self._wording, passages=passages)
-
-        for passages in prompting.batches(session, doc_ids, chars, fit):
-            notes |= self._ask(passages)
-            for passage in passages:
-                if passage.id not in notes:
-                    alone = self._ask([passage]) if len(passages) > 1 else {}
-                    notes |= alone or {passage.id: ""}
-
-    def _ask(self, passages: list[prompting.Passage]) -> dict[str, str]:
-        doc_ids = [passage.id for passage in passages]
-        known = prompting.known_ids("annotations", doc_ids, needed=True)
-
-        def check_ids(outputs: prompting.Outputs) -> None:
-            known({"annotations": [note.id for note in outputs["annotations"]]})
-
-        try:
-            answer = prompting.ask(self._predictor, check_ids, attribute=self._wording, passages=passages)
-        except (prompting.UnusableAnswer, dspy.LMInvalidRequestError) as error:
-            if fault(error) != "system" or getattr(error, "learnt", False):  # nothing that these texts are refused for
-                raise
-            return {}
-        notes = dict[str, str]()
-        for note in answer.annotations:
-            if note.id in doc_ids and note.text.strip():
-                notes.setdefault(note.id, note.text.strip())
-        return notes
 
     def _explain(self, error: Exception, kept: str) -> Exception:
         match "" if isinstance(error, SextantError) else fault(error):

@@ -46,7 +46,8 @@ class LensIndex(Retriever):
     `attribute` is a lens of tools/models/prompting.py, or an attribute in words; empty is the task's own lens. The
     `model` reads `chars` characters of each document, and, with `query`, of queries that are themselves documents.
     `weights` (of text and annotations), `constant` and `depth` are those of reciprocal rank fusion. `context` is the
-    model's window in tokens, where the price table has none. `digest` pins model, attribute and prompt.
+    model's window in tokens, where the price table has none. `prompts` is a compiled.json of
+    programs.annotating:Annotator. `digest` pins model, attribute and prompt.
     """
 
     needs_lens = True
@@ -66,6 +67,7 @@ class LensIndex(Retriever):
         constant: int = 60,
         depth: int = 1000,
         context: int = 0,
+        prompts: str = "",
         digest: str = "",
     ) -> None:
         if not attribute:
@@ -76,7 +78,7 @@ class LensIndex(Retriever):
         if model == "offline":
             annotator = OfflineAnnotator(attribute, lambda: BM25(corpus, home).statistics())
         else:
-            annotator = ModelAnnotator(model, attribute, terms or Terms(), context)
+            annotator = ModelAnnotator(model, attribute, terms or Terms(), context, prompts)
         key = {**annotator.key(), "kind": "annotations", "format": FORMAT, "chars": chars, "corpus": corpus.fingerprint}
         shaping = json.dumps({**annotator.key(), "format": FORMAT, "chars": chars}, sort_keys=True)
         made = hashlib.blake2b(shaping.encode(), digest_size=4).hexdigest()
@@ -90,6 +92,7 @@ class LensIndex(Retriever):
         text, annotations = part(corpus), part(notes)
         options: dict[str, Value] = {"attribute": attribute, "model": model, "chars": chars, "query": query}
         options |= {"weights": tuple(map(float, weights)) or (1.0, 1.0), "constant": constant, "depth": depth}
+        options |= {"prompts": prompts} if prompts else {}
         self.name = spell("lens", parts=[text.name], options=options | {"digest": made})
         second = _ThroughLens(annotations, annotator, chars) if query else annotations
         self.parts = (Fusion(corpus, home, text, second, constant=constant, depth=depth, weights=weights),)
@@ -100,6 +103,8 @@ class LensIndex(Retriever):
         at_least(1, "lens", chars=options["chars"])
         at_least(0, "lens", context=options["context"])
         check_options("lens", 2, options)
+        if options["prompts"] and options["model"] == "offline":
+            raise UsageError("lens: prompts are for a model; name one: lens(..., model=..., prompts=FILE)")
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         return self.parts[0].search_many(searches, k)

@@ -1,0 +1,57 @@
+"""Annotate a pool's documents, and rank them by their annotations alone: how a lens's prompt is compiled.
+
+The prompt is that of the lens retriever (tools/retrievers/lens/annotate.py), which takes the compiled file up as
+`lens(bm25,prompts=FILE)`. It is no search program, and not in the table of them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import dspy
+
+from programs.base import Program
+from programs.reading import complete
+from tools.corpus import Corpus
+from tools.errors import UsageError, at_least
+from tools.models.prompting import LENSES, lens
+from tools.records import Document, Query, Submission
+from tools.retrievers.bm25 import BM25
+from tools.retrievers.lens import signs
+from tools.retrievers.lens.annotate import BATCH, AnnotateDocuments, annotate, annotate_text
+
+
+def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str, str]]:
+    """Annotate by counting for the lens that is asked for, without a model; the rarest words for another attribute."""
+    name = next((name for name, one in LENSES.items() if one.annotate == inputs["attribute"]), "recollection")
+    return [{"id": one.id, "text": signs.seen(name, one.text, lambda: statistics)} for one in inputs["passages"]]
+
+
+class Annotator(Program):
+    """A query's candidates in the order in which BM25 finds their annotations."""
+
+    offline: ClassVar = {"annotations": annotate_by_signs}
+    pooled: ClassVar[bool] = True
+
+    lens: str = ""
+    attribute: str = ""  # in words, in place of the lens
+    read_chars: int = 2500  # characters of each document
+    query: bool = False  # whether the query is itself such a document, and annotated, too
+
+    def __post_init__(self) -> None:
+        at_least(1, "annotator", read_chars=self.read_chars)
+        self.wording = self.attribute or lens(self.lens).annotate
+        self.annotate_documents = dspy.Predict(AnnotateDocuments)
+
+    def forward(self, query: Query) -> Submission:
+        """Annotate the candidates, a few at a time, and search in what was written down."""
+        session, pool = self.toolbox.open(query), sorted((query.candidates or set()) - query.excluded)
+        if not (self.wording and pool):
+            raise UsageError("annotator: needs a pool (--pool oracle:20) and -P lens=NAME or -P attribute=TEXT")
+        notes, asked = dict[str, str](), (self.annotate_documents, self.wording)
+        for first in range(0, len(pool), BATCH):
+            annotate(session, *asked, pool[first : first + BATCH], self.read_chars, notes)
+        text = annotate_text(*asked, query.text[: self.read_chars]) if self.query else query.text
+        found = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(text, len(pool))
+        ranked = complete((hit.doc_id for hit in found), pool)
+        session.rank(ranked)
+        return session.submit(ranked[: self.depth])
