@@ -97,9 +97,7 @@ class _State(TypedDict, total=False):
 class _Work(Work):
     start = _State(round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why="")
 
-    def ranking(
-        self, state: _State
-    ) -> list[str]:  # by grade from 3 to 1, then unread by fused score, then read in vain
+    def ranking(self, state: _State) -> list[str]:  # by grade from 3 to 1, unread by fused score, read in vain
         grades = state["grades"]
         read = sorted(grades, key=lambda doc_id: -grades[doc_id])  # stable: of equal grades, as they were picked
         fits = [doc_id for doc_id in read if grades[doc_id]]

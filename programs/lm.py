@@ -6,10 +6,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools.console import Parser, clean, positive, put_out, run_command, say
+from tools.console import Parser, clean, number, positive, put_out, run_command, say
 from tools.errors import DataError, UsageError
 from tools.models.answers import NAME, Answers, open_answers
 from tools.models.kept import read_call
@@ -19,6 +20,7 @@ from tools.text import message_text
 
 _KEPT = "fault = '' AND outputs IS NOT NULL"
 _BEGINS = 60  # characters of an answer in a list
+_usd = partial(number, form="${:.4f}", unknown="price unknown")
 
 
 def parser() -> Parser:
@@ -87,9 +89,8 @@ def _list(answers: Answers, arguments: argparse.Namespace) -> None:
     for one in calls:
         tokens = f"{one['usage']['input_tokens']:,} tokens in, {one['usage']['output_tokens']:,} out"
         tokens += "" if one["prompt"] else ", prompt not kept"
-        lines.append(
-            "  ".join(("", one["key"], one["at"], one["query_id"] or "-", one["model"], tokens, one["begins"]))
-        )
+        columns = "", one["key"], one["at"], one["query_id"] or "-", one["model"], tokens, one["begins"]
+        lines.append("  ".join(columns))
     for run, books in {} if arguments.calls else runs.items():
         faults = ", ".join(f"{count} {fault}" for fault, count in books["faults"].items())
         lines.append(
@@ -198,10 +199,6 @@ def _done(arguments: argparse.Namespace, text: str, row: dict[str, Any]) -> None
 
 def _day(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
-
-
-def _usd(amount: float | None) -> str:
-    return "price unknown" if amount is None else f"${amount:.4f}"
 
 
 if __name__ == "__main__":

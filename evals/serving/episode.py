@@ -97,11 +97,6 @@ class World:
         if self.reward and is_pairwise(self.reward.metric or self.environment.metric):
             raise UsageError(f"{self.environment.metric} compares two queries, so it is no reward; name a --reward")
 
-    @property
-    def steps_rewarded(self) -> bool:
-        """Whether each step may be rewarded; elsewhere the last one has it all."""
-        return bool(self.environment.split == "dev")
-
     def open(self, query_id: str = "") -> "Episode":
         """Start an episode of a query, by default the first. UsageError for a query that there is not."""
         if query_id and query_id not in self.queries:
@@ -128,7 +123,7 @@ class Episode:
         self.world, self.query = world, query
         self.submission: Submission | None = None
         self.over = False
-        self._opened = time.monotonic()
+        self.opened = time.monotonic()
         before = session.current()
         with session.answering(query):
             self.desk = Desk(world.toolbox.open(query), hops=0)
@@ -141,15 +136,6 @@ class Episode:
             self._unit_of = judgements.unit_of or str
             self._relevant = judgements.recalled(query.query_id).keys()
 
-    @property
-    def seconds(self) -> float:
-        """How long it has been open."""
-        return time.monotonic() - self._opened
-
-    def task(self) -> dict[str, str]:
-        """Return what an agent is told before it begins."""
-        return told(self.query)
-
     def state(self) -> dict[str, Any]:
         """Return what was done so far, and what the limits leave; None is no limit."""
         with self._lock:
@@ -158,7 +144,8 @@ class Episode:
             used = Counter[str](one.tool for one in steps if not one.refused)
             most = {"searches": (limits.searches, "search"), "reads": (limits.reads, "read")}
             left = {name: None if many is None else many - used[tool] for name, (many, tool) in most.items()}
-            return {**self.task(), "over": self.over, "selected": [*self.desk.selected], "left": left, "steps": done}
+            about = {**told(self.query), "over": self.over, "selected": [*self.desk.selected]}
+            return {**about, "left": left, "steps": done}
 
     def act(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
         """Do one thing. A refusal is seen, and no error; provider faults are raised, as FAULTS or DSPy's LM errors."""
@@ -261,7 +248,7 @@ class Episode:
     def _reward(self) -> float:
         """Return the reward of what was done since the last one."""
         reward = self.world.reward
-        if not reward or not (self.submission or self.world.steps_rewarded):
+        if not reward or not (self.submission or self.world.environment.split == "dev"):  # else the last one has it all
             return 0.0
         steps, used = self.desk.session.trace.steps, self.desk.session.usage
         worth = -reward.search_cost * sum(step.tool == "search" for step in steps)
@@ -284,7 +271,7 @@ class Episode:
 
 
 def told(query: Query) -> dict[str, str]:
-    """Return what an agent is told of a query."""
+    """Return what an agent is told of a query before it begins."""
     return {"query_id": query.query_id, "query": query.text, "objective": query.objective}
 
 

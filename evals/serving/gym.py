@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 
 import environments
-from evals.serving.episode import World
+from evals.serving.episode import World, told
 from evals.serving.host import Host
 from evals.serving.training import MOST, Turns, open_training, short_names
 from programs.desk import as_json
@@ -54,7 +54,7 @@ class SearchEnv(gymnasium.Env[str, str]):
         if not query_id and not isinstance(self.world, Host):
             query_id = self._query_ids[self.np_random.integers(len(self._query_ids))]
         self._turns = Turns(self.world, query_id, self.max_turns)
-        return as_json(self._turns.episode.task()), {}
+        return as_json(told(self._turns.episode.query)), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Call a tool."""

@@ -100,7 +100,7 @@ class Host(World):
         with self._lock:
             if query.query_id not in self.folder.outcomes:
                 fields = runner.describe_submission(submission, query, self.environment.documents)
-                outcome = {"query_id": query.query_id, **fields, "seconds": round(episode.seconds, 4)}
+                outcome = {"query_id": query.query_id, **fields, "seconds": round(time.monotonic() - episode.opened, 4)}
                 self.folder.append(outcome)
                 self._news.put(outcome)
             self._open.pop(episode, None)

@@ -28,7 +28,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 
 from evals.serving.clients import Place, on_web
-from evals.serving.episode import TOOLS, Episode, World, describe
+from evals.serving.episode import TOOLS, Episode, World, describe, told
 from evals.serving.host import IDLE, MOST, Host
 from evals.serving.web import Guard, WebServer, token_of
 from programs.desk import as_json
@@ -84,8 +84,8 @@ class Clients:
         if not (host := self.host):
             return {}
         task = host.environment
-        told = {"task": task.task, "split": task.split, "objective": task.queries[0].objective, "metric": task.metric}
-        return {**told, "documents": len(task.documents), "ranking": host.depth, **host.state()}
+        about = {"task": task.task, "split": task.split, "objective": task.queries[0].objective, "metric": task.metric}
+        return {**about, "documents": len(task.documents), "ranking": host.depth, **host.state()}
 
     def present(self, client: str, *, new: bool = False) -> Episode:
         """Return the episode that a client is at, else, where asked for, a `new` one. SessionRefusal for none."""
@@ -130,11 +130,9 @@ class Door:
         """Serve it over HTTP."""
         if self.clients.host:
             self.server.add_request_handler("server/discover", types.RequestParams, self._discover)
-        application = self.server.streamable_http_app(
-            json_response=True,
-            session_idle_timeout=IDLE,
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # which Guard is
-        )
+        bare = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # which Guard is
+        server = self.server
+        application = server.streamable_http_app(json_response=True, session_idle_timeout=IDLE, transport_security=bare)
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:
             await application(scope, receive, send)
@@ -153,11 +151,9 @@ class Door:
         return types.DiscoverResult(supported_versions=versions, capabilities=self.server.get_capabilities())
 
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
-        told = [{"name": "next_query", "description": NEXT, "parameters": {"type": "object"}}, *map(describe, TOOLS)]
-        tools = [
-            types.Tool(name=one["name"], description=one["description"], input_schema=one["parameters"]) for one in told
-        ]
-        return types.ListToolsResult(tools=tools)
+        first = types.Tool(name="next_query", description=NEXT, input_schema={"type": "object"})
+        others = [types.Tool(input_schema=one.pop("parameters"), **one) for one in map(describe, TOOLS)]
+        return types.ListToolsResult(tools=[first, *others])
 
     async def _list_resources(self, context: Any, params: Any) -> types.ListResourcesResult:
         listed = [
@@ -172,10 +168,10 @@ class Door:
             if uri not in RESOURCES:
                 raise SessionRefusal(f"there is no such resource; there are {' and '.join(RESOURCES)}")
             read = self.clients.card if uri.endswith("/task") else self.clients.present(client).state
-            told: Any = await run_sync(read)  # which may wait for a search
+            found: Any = await run_sync(read)  # which may wait for a search
         except SessionRefusal as refusal:
             raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
-        text = types.TextResourceContents(uri=uri, text=as_json(told), mime_type="application/json")
+        text = types.TextResourceContents(uri=uri, text=as_json(found), mime_type="application/json")
         return types.ReadResourceResult(contents=[text])
 
     async def _call_tool(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -201,7 +197,7 @@ class Door:
         """Return the texts that are the result of a call, and whether it failed here."""
         try:
             if tool == "next_query":
-                return [as_json(self.clients.present(client, new=True).task())], False
+                return [as_json(told(self.clients.present(client, new=True).query))], False
             episode = self.clients.present(client)
             if used is not None:
                 episode.charge(used)
@@ -214,9 +210,8 @@ class Door:
             _LOG.warning("a %s failed, and its query stays pending: %s", clean(tool)[:60], describe_error(error))
             self.clients.leave(client)
             return [as_json({"error": f"the {tool[:60]} failed, and this query stays pending"})], True
-        told = [DATA] if tool in ("search", "read") else []
-        told += [as_json({"reward": seen.reward, "done": seen.done})] if self._rewards else []
-        return [seen.text, *told], False
+        texts = [seen.text, DATA] if tool in ("search", "read") else [seen.text]
+        return texts + ([as_json({"reward": seen.reward, "done": seen.done})] if self._rewards else []), False
 
 
 def serve(host: Host, place: Place) -> Callable[[], None]:

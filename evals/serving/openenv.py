@@ -15,7 +15,7 @@ from pydantic import Field
 
 from evals.serving import web
 from evals.serving.clients import Place
-from evals.serving.episode import TOOLS, Episode
+from evals.serving.episode import TOOLS, Episode, told
 from evals.serving.host import Host
 from programs.desk import as_json
 
@@ -49,7 +49,7 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
         """Open a query, by default the next; one that is open is given back."""
         self.close()
         self._episode, self._steps = self._host.open(query_id), 0
-        return SearchObservation(text=as_json(self._episode.task()))
+        return SearchObservation(text=as_json(told(self._episode.query)))
 
     def step(self, action: SearchAction, timeout_s: float | None = None, **_: Any) -> SearchObservation:
         """Use a tool."""
@@ -72,7 +72,5 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
 
 def serve(host: Host, place: Place) -> None:
     """Serve until every query is answered."""
-    app = create_fastapi_app(
-        partial(SearchEnvironment, host, place.rewards), SearchAction, SearchObservation, max_concurrent_envs=host.most
-    )
-    web.serve(app, host, place)
+    make = partial(SearchEnvironment, host, place.rewards)
+    web.serve(create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most), host, place)

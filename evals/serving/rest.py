@@ -24,7 +24,7 @@ from starlette.exceptions import HTTPException as Refusal
 
 from evals.serving import web
 from evals.serving.clients import Place
-from evals.serving.episode import TOOLS, Episode, Used, describe
+from evals.serving.episode import TOOLS, Episode, Used, describe, told
 from evals.serving.host import Host, NothingOpen
 from tools.errors import RunIncomplete, UsageError
 from tools.retriever import Search
@@ -64,9 +64,8 @@ def application(host: Host, place: Place) -> FastAPI:
         app.add_api_route(path, does, methods=[method], response_model=None)
     for tool in TOOLS:
         schema = {"requestBody": {"content": {"application/json": {"schema": describe(tool)["parameters"]}}}}
-        app.add_api_route(
-            f"{session}/{tool}", rest.does(tool), methods=["POST"], response_model=None, openapi_extra=schema
-        )
+        path, does = f"{session}/{tool}", rest.does(tool)
+        app.add_api_route(path, does, methods=["POST"], response_model=None, openapi_extra=schema)
     refuse: Any = lambda _, refusal: JSONResponse({"error": refusal.detail}, refusal.status_code)  # noqa: E731
     app.add_exception_handler(Refusal, refuse)
     page = _page(app.openapi()["paths"])
@@ -101,7 +100,7 @@ class Rest:
         for over in [session for session, other in list(self._sessions.items()) if other.over]:
             self._sessions.pop(over, None)
         self._sessions[session := secrets.token_urlsafe(24)] = episode
-        return {"session": session, **episode.task()}
+        return {"session": session, **told(episode.query)}
 
     def show(self, session: str) -> dict[str, Any]:
         """Tell what was done in a session so far."""

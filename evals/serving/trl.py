@@ -13,7 +13,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from evals.serving.episode import Episode, World
+from evals.serving.episode import TOOLS, Episode, World
 from evals.serving.training import prompt_rows
 
 
@@ -35,7 +35,7 @@ class SearchEnvironment:
         """Start an episode of a row's query; its prompt has the text already."""
         self._episode = self._world.open(query_id)
 
-    search, read, select, note, submit = map(_as_method, ("search", "read", "select", "note", "submit"))
+    search, read, select, note, submit = map(_as_method, TOOLS)
 
     def get_reward(self) -> float:
         """Return the sum of the episode's rewards, after the end of what the model did."""
