@@ -68,7 +68,7 @@ def _compare(result: Result, label: str, run: str, changed: dict[str, list[Any]]
     for losses in result["losses"]:
         parts += _losses(losses, note) if losses["run"] == run else []
     if moved := [row for row in result["moved"] if row["run"] == run]:
-        cells = [[row["query_id"], *_change(row["baseline"], row["value"], row["difference"])] for row in moved]
+        cells = [[row["query_id"], *_change(row, "baseline", "value")] for row in moved]
         title = f"queries that moved most in {moved[0]['metric']}"
         parts.append(Grid(title, ["query", "baseline", "run", "change"], cells, note=note))
     return parts
@@ -83,7 +83,7 @@ def metric_rows(rows: list[Result]) -> list[list[str]]:
             made.append([row["metric"], "undefined", *[""] * 7])
             continue
         name = row["metric"] if row["queries"] == most else f"{row['metric']} ({row['queries']})"
-        means = _change(row["baseline_mean"], row["mean"], row["difference"])
+        means = _change(row, "baseline_mean", "mean")
         if means[0] != means[1]:
             better = int((row["mean"] > row["baseline_mean"]) is not is_lower_better(row["metric"]))
             means[better] = Best(means[better])
@@ -92,8 +92,8 @@ def metric_rows(rows: list[Result]) -> list[list[str]]:
     return made
 
 
-def _change(before: float, after: float, difference: float) -> list[str]:
-    return [f"{before:.{DIGITS}f}", f"{after:.{DIGITS}f}", _round(difference, DIGITS, "+")]
+def _change(row: Result, before: str, after: str) -> list[str]:
+    return [*(f"{row[key]:.{DIGITS}f}" for key in (before, after)), _round(row["difference"], DIGITS, "+")]
 
 
 def _interval(row: Result) -> str:
@@ -112,10 +112,10 @@ def _round_p(p: float) -> str:
 def _losses(losses: Result, note: str) -> list[Part]:
     k, many, flows = losses["cutoff"], losses["queries"], losses["flows"]
     words = {fate.value: text.format(k=k) for fate, text in WORDS.items()}
-    rows = []
-    for row in losses["changes"]:
-        change = _change(row["baseline"], row["share"], row["difference"])
-        rows.append([words[row["fate"]], *change, _interval(row | {"queries": many})])
+    rows = [
+        [words[row["fate"]], *_change(row, "baseline", "share"), _interval(row | {"queries": many})]
+        for row in losses["changes"]
+    ]
     title = f"R@{k}: what became of relevant documents, {queries(many)}"
     shares = Grid(title, ["fate", "baseline", "run", "change", "95 % interval"], rows, note=note)
     rows = []

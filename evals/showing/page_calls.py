@@ -9,6 +9,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def find_words(
 class _Search:  # and what it has found in documents and in parts of prompts, which come again and again
     def __init__(self, words: list[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None) -> None:
         self._words, self._documents, self._reader = words, documents, reader
-        self._in_documents, self._in_parts = dict[str, str](), dict[int, str]()
+        self._in_document, self._in_parts = cache(self._read_document), dict[int, str]()
 
     def places(self, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, Any]]:
         for query_id, outcome in outcomes.items():
@@ -66,11 +67,9 @@ class _Search:  # and what it has found in documents and in parts of prompts, wh
             yield None, "note", self._around(note), ""
         yield None, "answer", self._around(outcome.get("answer") or ""), ""
 
-    def _in_document(self, doc_id: str) -> str:
-        if doc_id not in self._in_documents:
-            document = self._documents.get(doc_id)
-            self._in_documents[doc_id] = self._around(f"{document.title}\n{document.text}") if document else ""
-        return self._in_documents[doc_id]
+    def _read_document(self, doc_id: str) -> str:
+        document = self._documents.get(doc_id)
+        return self._around(f"{document.title}\n{document.text}") if document else ""
 
     def _in_call(self, key: str) -> Iterator[tuple[str, str]]:
         if self._reader is None:

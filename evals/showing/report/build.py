@@ -8,7 +8,7 @@ from evals.measuring.metrics import check_metric
 from evals.measuring.scored import find
 from evals.showing.report.compilations import compilations_table
 from evals.showing.report.groups import Group, group_runs, short
-from evals.showing.report.losses import LOSSES, SEARCHERS, gap_table, losses_table, plot_losses, searchers_table
+from evals.showing.report.losses import gap_table, losses_table, plot_losses, searchers_table
 from evals.showing.report.page import Report, Section, Words
 from evals.showing.report.plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
 from evals.showing.report.tables import Table, make_tables, sweep_table, sweep_tasks, why_no_published
@@ -36,16 +36,12 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     sections = [_section(group, metrics) for group in groups]
     left_out = {path.as_posix(): why for path, why in sorted(others.items())}
     reasons = Words("left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1})
-    for stem, title, items in (
-        ("gap", "Floor and ceiling", [gap_table(groups, metrics)]),
-        ("losses", LOSSES, [*map(plot_losses, groups), losses_table(groups)]),
-        ("searchers", SEARCHERS, [searchers_table(groups)]),
-        ("optimizers", "Optimizers", [compilations_table(paths)]),
-        ("runs", "Runs", [_runs_table(groups)]),
-        ("left-out", "Left out", [reasons if left_out else None]),
-    ):
-        if shown := [item for item in items if item]:
-            sections.append(Section(stem, title, shown))
+    parts: list[list[Plot | Words | None]] = [[gap_table(groups, metrics)]]
+    parts += [[*map(plot_losses, groups), losses_table(groups)], [searchers_table(groups)], [compilations_table(paths)]]
+    parts += [[_runs_table(groups)], [reasons if left_out else None]]
+    for items in parts:
+        if shown := [item for item in items if item]:  # a section is called as its table, after the plots
+            sections.append(Section(shown[-1].stem, shown[-1].title, shown))
     tasks = {task for group in groups for task in group.tasks}
     fewer = f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
     summary = f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{fewer}. Made by python -m evals.report."

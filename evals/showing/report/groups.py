@@ -69,14 +69,10 @@ class Group:
 
     @property
     def stem(self) -> str:
-        """The beginning of its files' names."""
-        return in_file("-".join(filter(None, [self.suite, self.variant, self.data, self.split]))) + self.part
-
-    @property
-    def part(self) -> str:
-        """What tells its files from those of a group that was asked other queries; empty for all of the split."""
+        """The beginning of its files' names: a group that was asked other queries has another one."""
         digest = hashlib.sha256(self.queries.encode("utf-8", "replace")).hexdigest()
-        return f"-part-{digest[:6]}" if self.queries else ""
+        part = f"-part-{digest[:6]}" if self.queries else ""
+        return in_file("-".join(filter(None, [self.suite, self.variant, self.data, self.split]))) + part
 
     @property
     def whole(self) -> bool:

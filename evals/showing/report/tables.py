@@ -250,20 +250,16 @@ def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
     )
 
 
-def measured_in(run: Run, metric: str, judgements: str) -> tuple[str, dict[str, Any]] | None:
-    """(the name of a metric by these judgements in a run's scores, what it measured); None where it has no mean."""
-    plain = judgements == run.scores["judgements"] or is_pairwise(metric)
-    name = metric if plain else f"{metric} [{judgements}]"
-    measured = run.scores["metrics"].get(name)
-    return (name, measured) if isinstance(measured, dict) and measured.get("mean") is not None else None
-
-
 def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, Any] | None:
     """Mean and interval of one run, or of the mean over several tasks' runs; None where one of them has no value."""
-    found = [measured_in(run, metric, judgements or leading_judgements(run)) for run in runs]
-    known = [one for one in found if one is not None]
-    if len(known) < len(found) or not known:
-        return None
+    known = list[tuple[str, dict[str, Any]]]()  # the name in the run's scores, and what it measured
+    for run in runs:
+        by = judgements or leading_judgements(run)
+        name = metric if by == run.scores["judgements"] or is_pairwise(metric) else f"{metric} [{by}]"
+        measured = run.scores["metrics"].get(name, {})
+        if measured.get("mean") is None:
+            return None
+        known.append((name, measured))
     if len(known) == 1:
         return known[0][1] | {"name": known[0][0]}
     columns = [run.columns[name].values() for run, (name, _) in zip(runs, known, strict=True)]
@@ -313,11 +309,6 @@ def figures_for(group: Group, column: Column) -> list[published.Figure]:
     return [figure for figure in figures if (figure.task, figure.metric, figure.split) == asked]
 
 
-def is_bound(figure: published.Figure) -> bool:
-    """Whether a published figure is no system's: the maximum, or a ranking of pools with gold in them."""
-    return "bound, not a" in figure.note
-
-
 def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
     """The papers' rows for these columns, by system; several of one where the paper's tables contradict each other."""
     found: dict[str, dict[str, dict[int, published.Figure]]] = {}  # system -> table -> column -> figure
@@ -335,7 +326,9 @@ def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
             figures = [figure for row in members for figure in row.values()]
             numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
             label = f"{system} ({paper}, Table{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
-            rows.append(Row("published", label, cells, ranked=not any(map(is_bound, figures))))
+            # The maximum and rankings of pools with gold in them are no system's.
+            ranked = not any("bound, not a" in figure.note for figure in figures)
+            rows.append(Row("published", label, cells, ranked=ranked))
     return rows
 
 
