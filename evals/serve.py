@@ -24,17 +24,8 @@ DOORS = {
     "openenv": "evals.serving.openenv:serve",
 }
 # Options of a run that an agent outside has no use for.
-_WITHOUT = {
-    *(one.name for one in fields(Settings)),
-    "lm",
-    "program",
-    "compiled",
-    "prompts",
-    "cassette",
-    "isolated",
-    "again",
-    "no_prompts",
-}
+_WITHOUT = {one.name for one in fields(Settings)}
+_WITHOUT |= {"lm", "program", "compiled", "prompts", "cassette", "isolated", "again", "no_prompts"}
 
 
 def parser() -> Parser:

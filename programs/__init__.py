@@ -21,10 +21,7 @@ PROGRAMS = {
 }
 
 # What may stand before a colon, as in served:NAME -> the program that is made; it is `called` the rest.
-SCHEMES = {
-    "command": "programs.command:Command",
-    "served": "programs.served:Served",
-}
+SCHEMES = {"command": "programs.command:Command", "served": "programs.served:Served"}
 
 FLOOR = "retrieve"  # one search, no model: what every other program has to be above
 

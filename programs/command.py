@@ -156,7 +156,6 @@ def _open_clients() -> Any:
         try:
             door: Any = import_module("evals.serving.mcp")  # above us, and not loaded by other runs
         except ModuleNotFoundError as error:
-            raise UsageError(
-                f"agents come in over MCP, and {error.name} is missing: pip install 'sextant[mcp]'"
-            ) from None
+            mend = "pip install 'sextant[mcp]'"
+            raise UsageError(f"agents come in over MCP, and {error.name} is missing: {mend}") from None
         return door.open_clients()

@@ -18,9 +18,8 @@ def unpack(log: Path, folder: Path) -> tuple[str, Path, Path]:
         rows = [_make_row(sample) for sample in read["samples"]]
         model = str(read["eval"]["model"])
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise DataError(
-            f"{log} is no log of one of our tasks in Inspect, as JSON; inspect log dump makes one"
-        ) from None
+        what = "no log of one of our tasks in Inspect, as JSON; inspect log dump makes one"
+        raise DataError(f"{log} is {what}") from None
     rankings, trajectories = folder / f"{log.stem}.trec", folder / f"{log.stem}.jsonl"
     text = "".join(run_lines(row["query_id"], row.get("ranking", ()), "inspect") for row in rows)
     rankings.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -291,11 +291,8 @@ def describe(tool: str) -> dict[str, Any]:
         if one.default not in (None, one.empty):
             fields[name]["default"] = one.default
     required = [name for name, one in parameters(tool).items() if one.default is one.empty]
-    return {
-        "name": tool,
-        "description": said,
-        "parameters": {"type": "object", "properties": fields, "required": required},
-    }
+    schema = {"type": "object", "properties": fields, "required": required}
+    return {"name": tool, "description": said, "parameters": schema}
 
 
 def _checked(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

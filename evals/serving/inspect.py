@@ -74,14 +74,8 @@ def _make_task(name: str) -> Callable[..., Task]:
     def search(split: str = "dev", max_messages: int = 4 * MOST, **fields: Any) -> Task:
         world = open_training(task=name, split=split, allow_test=True, **fields)
         samples = [Sample(as_json(told(query)), id=query_id) for query_id, query in world.queries.items()]
-        return Task(
-            samples,
-            setup=open_episode(world),
-            solver=generate(),
-            cleanup=_forget,
-            scorer=metrics_of_ranking(world),
-            message_limit=max_messages,
-        )
+        about: Any = {"scorer": metrics_of_ranking(world), "message_limit": max_messages}
+        return Task(samples, setup=open_episode(world), solver=generate(), cleanup=_forget, **about)
 
     return search
 
