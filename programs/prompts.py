@@ -39,10 +39,9 @@ def read(file: Path, program: str) -> Compiled:
     except ValueError as error:
         known = 'a ["predictor"] has instructions, and ["predictor".fields] a text for each'
         raise UsageError(f"{file}: {error}; {known}") from None
-    prompts = {
-        name: Prompt(table.get("instructions", ""), descriptions=table.get("fields", {}))
-        for name, table in document.items()
-    }
+    prompts = dict[str, Prompt]()
+    for name, table in document.items():
+        prompts[name] = Prompt(table.get("instructions", ""), descriptions=table.get("fields", {}))
     return Compiled(program, {}, "bm25", prompts, origin={"optimizer": BY_HAND, "edited": ", ".join(prompts)})
 
 

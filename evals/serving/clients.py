@@ -50,16 +50,15 @@ def print_config(place: Place, command: Sequence[str]) -> None:
     if place.transport == "stdio":
         claude = code = {"type": "stdio", "command": command[0], "args": list(command[1:])}
         python = {"transport": "stdio", **claude}
-        del python["type"]
         shell = f"claude mcp add sextant -- {shlex.join(command)}"
         codex = f"command = {json.dumps(command[0])}\nargs = {json.dumps(command[1:])}"
     else:
         claude, code = (on_web(url, name * secret) for name in (f"${{{TOKEN}}}", f"${{env:{TOKEN}}}"))
         python = {**on_web(url, "TOKEN" * secret), "transport": "streamable_http"}
-        del python["type"]
         shell = f"claude mcp add --transport http sextant {url}"
         shell += f' --header "Authorization: Bearer ${TOKEN}"' * secret
         codex = f"url = {json.dumps(url)}" + f'\nbearer_token_env_var = "{TOKEN}"' * secret
+    del python["type"]
     parts = {
         "Claude Code, in a shell": shell,
         "Claude Code, .mcp.json": json.dumps({"mcpServers": {"sextant": claude}}, indent=2),
