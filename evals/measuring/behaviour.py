@@ -6,11 +6,10 @@ it and the next note after them. Each figure has the steps that are furthest on 
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from evals.measuring import scored
 from evals.measuring.curves import follow
@@ -41,8 +40,7 @@ KINDS = {
 COSTS = ("steps", "searches", "relevant", "calls", "tokens", "seconds")
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """What a run did for one query; steps are numbers."""
 
     figures: Mapping[str, list[tuple[float, int]]]  # each value with its step

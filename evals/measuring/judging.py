@@ -11,11 +11,11 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scipy.stats import kendalltau
 
@@ -51,8 +51,7 @@ Wanted = Mapping[str, set[str]]  # query_id -> documents
 Result = dict[str, Any]  # what `judge` returns and --json prints
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(NamedTuple):
     """The first documents of runs of one task."""
 
     runs: Sequence[scored.Run]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from evals import folder as run_folder
 from evals.forms import JudgedForm, ScoresForm
@@ -230,8 +230,7 @@ LABELS: dict[Kind, str] = {
 _POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """A run between its bounds, by one metric. Differences are paired by query, and None where a bound is missing."""
 
     run: Run

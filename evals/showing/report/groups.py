@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import environments
 from evals.folder import Config
@@ -47,8 +47,7 @@ class System:
         return replace(self, size=size if self.pool else 0)
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Runs that may stand in one table, in the order of its rows, and the system of each."""
 
     suite: str

@@ -7,7 +7,7 @@ earlier version scored have no row.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -91,8 +91,7 @@ def _interval(value: float, low: float | None, high: float | None, *, percent: b
     return text if low is None or high is None else f"{text} ({form.format(low)} to {form.format(high)})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     system: System
     task: str
     cutoff: int
@@ -140,7 +139,7 @@ def plot_losses(group: Group) -> Plot | None:
         return None
     cutoffs = {row.cutoff for row in rows}
     recall = f"R@{cutoffs.pop()}" if len(cutoffs) == 1 else "recall"
-    title = f"What became of relevant documents, {recall}: {group.title}"
+    title = f"{LOSSES}, {recall}: {group.title}"
     caption = "The blue part is recall; the others sum to what it misses, the redder the earlier it was lost."
     return draw(f"{group.stem}-losses", title, caption, lambda: _draw_bars(rows))
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -25,8 +25,7 @@ HOLLOW = " Hollow: the systems of the paper."
 LONGEST = 60  # characters of a name in a legend
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(NamedTuple):
     """A plot, drawn."""
 
     stem: str  # of its file's name
@@ -36,8 +35,7 @@ class Plot:
     dark: str
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """A value at a place, with its interval."""
 
     x: float
@@ -46,8 +44,7 @@ class Point:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """Points that belong together; `number` is its colour and marker."""
 
     label: str

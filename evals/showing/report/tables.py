@@ -7,7 +7,7 @@ for the same split and judgements. Whether a difference is significant is for `p
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -40,8 +40,7 @@ HEADS: dict[Kind, str] = {  # what stands above the rows of a kind
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A task by some judgements in a metric, or the mean of such over tasks."""
 
     tasks: tuple[str, ...]
@@ -161,12 +160,8 @@ def task_columns(group: Group, task: str, metric: str) -> list[Column]:
 
 def sweep_tasks(group: Group) -> list[str]:
     """The tasks that a system was run on over pools of one kind and several sizes."""
-    found = []
-    for task in group.tasks:
-        pooled = {group.system(run) for run in group.of_task(task) if group.system(run).pool}
-        if len(pooled) > len({system.resized(0) for system in pooled}):
-            found.append(task)
-    return found
+    pooled = {task: {one for one in map(group.system, group.of_task(task)) if one.pool} for task in group.tasks}
+    return [task for task, systems in pooled.items() if len(systems) > len({one.resized(0) for one in systems})]
 
 
 def sweep_table(group: Group, task: str, metric: str) -> Table:
