@@ -10,14 +10,15 @@ from typing import Any, ClassVar
 import dspy
 
 from programs.base import Program
-from programs.reading import complete
+from programs.reading import complete, find_candidates
 from tools.corpus import Corpus
 from tools.errors import UsageError, at_least
 from tools.models.prompting import LENSES, lens
-from tools.records import Document, Query, Submission
+from tools.records import Document, Hit, Query, Submission
 from tools.retrievers.bm25 import BM25
 from tools.retrievers.lens import signs
 from tools.retrievers.lens.annotate import BATCH, AnnotateDocuments, annotate, annotate_text
+from tools.text import words
 
 
 def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str, str]]:
@@ -32,26 +33,31 @@ class Annotator(Program):
     offline: ClassVar = {"annotations": annotate_by_signs}
     pooled: ClassVar[bool] = True
 
+    pool: int = 100  # documents of the first search, where a query has no candidates
     lens: str = ""
     attribute: str = ""  # in words, in place of the lens
     read_chars: int = 2500  # characters of each document
     query: bool = False  # whether the query is itself such a document, and annotated, too
 
     def __post_init__(self) -> None:
-        at_least(1, "annotator", read_chars=self.read_chars)
+        at_least(1, "annotator", read_chars=self.read_chars, pool=self.pool)
         self.wording = self.attribute or lens(self.lens).annotate
         self.annotate_documents = dspy.Predict(AnnotateDocuments)
 
     def forward(self, query: Query) -> Submission:
         """Annotate the candidates, a few at a time, and search in what was written down."""
-        session, pool = self.toolbox.open(query), sorted((query.candidates or set()) - query.excluded)
-        if not (self.wording and pool):
-            raise UsageError("annotator: needs a pool (--pool oracle:20) and -P lens=NAME or -P attribute=TEXT")
+        if not self.wording:
+            raise UsageError("annotator: the task has no lens; say what to write down with -P attribute=TEXT")
+        session = self.toolbox.open(query)
+        pool = sorted(hit.doc_id for hit in find_candidates(session, query, self.pool))
+        session.hop = 2
         notes, asked = dict[str, str](), (self.annotate_documents, self.wording)
         for first in range(0, len(pool), BATCH):
             annotate(session, *asked, pool[first : first + BATCH], self.read_chars, notes)
         text = annotate_text(*asked, query.text[: self.read_chars]) if self.query else query.text
-        found = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(text, len(pool))
+        found = list[Hit]()
+        if any(map(words, notes.values())):
+            found = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(text, len(pool))
         ranked = complete((hit.doc_id for hit in found), pool)
         session.rank(ranked)
         return session.submit(ranked[: self.depth])

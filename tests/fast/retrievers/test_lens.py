@@ -424,8 +424,11 @@ def test_an_annotator_ranks_a_pool_by_what_the_model_wrote_of_it(server):
     server.answer = written(lambda text: "a sly mockery" if text == TEXTS[3] else "plain")
     pool, own = frozenset(f"d{n:02}" for n in range(10)), frozenset({"d00"})
     query = Query("q", "sly mockery of ministers", candidates=pool, excluded=own)
-    program = Annotator(Toolbox(corpus_of(TEXTS), NoRetriever()), lens="stance")
+    program = Annotator(Toolbox(corpus_of(TEXTS), BM25(corpus_of(TEXTS))), lens="stance")
     with lm.connect(server.spec, Terms()).active():
         submission = program(query=query)
     assert submission.ranking[0] == "d03" and sorted(submission.ranking) == sorted(pool - own)
     assert sent(server) == [TEXTS[1:9], [TEXTS[9]]] and submission.usage.calls == 2
+    server.answer = lambda prompt: {"raw": "no"}
+    with lm.connect(server.spec, Terms()).active():
+        assert program(query=query).ranking == tuple(sorted(pool - own)), "by id, where nothing was written"
