@@ -66,6 +66,10 @@ def _shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:  #
     return examples
 
 
+def _label(job: Job) -> list[dspy.Example]:
+    return _shuffled(job.inputs.label(job.study.parts["train"]), job.request.seed)
+
+
 def _train(job: Job) -> dict[str, Any]:
     return {"trainset": _shuffled(job.study.examples("train"), job.request.seed)}
 
@@ -98,9 +102,7 @@ _DEMOS: Options = {"demos": (2, 4, 4), **_THRESHOLD}
 @_row({"k": (2, 4, 8)})
 def labeled(job: Job) -> Made:
     """Demonstrations made of judgements alone; no search (LabeledFewShot)."""
-    return dspy.LabeledFewShot(k=job.options["k"]), {
-        "trainset": _shuffled(job.inputs.label(job.study.parts["train"]), job.request.seed)
-    }
+    return dspy.LabeledFewShot(k=job.options["k"]), {"trainset": _label(job)}
 
 
 @_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
@@ -233,8 +235,7 @@ def infer_rules(job: Job) -> Made:
         num_threads=job.request.workers,
     )
     made.rules_induction_program.teacher_settings = {"lm": job.inputs.prompter.lm}
-    examples = _shuffled(job.inputs.label(job.study.parts["train"]), job.request.seed)[:_RULES_FROM]
-    return made, {"trainset": examples, "valset": job.study.examples("validation")}
+    return made, {"trainset": _label(job)[:_RULES_FROM], "valset": job.study.examples("validation")}
 
 
 _SEPARATOR = " -> "
@@ -251,9 +252,8 @@ def better_together(job: Job) -> Found:
         teleprompter, given = row.make(one)
         made[step] = _freed(teleprompter)
         arguments[step] = {name: value for name, value in given.items() if name not in ("trainset", "valset")}
-    job.student.set_lm(
-        job.inputs.student.lm
-    )  # it asks for one of each predictor, because others of its steps train weights
+    # It asks each predictor for its model, because others of its steps train weights.
+    job.student.set_lm(job.inputs.student.lm)
     best = dspy.BetterTogether(metric=job.study.metric, **made).compile(
         job.student,
         **_both(job),

@@ -91,10 +91,8 @@ def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, li
     Where judgements are of units (the parents of passages), a unit's documents are, in the order of the corpus.
     """
     judgements, documents = environment.judgements[environment.headline], environment.documents
-    good = {}
-    for query in queries:
-        grades = judgements.relevant(query.query_id)
-        good[query.query_id] = sorted(grades, key=lambda one: (-grades[one], one))
+    grades = {query.query_id: judgements.relevant(query.query_id) for query in queries}
+    good = {query_id: sorted(own, key=lambda one: (-own[one], one)) for query_id, own in grades.items()}
     if judgements.unit_of is None or not judgements.judged_by_unit:
         return {query_id: [one for one in ids if one in documents] for query_id, ids in good.items()}
     parts: dict[str, list[str]] = {unit: [] for units in good.values() for unit in units}

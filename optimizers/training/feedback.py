@@ -34,7 +34,7 @@ FIELDS: dict[Part, frozenset[str]] = {
     ),
     "judging": frozenset(  # what is kept of passages that were read, and their order
         {"selected", "observations", "ranked", "judgements", "score", "quotes", "criteria", "requirements"}
-        | {"description_insight", "passage_insights", "assessment"}
+        | {"description_insight", "passage_insights", "assessment", "annotations"}
     ),
 }
 THINKING = frozenset({"reasoning", "analysis", "thinking", "brainstorming"})

@@ -160,9 +160,7 @@ def fold(training: Training, folds: int | None) -> Training:
     few = len(training.validation) < LEAST and len(pieces) > 2
     folds = folds or (min(FOLDS, len(pieces)) if few else 1)
     if folds > len(pieces):
-        raise UsageError(
-            f"--folds {folds}: {training.task} has {len(pieces)} dev queries, or groups of such, to divide"
-        )
+        raise UsageError(f"--folds {folds}: {training.task} has {len(pieces)} dev queries, or groups of such")
     if folds == 1:
         return training
     fold_of = {query.query_id: number % folds for number, piece in enumerate(pieces) for query in piece}
