@@ -105,8 +105,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(HTTPStatus.FOUND, "text/plain", b"", Location=root)
         if not secrets.compare_digest(path[: len(root)].encode(), root.encode()):
             return self._refuse(HTTPStatus.FORBIDDEN, "open the whole address that python -m evals.view printed")
+        name = path[len(root) :]
         try:
-            kind, content = self._content(path[len(root) :])
+            if name.startswith("data/"):
+                kind, content = "application/json", self.server.answers(name.removeprefix("data/"))
+            elif name in _FILES:
+                kind, content = _FILES[name][0], _FILES[name][1]().encode()
+            else:
+                raise NoSuchAnswer(f"there is no {name[:200]!r}")
         except NoSuchAnswer as problem:
             return self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (SextantError, OSError) as problem:
@@ -115,14 +121,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, kind, content)
 
     do_HEAD = do_GET
-
-    def _content(self, path: str) -> tuple[str, bytes]:
-        if path in _FILES:
-            kind, read = _FILES[path]
-            return kind, read().encode()
-        if path.startswith("data/"):
-            return "application/json", self.server.answers(path.removeprefix("data/"))
-        raise NoSuchAnswer(f"there is no {path[:200]!r}")
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self._send(status, "application/json", json.dumps({"error": " ".join(why.split())}).encode() + b"\n")

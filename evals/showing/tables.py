@@ -8,8 +8,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import rich.box
 from rich.console import Console
@@ -31,8 +30,7 @@ class Best(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """A table. The columns in `names` hold words, the others numbers."""
 
     title: str
