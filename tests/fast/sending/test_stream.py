@@ -3,7 +3,6 @@
 import json
 import ssl
 import time
-from dataclasses import replace
 
 import openai
 import pytest
@@ -90,7 +89,7 @@ def test_a_stream_of_responses_is_its_last_event():
 
 def connected(server, kind="", **settings):
     made = lm.connect(server.spec, Terms(patience=Patience(attempts=1)), settings=lm.Settings(**settings)).lm
-    made.wire.server = replace(made.wire.server, kind=KINDS[kind])
+    made.wire.server = made.wire.server._replace(kind=KINDS[kind])
     return made
 
 
