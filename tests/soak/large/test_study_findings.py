@@ -16,9 +16,9 @@ def draw(seed, *effects):
     """Values in [0, 1] of a baseline, a program with these effects on its tasks, and one without."""
     generator, values = np.random.default_rng(seed), {}
     for place, (many, effect) in enumerate(zip(QUERIES, effects, strict=True)):
-        base, moves = generator.beta(1, 1.5, many), generator.random((2, many)) < 0.7
-        noise = generator.normal(0, 0.15, (2, many)) * moves
-        columns = {"bm25": base, "multihop": base + effect + noise[0], "rewrite": base + noise[1]}
+        base, moves = generator.beta(1, 1.5, many), generator.random((3, many)) < 0.5
+        noise = generator.normal(0, 0.15, (3, many)) * moves  # of all three, so that without an effect they are alike
+        columns = {"bm25": base + noise[0], "multihop": base + effect + noise[1], "rewrite": base + noise[2]}
         columns = {row: np.clip(column, 0, 1).tolist() for row, column in columns.items()}
         values[f"task{place}"] = {row: dict(enumerate(column)) for row, column in columns.items()}
     return values
@@ -38,5 +38,5 @@ def test_a_planted_difference_is_said_and_a_study_without_says_that_there_is_non
     names = ("no row differs", "helps on its task", "hurts on its task", "something that is not so")
     for what, rates in (("none planted", nothing), ("one planted", planted)):
         print(what, ", ".join(f"{name}: {rate:.3f}" for name, rate in zip(names, rates, strict=True)))  # noqa: T201
-    assert nothing[0] > 0.93 and planted[0] < 0.02
+    assert nothing[0] > 0.94 and planted[0] < 0.02
     assert planted[1] > 0.5 and planted[2] > 0.9 and planted[3] < 0.06
