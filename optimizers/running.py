@@ -182,12 +182,13 @@ class Inputs:
 
     def _open_rooms(self, retriever: retrievers.Spec) -> Toolboxes:
         boxes: dict[str, Toolbox] = {}
-        for query_id, (environment, engines) in self._rooms.items():
+        for environment, engines in {id(room): room for room in self._rooms.values()}.values():
             specs = {"": retriever, **self.plan.resolved.others}
             others = {name: engines.build(spec) for name, spec in specs.items()}
             if self.plan.resolved.pool:
                 others = {name: RanksOnly(one) for name, one in others.items()}
-            boxes[query_id] = Toolbox(environment.documents, others.pop(""), others=others)
+            box = Toolbox(environment.documents, others.pop(""), others=others)
+            boxes |= {query.query_id: box for query in environment.queries}
         return Toolboxes(boxes)
 
     def label(self, queries: Sequence[Query]) -> list[dspy.Example]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from evals.measuring import scored
 from evals.measuring.curves import follow
-from evals.measuring.metrics import is_pairwise
+from evals.measuring.metrics import check_metric, is_pairwise
 from evals.measuring.traces import WORDS, Fate, fate_at
 from evals.showing.tables import Grid, Part, printed, system_line, task_line
 from tools.console import number
@@ -67,6 +67,7 @@ def behave(paths: Sequence[Path]) -> Result:
 
 def observe(run: scored.Run, query_ids: Sequence[str] = ()) -> dict[str, Seen]:
     """Return what a run did for its queries, or some of them. DataError where an earlier version scored it."""
+    check_metric(run.metric)  # of a file
     return {query_id: _observe(run, query_id) for query_id in query_ids or run.query_ids}
 
 

@@ -254,7 +254,7 @@ class _Desk:
             "submit": lambda ranking, **how: self._ended.append(_current().submit(ranking, **how)),
             "ask": _ask_model,
             "converse": lambda messages, tools: dspy.settings.lm.converse(messages, tools),
-            "statistics": lambda: asdict(dspy.settings.lm.engine.statistics()),
+            "statistics": lambda: dspy.settings.lm.engine.statistics()._asdict(),
         }
 
     def have_answered(self, child: _Child) -> Submission:

@@ -180,7 +180,7 @@ def test_a_build_that_stopped_half_way_is_redone_without_embedding_again(home, e
     monkeypatch.undo()
     retriever = Chroma(CORPUS, tmp_path, embedder)
     assert embedder.embedded == len(set(CORPUS.texts()))
-    assert retriever._index._collection.count() == DOCUMENTS
+    assert retriever._index.near.args[0].count() == DOCUMENTS
     assert retriever.search("w1 w2", DOCUMENTS) == exact.search("w1 w2", DOCUMENTS)
 
 
@@ -312,5 +312,5 @@ def test_a_server_that_goes_away_while_it_is_filled_keeps_what_it_has(served, tm
     served.start()
     [before] = [collection.count() for collection in chroma._connected(served.url).list_collections()]
     retriever = Chroma(CORPUS, tmp_path, embedder, url=served.url)
-    assert (before, retriever._index._collection.count()) == (2000, DOCUMENTS)
+    assert (before, retriever._index.near.args[0].count()) == (2000, DOCUMENTS)
     assert embedder.embedded == len(set(CORPUS.texts()))

@@ -24,11 +24,11 @@ def test_no_optimizer_copies_the_corpus_or_an_index(optimizer, compiles, monkeyp
     opened, counts = [], []
     whole = Toolbox.open
 
-    def watched(toolbox, query):
+    def watched(toolbox, query, *snapshot):
         opened.append(id(toolbox))
         if len(opened) in (1, 10, 20):
             counts.append(counted())
-        return whole(toolbox, query)
+        return whole(toolbox, query, *snapshot)
 
     gc.collect()
     before = counted()

@@ -100,7 +100,7 @@ def _journal(path: Path) -> bytes:
 
 
 def _read_journal(path: Path) -> None:
-    Books(path.parent, {})
+    Books(path.parent, {"train": (), "validation": ()})
 
 
 def _trajectories(path: Path) -> None:

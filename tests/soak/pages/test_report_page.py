@@ -30,7 +30,7 @@ def test_the_page_is_accessible_in_both_themes_and_narrow(browser, tmp_path, sch
     page.goto((tmp_path / "report" / "index.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     widths = page.evaluate("[...document.images].map(image => image.naturalWidth)")
-    assert len(widths) >= 2 and all(widths)
+    assert widths and all(widths)
     found = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
     assert not found, json.dumps(found)[:2000]
     assert said == []
