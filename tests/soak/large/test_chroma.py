@@ -312,5 +312,5 @@ def test_a_server_that_goes_away_while_it_is_filled_keeps_what_it_has(served, tm
     served.start()
     [before] = [collection.count() for collection in chroma._connected(served.url).list_collections()]
     retriever = Chroma(CORPUS, tmp_path, embedder, url=served.url)
-    assert (before, retriever._index.near.args[0].count()) == (2000, DOCUMENTS)
+    assert (before, retriever._index._collection.count()) == (2000, DOCUMENTS)
     assert embedder.embedded == len(set(CORPUS.texts()))
