@@ -46,7 +46,7 @@ class Seen(NamedTuple):
     figures: Mapping[str, list[tuple[float, int]]]  # each value with its step
     costs: Mapping[str, Counter[str]]  # of each hop and each kind of step
     notes: Sequence[tuple[int, list[int]]]  # the first of those in a row, and the searches to which they lead
-    surfaced: dict[str, int]  # relevant unit -> the how-manieth search brought it first
+    surfaced: dict[str, int]  # relevant unit -> number of the search that first brought it, from 1
     lost: Sequence[Mapping[str, Any]]  # the relevant documents, as attribution.jsonl has them
 
 
@@ -67,7 +67,7 @@ def behave(paths: Sequence[Path]) -> Result:
 
 def observe(run: scored.Run, query_ids: Sequence[str] = ()) -> dict[str, Seen]:
     """Return what a run did for its queries, or some of them. DataError where an earlier version scored it."""
-    check_metric(run.metric)  # of a file
+    check_metric(run.metric)  # it comes from a file, which may be damaged
     return {query_id: _observe(run, query_id) for query_id in query_ids or run.query_ids}
 
 
