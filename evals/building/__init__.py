@@ -1,0 +1,1 @@
+"""How benchmarks are made of a corpus: a file a recipe, and what recipes share."""
