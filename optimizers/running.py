@@ -176,7 +176,8 @@ class Inputs:
         self._offline = all(model.name == "offline" for model in models)  # no ledger has their calls
 
     def _connect(self, spec: str, rules: Rules | None = None) -> lm.Model:
-        made = connect(self.request, self.terms, self.training.environment, self.retriever, spec=spec, rules=rules)
+        documents = self.training.environment.documents
+        made = connect(self.request, self.terms, documents, self.retriever, spec=spec, rules=rules)
         made.lm.meet()
         return made
 

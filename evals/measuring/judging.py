@@ -24,21 +24,17 @@ from environments.base import Environment, Judgements
 from evals import folder as run_folder
 from evals.measuring import scored
 from evals.measuring.metrics import measure_unjudged
-from evals.running import forecast, runner
+from evals.running import forecast
+from evals.running.asking import Stage
 from evals.running.configuration import load_environment
-from evals.running.evaluation import connect, make_terms
 from evals.running.request import Common, parse_parameters
 from evals.showing.tables import Grid, printed, task_line
 from programs.compiled import read as read_compiled
 from programs.judging import HIGHEST, Judge
 from tools.console import number, plural, say
-from tools.disk import home
-from tools.errors import FAULTS, RunIncomplete, UsageError
-from tools.models.lm import Model
-from tools.models.spec import check_key
+from tools.errors import UsageError
 from tools.records import Query, total, usage_from_json, usage_json
 from tools.retriever import NoRetriever
-from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 BATCH = 20  # documents of a query that are judged together
@@ -117,50 +113,29 @@ def judge(
     if prompts:
         prompts.check(request.program_label, system, str(compiled))
         prompts.prompts_alone(str(compiled)).assemble(system)
-    model = connect(request, make_terms(request), environment)
-    model.lm.meet()
-    asked = [system.grade_passages.signature, system.rule, *system.grade_passages.demos]
-    prompt = hashlib.sha256(" ".join(map(str, asked)).encode()).hexdigest()[:16]
-    config = {key: pool.runs[0].config[key] for key in KEPT} | {"program": request.program_label, "parameters": values}
-    config |= {"prompt": prompt, "lm": {"name": model.name, **model.settings}, "retriever": {"name": "none"}}
-    config |= {"asked": {"limit": None, "query_ids": []}, "depth": BATCH}
-    folder_name, chosen = f"{scored.JUDGED}{name}-{run_folder.digest(config)}", _choose_sample(pool, sample)
-    place = pool.runs[0].path.resolve().parent / folder_name
+    config = {key: pool.runs[0].config[key] for key in KEPT} | {"parameters": values, "rule": system.rule}
+    where = pool.runs[0].path.resolve().with_name(f"{scored.JUDGED}{name}")
+    stage, chosen = Stage(system, environment.documents, where, config, request), _choose_sample(pool, sample)
+    todo = _cut(system, pool, chosen, _read_grades(stage.outcomes))
     if dry_run:
-        before = run_folder.read_outcomes(place) if place.exists() else {}
-        return _forecast(system, _cut(system, pool, chosen, _read_grades(before)), environment, model)
-    if request.lm != "offline":
-        check_key(request.lm, request.headers)
-    try:
-        with run_folder.claim(place, config) as folder:
-            model.begin(folder.path, folder.usage)
-            agreement = _ask(system, pool, chosen, folder, model, request.workers)
-    except FAULTS as problem:
-        raise problem.saying(f"{problem}; the same command goes on with what is left") from None
-    grades = _read_grades(folder.outcomes)[POOL]
+        documents = sum(len(one.candidates or ()) - len(system.examples[one.query_id]) for one in todo)
+        return {"documents": documents, **stage.forecast(todo)}
+    with stage.open() as ask:
+        outcomes = ask([one for one in todo if one.query_id.startswith(SAMPLE)])
+        agreement = _agree(pool, chosen, outcomes)
+        say(describe_agreement(agreement))
+        outcomes = ask(todo)
+    grades = _read_grades(outcomes)[POOL]
     return {
         **{key: pool.runs[0].scores[key] for key in ("task", "data", "split")},
-        **{"name": name, "folder": str(place), "lm": model.name, "prompt": prompt, "depth": depth},
-        "agreement": agreement,
+        **{"name": name, "folder": str(stage.path), "lm": stage.model.name, "prompt": stage.config["prompt"]},
+        **{"depth": depth, "agreement": agreement},
         "judged": sum(map(len, grades.values())),
         "left": sum(map(len, pool.unjudged(grades).values())),
-        "usage": usage_json(folder.usage),
+        "usage": usage_json(total(usage_from_json(row["usage"]) for row in outcomes.values())),
         "metric": environment.metric,
         **_score(pool, name, grades),
     }
-
-
-def _ask(system: Judge, pool: Pool, sample: Wanted, folder: run_folder.RunFolder, model: Model, workers: int) -> Result:
-    """Have the sample judged, say how far the judge agrees on it, and return that; then the rest."""
-    todo, agreement = _cut(system, pool, sample, _read_grades(folder.outcomes)), Result()
-    for kind in (SAMPLE, POOL):
-        batches = [one for one in todo if one.query_id.startswith(kind)]
-        if fault := runner.run(system, batches, pool.environment.documents, folder, model, workers=workers):
-            raise RunIncomplete(f"the model's provider failed: {fault}")
-        if kind == SAMPLE:
-            agreement = _agree(pool, sample, folder.outcomes)
-            say(describe_agreement(agreement))
-    return agreement
 
 
 def _order(query_id: str, doc_id: str) -> bytes:  # the same on every machine, and without the systems' ranks
@@ -253,26 +228,11 @@ def _score(pool: Pool, name: str, grades: Grades) -> Result:
     return {"runs": rows, "left_out": alone}
 
 
-def _forecast(system: Judge, todo: Sequence[Query], environment: Environment, model: Model) -> Result:
-    """Return what judging would take: the prompts counted, the answers those of offline times an assumed factor."""
-    stand_in, calls = forecast.StandIn(BM25(environment.documents, home()).statistics, model), list[forecast.Call]()
-    for one in todo:
-        stand_in.ask(system, one, environment.documents)
-        calls += stand_in.calls
-    asked, written = sum(call.prompt for call in calls), round(sum(call.answer for call in calls) * forecast.ANSWER[1])
-    used = {"input_tokens": asked, "output_tokens": written}
-    price = model.price and model.price.of(asked, 0, written)
-    documents = sum(len(one.candidates or ()) - len(system.examples[one.query_id]) for one in todo)
-    return {"dry_run": True, "documents": documents, "calls": len(calls), **used, "list_usd": price}
-
-
 def render(found: Result) -> str:
     """Return what was judged, or would be, and the runs by each of the judgements, as a person reads it."""
     if "dry_run" in found:
-        tokens = f"{found['input_tokens']:,} tokens in, about {found['output_tokens']:,} out"
-        price = number(found["list_usd"], "about ${:.4f}", "price unknown")
-        many = f"{plural(found['documents'], 'document')} to be judged in {plural(found['calls'], 'call')}"
-        return f"dry run: nothing was sent\n{many}: {tokens}, {price}\n"
+        batches = plural(found["queries"], "batch", "batches")
+        return forecast.render(found, [f"{plural(found['documents'], 'document')} to be judged in {batches}"])
     metric, name, rows = found["metric"], found["name"], list[list[str]]()
     for row, one in zip(found["runs"], found["left_out"], strict=True):
         ours = row["by"][name][metric]

@@ -43,6 +43,7 @@ from tools.session import Toolbox
 
 if TYPE_CHECKING:
     from environments.base import Environment
+    from tools.corpus import Corpus
     from tools.models.offline import Rules
     from tools.retriever import Retriever
     from tools.text import TermStatistics
@@ -218,7 +219,7 @@ def make_terms(request: Common, *, repeats: bool = False) -> Terms:
 def connect(
     request: Common,
     terms: Terms,
-    environment: "Environment",
+    documents: "Corpus",
     retriever: "Retriever | None" = None,
     *,
     spec: str = "",
@@ -229,7 +230,7 @@ def connect(
 
     def statistics() -> "TermStatistics":
         # The program's own index where it has one, so that the corpus is not read twice.
-        return (retriever if isinstance(retriever, BM25) else BM25(environment.documents, home())).statistics()
+        return (retriever if isinstance(retriever, BM25) else BM25(documents, home())).statistics()
 
     spec = spec or request.lm
     named = {one.name: getattr(request, one.name) for one in fields(Settings)}
@@ -247,7 +248,7 @@ def _prepare(opened: Opened) -> Ready:
     request = resolved.request
     retriever = engines.build(resolved.retriever)
     others = {name: engines.build(spec) for name, spec in resolved.others.items()}
-    model = connect(request, terms, environment, retriever, seed=request.seed)
+    model = connect(request, terms, environment.documents, retriever, seed=request.seed)
     model.lm.meet()
     config = configuration(resolved, environment, retriever, model)
     config["retriever"]["others"] = {name: other.name for name, other in others.items()}

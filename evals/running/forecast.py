@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from evals import folder as run_folder
 from evals.running.configuration import Resolved, conditions, identity, trial
 from evals.running.evaluation import Opened, connect, make_system, open_run
-from evals.running.request import Request
+from evals.running.request import Common, Request
 from evals.running.runner import answer
 from evals.showing.tables import Grid, printed, system_line, task_line
 from programs.base import Program
@@ -61,6 +61,7 @@ PACE = 60.0  # tokens a second; half of it and twice as much in the range
 DELAY = 1.0  # seconds before the first token
 PROMPTS = np.array([0.8, 1.0, 1.3])  # other queries, notes and tokenizers: a prompt's tokens
 REPAIRS = 1.1  # answers that have to be asked for again: a tenth at most
+REPEATED = np.array([1.0, 1.0, REPAIRS]), "for answers asked for again"
 NONE = np.zeros(3)
 MESSAGE = 4  # tokens of a message beside its text, as OpenAI counts them
 
@@ -79,6 +80,7 @@ class Rehearsal(NamedTuple):
     queries: Sequence[Query]
     calls: Sequence[Sequence[Call]] = ()  # of each query
     notes: Sequence[str] = ()  # what was otherwise than in the run
+    factors: tuple[Range, str] = REPEATED  # by how much a query's calls may be fewer or more, and why
 
     @property
     def all_calls(self) -> list[Call]:
@@ -105,12 +107,12 @@ class Figures(NamedTuple):
     hours: Range  # with all workers at work
 
 
-def render(found: dict[str, Any]) -> str:
-    """Return a forecast as a person reads it."""
+def render(found: dict[str, Any], about: Sequence[str] = ()) -> str:
+    """Return a forecast as a person reads it; `about` says what is asked, where that is no run of a task."""
     before = f"; {found['answered']} answered before" if found["answered"] else ""
     by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
     pending = f"{queries(found['queries'])} to be asked{before}{by}"
-    headings = ["dry run: nothing was sent", task_line(found), system_line(found), pending]
+    headings = ["dry run: nothing was sent", *(about or (task_line(found), system_line(found), pending))]
     named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
     rows = [[name, *(f"{value:,.0f}" for value in found[key].values())] for name, key in named]
     usd = [f"${value:,.4f}" for value in (found["list_usd"] or {}).values()]
@@ -150,17 +152,33 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
         raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
     opened = opening(request)
     resolved, environment = opened.resolved, opened.environment
-    model = connect(request, opened.terms, environment, seed=request.seed)
+    model = connect(request, opened.terms, environment.documents, seed=request.seed)
     config = conditions(resolved, environment, None, model)
     answered = _read_answered(request, find_run(opened, config))
     spent = total(usage_from_json(row["usage"]) for row in answered.values())
     pending = [query for query in environment.queries if query.query_id not in answered]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
-    habits = _habits(request, model, rehearsal)
+    factors = _factors(resolved, rehearsal)
+    earlier = request.runs / "task" / run_folder.program_part(request.program_label)
+    return {
+        **{name: config[name] for name in ("task", "data", "split", "program")},
+        "retriever": str(resolved.retriever),
+        "answered": len(answered),
+        **project(request, model, rehearsal._replace(factors=factors), pending, spent, earlier),
+    }
+
+
+def project(
+    request: Common, model: "Model", rehearsal: Rehearsal, pending: Sequence[Query], spent: Usage, earlier: Path
+) -> dict[str, Any]:
+    """Return what all `pending` queries take, by a rehearsal, what was assumed for that, and whether budgets suffice.
+
+    Earlier answers are those of runs whose folders are called `earlier` with a digest. What these `spent` counts.
+    """
+    habits, (factors, why) = _habits(request, model, rehearsal, earlier), rehearsal.factors
     price = None if request.lm == "offline" else model.price
-    factors, why = _factors(resolved, rehearsal)
     workers, notes = min(request.workers, max(1, len(pending))), [*rehearsal.notes, *habits.notes]
-    figures = _project(rehearsal, pending, habits, price, factors, workers)
+    figures = _multiply(rehearsal, pending, habits, price, factors, workers)
     if rehearsal.all_calls:
         calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"
         notes.insert(0, f"{calls}; tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers")
@@ -170,11 +188,8 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
         notes.append(f"{workers} requests at a time; no retries, and no input from the provider's cache")
     return {
         "dry_run": True,
-        **{name: config[name] for name in ("task", "data", "split", "program")},
-        "retriever": str(resolved.retriever),
         "lm": request.lm,
         "queries": len(pending),
-        "answered": len(answered),
         "rehearsed": [query.query_id for query in rehearsal.queries],
         **{name: _levels(name, figure) for name, figure in figures._asdict().items()},
         "largest_prompt": max((call.prompt for call in rehearsal.all_calls), default=0),
@@ -225,13 +240,13 @@ def _choose(pending: Sequence[Query]) -> list[Query]:
     return [ordered[place] for place in sorted({len(ordered) // 3, len(ordered) * 2 // 3}) if ordered]
 
 
-def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
+def _habits(request: Common, model: "Model", rehearsal: Rehearsal, earlier: Path) -> Habits:
     if request.lm == "offline":
         return Habits(np.ones(3), NONE, NONE)
     calls = rehearsal.all_calls
     mean = sum(call.answer for call in calls) / max(1, len(calls))
-    if earlier := _read_earlier(request.runs / "answers.sqlite3", request.program_label, str(model.lm.model)):
-        many, seconds, tokens, thinking, streamed, first, rate = earlier
+    if found := _read_earlier(earlier, str(model.lm.model)):
+        many, seconds, tokens, thinking, streamed, first, rate = found
         factors, takes = np.array([1 / 1.5, 1, 1.5]), f"{seconds:.2f} s"
         took = factors * seconds
         if streamed >= ENOUGH and rate:
@@ -251,8 +266,8 @@ def _habits(request: Request, model: "Model", rehearsal: Rehearsal) -> Habits:
     return Habits(ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace))
 
 
-def _read_earlier(path: Path, program: str, model: str) -> tuple[Any, ...] | None:
-    """Return the number of earlier answers of the program with the model, and mean seconds, tokens, thinking.
+def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:
+    """Return the number of answers of the model in runs RUNS/TASK/NAME-..., and mean seconds, tokens, thinking.
 
     Then the number of those that were streamed, their mean seconds to the first token, and tokens a second from there.
     """
@@ -265,16 +280,17 @@ def _read_earlier(path: Path, program: str, model: str) -> tuple[Any, ...] | Non
     )
     try:
         # Not read-only: such a connection leaves empty files beside it.
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as opened:
+        file = (runs.parents[1] / "answers.sqlite3").resolve()
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True)) as opened:
             if "first" not in [name for _, name, *_ in opened.execute("PRAGMA table_info(calls)")]:
                 statement = statement.replace("first", "NULL")  # a file of an earlier version
-            found = opened.execute(statement, (model, f"/{run_folder.program_part(program)}-")).fetchone()
+            found = opened.execute(statement, (model, f"/{runs.name}-")).fetchone()
     except sqlite3.Error:  # no file, or the run will say what is wrong with it
         return None
     return tuple(found) if found[0] >= ENOUGH else None
 
 
-def _project(
+def _multiply(
     rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits, price: "Price | None", factors: Range, workers: int
 ) -> Figures:
     """Project the calls of the rehearsal to all queries; the calls of one query come one after another."""
@@ -310,14 +326,14 @@ def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, str]:
     ceilings = [program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries]
     most = max((one for one in ceilings if one is not None), default=None)
     if most is None or not sum(counts):
-        return np.array([1.0, 1.0, REPAIRS]), "for answers asked for again"
+        return REPEATED
     mean, most = sum(counts) / len(counts), min(most, resolved.limits.get("max_calls", most))
     # More than the ceiling is possible where a small window makes a program read in several calls.
     factors = [min(program.least_calls, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean]
     return np.array(factors), "because a model decides when it has enough"
 
 
-def _check_budgets(request: Request, figures: Figures, pending: int, spent: Usage) -> list[dict[str, Any]]:
+def _check_budgets(request: Common, figures: Figures, pending: int, spent: Usage) -> list[dict[str, Any]]:
     # What earlier sittings used counts; a time limit is for each sitting.
     needs: dict[str, tuple[Range | None, float]] = {
         "budget_usd": (figures.list_usd, spent.paid_usd or 0.0),
@@ -360,13 +376,8 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     if resolved.pool:
         environment = resolved.pool.add_to(environment, [build(part) for part in resolved.pool.parts])
     system = make_system(resolved, environment, retriever, others)
-    stand_in, calls, failed = StandIn(index.statistics, model), [], []
-    for query in environment.queries:
-        failed += stand_in.ask(system, query, environment.documents)
-        calls.append(stand_in.calls)
-    if len(failed) == len(calls):
-        raise RunIncomplete(f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}")
-    return Rehearsal(program, environment.queries, calls, notes + failed)
+    found = StandIn(index.statistics, model).watch(system, environment.queries, environment.documents)
+    return found._replace(program=program, notes=[*notes, *found.notes])
 
 
 class StandIn(session.Shared, dspy.LM):
@@ -384,14 +395,20 @@ class StandIn(session.Shared, dspy.LM):
         self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
         self.calls: list[Call] = []  # of the last query
 
-    def ask(self, system: Any, query: Query, documents: "Corpus") -> list[str]:
-        """Return why the query failed, if it did; its calls are in `calls`."""
-        self.calls = []
-        with dspy.context(lm=self, adapter=Adapter(), trace=[]):
-            outcome = contextvars.copy_context().run(answer, system, query, documents)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return [f"query {query.query_id}: {outcome['error']}"] if outcome["error"] else []
+    def watch(self, system: Any, queries: Sequence[Query], documents: "Corpus") -> Rehearsal:
+        """Return the calls that a program makes for the queries. RunIncomplete where all of them fail."""
+        calls, failed = list[Sequence[Call]](), list[str]()
+        for query in queries:
+            self.calls = []
+            with dspy.context(lm=self, adapter=Adapter(), trace=[]):
+                outcome = contextvars.copy_context().run(answer, system, query, documents)
+            if isinstance(outcome, Exception):
+                raise outcome
+            failed += [f"query {query.query_id}: {outcome['error']}"] if outcome["error"] else []
+            calls.append(self.calls)
+        if len(failed) == len(calls) > 0:
+            raise RunIncomplete(f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}")
+        return Rehearsal(system, queries, calls, failed)
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Answer a predictor."""

@@ -124,7 +124,7 @@ class Workshop:
         """Return the finished run of a request. One over pools is found when its retrievers are open."""
         resolved, environment, _, terms = opened
         request = resolved.request
-        model = connect(request, terms, environment, seed=request.seed)
+        model = connect(request, terms, environment.documents, seed=request.seed)
         path = find_run(opened, conditions(resolved, environment, None, model))
         with suppress(SextantError):
             found = read(path, load_data=False) if path and not resolved.pool and not request.again else None

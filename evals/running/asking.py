@@ -1,0 +1,92 @@
+"""Have a small program ask a model about units that are no queries of a task: a stage of judging, naming, building.
+
+A stage is a run in a folder of its own, so it has a budget and books, goes on where it was ended, pays for nothing
+twice, and can be forecast. A unit is a Query whose id says what it is; what the outcomes mean is up to who asks.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from evals import folder as run_folder
+from evals.running import forecast, runner
+from evals.running.evaluation import connect, make_terms
+from evals.running.request import Common
+from programs.base import Program, check_offline
+from tools.corpus import Corpus
+from tools.disk import home
+from tools.errors import FAULTS, RunIncomplete
+from tools.models.spec import check_key
+from tools.records import Query, total, usage_from_json
+from tools.retrievers.bm25 import BM25
+
+# What a stage's configuration has in place of what only runs of tasks have.
+BLANK: run_folder.Config = {
+    **{"data": "folder", "split": "all", "instruction": "none", "max_p": False, "depth": 0, "parameters": {}},
+    **{"asked": {"limit": None, "query_ids": []}, "retriever": {"name": "none"}},
+    run_folder.PROVENANCE: {"data": "folder", "folder": None, "judgements": "none"},
+}
+Outcomes = Mapping[str, run_folder.Outcome]  # by the ids of units
+REHEARSED = 50  # units of a rehearsal at most, from the smallest to the largest
+
+
+class Stage:
+    """`program` over `documents`, with the model and budget of `request`, in the folder `where`-DIGEST."""
+
+    def __init__(
+        self, program: Program, documents: Corpus, where: Path, config: run_folder.Config, request: Common
+    ) -> None:
+        """`config` has a task's name and all that outcomes depend on beside program, prompts, texts and model."""
+        if request.lm == "offline":
+            check_offline(request.program_label, program)
+        self._program, self._documents, self._request = program, documents, request
+        self.model = connect(request, make_terms(request), documents)
+        self.model.lm.meet()
+        asked = [part for one in program.predictors() for part in (one.signature, *one.demos)]
+        prompt = hashlib.sha256(" ".join(map(str, asked)).encode()).hexdigest()[:16]
+        lm = {"name": self.model.name, **self.model.settings}
+        made = {"program": request.program_label, "prompt": prompt, "lm": lm}
+        self.config = BLANK | {"data_fingerprint": documents.fingerprint} | config | made
+        self._kind = where.resolve()
+        self.path = self._kind.with_name(f"{where.name}-{run_folder.digest(self.config)}")
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """What is there already."""
+        return run_folder.read_outcomes(self.path) if self.path.exists() else {}
+
+    @contextmanager
+    def open(self) -> Iterator[Callable[[Sequence[Query]], Outcomes]]:
+        """Claim the folder; yield what asks about those units that have no outcome, and returns all outcomes.
+
+        SextantError where units are left without one.
+        """
+        if self._request.lm != "offline":
+            check_key(self._request.lm, self._request.headers)
+        try:
+            with run_folder.claim(self.path, self.config) as folder:
+                self.model.begin(folder.path, folder.usage)
+
+                def ask(units: Sequence[Query]) -> Outcomes:
+                    asked = (units, self._documents, folder, self.model)
+                    if fault := runner.run(self._program, *asked, workers=self._request.workers):
+                        raise RunIncomplete(fault)
+                    return folder.outcomes
+
+                yield ask
+        except FAULTS as problem:
+            raise problem.saying(f"{problem}; the same command goes on with what is left") from None
+
+    def forecast(self, units: Sequence[Query]) -> dict[str, Any]:
+        """Return what asking about these units would take, as `forecast.project`. Nothing is sent or written."""
+        before = self.outcomes
+        left = [one for one in units if one.query_id not in before]
+        pending = sorted(left, key=lambda one: (len(one.candidates or ()), len(one.text)))
+        statistics = BM25(self._documents, home()).statistics
+        chosen = pending[:: -(-len(pending) // REHEARSED) or 1]
+        seen = forecast.StandIn(statistics, self.model).watch(self._program, chosen, self._documents)
+        spent = total(usage_from_json(row["usage"]) for row in before.values())
+        found = forecast.project(self._request, self.model, seen, pending, spent, self._kind)
+        return found | {"answered": len(units) - len(left)}
