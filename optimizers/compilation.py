@@ -24,11 +24,12 @@ from optimizers import result
 from optimizers.books import Candidate
 from optimizers.request import SAME, UNTRAINED, CompileRequest
 from optimizers.running import Inputs, compile_with, plan
-from optimizers.study import Study
+from optimizers.study import OBJECTIVE, Study
 from optimizers.training.leaks import Passage, Split, collect_passages, find_leaks
 from optimizers.training.objective import Objective, objective
 from optimizers.training.splits import divide, fold, join
 from programs.compiled import Compiled, prompts_of, write
+from programs.prompts import quote
 from tools import options, retrievers
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import spec as models
@@ -126,16 +127,20 @@ def _conclude(inputs: Inputs, study: Study, problem: SextantError | None) -> tup
             f"{len(study.parts['validation'])} validation queries, so there is nothing to choose from yet; "
             f"{_again(problem)} goes on"
         )
-    compiled = _compiled(inputs, study, best)
+    compiled, told = _compiled(inputs, study, best), str(best.parameters.get(OBJECTIVE, ""))
     file = study.folder / "compiled.json"
-    found = _about(inputs, study, file)
-    found |= result.summarise(study, best, _leaks(inputs, compiled), inputs.usage(study), str(problem or ""))
+    found = _about(inputs, study, file, told)
+    found |= result.summarise(study, best, _leaks(inputs, compiled, told), inputs.usage(study), str(problem or ""))
     write(file, compiled)
+    if told:
+        run_folder.write(
+            Path(found["instruction"]), f"{quote(study.training.task.partition(':')[0])} = {quote(told)}\n"
+        )
     _keep(study, found)
     if problem is None and inputs.request.held_out and found["kept"] != "before":
         try:
             start = inputs.request.start if found["kept"] == "compiled" else None
-            compared = _compare_on_test(inputs, study, file, start)
+            compared = _compare_on_test(inputs, study, file, start, told)
             of_one = inputs.request.held_out == SAME and len(compared) == 1
             found["held_out"] = compared[0] if of_one else {"tasks": result.list_held_out(compared, study)}
             _keep(study, found)
@@ -192,8 +197,9 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
     return Compiled(request.program_label, plan.parameters(chosen), retriever, prompts, origin=origin, **form)
 
 
-def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
-    request, training, texts = inputs.request, inputs.training, result.list_texts(compiled)
+def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]]:
+    request, training = inputs.request, inputs.training
+    texts = result.list_texts(compiled) | ({OBJECTIVE: told} if told else {})
     if not texts:
         return []
     passages: list[Passage] = []
@@ -206,10 +212,12 @@ def _leaks(inputs: Inputs, compiled: Compiled) -> list[dict[str, Any]]:
     return [asdict(leak) for leak in find_leaks(texts, passages)]
 
 
-def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
+def _about(inputs: Inputs, study: Study, file: Path, told: str) -> dict[str, Any]:
     request, training = inputs.request, study.training
     own = ".py:" in str(request.retriever) and not inputs.plan.ranges  # whose folder no compiled file has
     taken_up = _on_test(request, compiled=file, retriever=request.retriever if own else None)
+    instruction = {OBJECTIVE: str(file.with_name("instruction.toml"))} if told else {}
+    words = options.words(taken_up, leave_out=(*BUDGETS, *(["instruction"] if told else [])))
     return {
         "task": training.task,
         "data": training.environment.data,
@@ -225,7 +233,8 @@ def _about(inputs: Inputs, study: Study, file: Path) -> dict[str, Any]:
         "objective": str(study.objective),
         "queries": {**study.sizes, "left_out": [asdict(one) for one in training.left_out]},
         "compiled": str(file),
-        "take_up": shlex.join(["python", "-m", "evals.run", *options.words(taken_up, leave_out=BUDGETS)]),
+        "instruction": instruction.get(OBJECTIVE),
+        "take_up": shlex.join(["python", "-m", "evals.run", *words, *sum(instruction.items(), ())]),
     }
 
 
@@ -233,7 +242,7 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
     return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
 
 
-def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | None) -> list[dict[str, Any]]:
+def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | None, told: str) -> list[dict[str, Any]]:
     request, plan = inputs.request, inputs.plan
 
     def opening(one: Request) -> Opened:  # on what is left of the budget and the time
@@ -245,8 +254,9 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | Non
     fixed = plan.resolved.fixed  # what a task chooses by itself, unless it was given, is left to each task
     values = {name: one for name, one in plan.parameters(plan.start).items() if name in fixed or name not in HINTS}
     before = {"parameters": values, "retriever": str(plan.resolved.retriever)}
+    said = {"instruction": told} if told else {}
     started = {"from the start": before | {"compiled": start}} if start else {}
-    systems: dict[str, dict[str, Any]] = {"as it was": before, **started, "compiled": {"compiled": file}}
+    systems: dict[str, dict[str, Any]] = {"as it was": before, **started, "compiled": {"compiled": file} | said}
     folders: dict[str, list[Path]] = {}
     for task, (name, fields) in product(request.held_out_tasks, systems.items()):
         inputs.tell(f"{task}, test split, {name}")
@@ -255,4 +265,4 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | Non
         if ran.problem:
             raise ran.problem
         folders.setdefault(task, []).append(ran.folder)
-    return [compare(ran, [study.objective.metric]) for ran in folders.values()]
+    return [compare(ran, [study.objective.metric], force=bool(told)) for ran in folders.values()]

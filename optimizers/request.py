@@ -13,7 +13,7 @@ from tools.options import Option, pair
 EFFORT = ("light", "medium", "heavy")
 OPTIMIZERS = (  # the names in optimizers/teleprompters.py, which takes seconds to import
     *("labeled", "bootstrap", "bootstrap_rs", "knn", "mipro", "copro", "simba", "gepa", "infer_rules"),
-    *("better_together", "ensemble", "tune"),
+    *("better_together", "ensemble", "tune", "objective"),
 )
 SAME = "same"  # --held-out without a value: the test queries of the tasks that are compiled on
 UNTRAINED = ("ensemble", "tune")  # of these, those that write no prompts from training queries

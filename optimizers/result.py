@@ -17,7 +17,7 @@ from evals.measuring.stats import bootstrap_mean, holm, paired
 from evals.showing.compare_tables import HEADS, lay_out_comparison, metric_rows
 from evals.showing.tables import Grid, Part, printed
 from optimizers.books import Candidate
-from optimizers.study import Study
+from optimizers.study import OBJECTIVE, Study
 from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.training.demonstrations import texts_in
 from programs.compiled import Compiled, Prompt
@@ -151,7 +151,8 @@ def summarise(
     same = candidate.prompts.keys() == first.prompts.keys()
     lines = {name: (_lines(first.prompts[name]), _lines(prompt)) for name, prompt in candidate.prompts.items() if same}
     diffs = {name: difflib.unified_diff(*two, "before", "after", lineterm="", n=1) for name, two in lines.items()}
-    values = {name: [value, candidate.parameters.get(name, value)] for name, value in first.parameters.items()}
+    own = {OBJECTIVE: study.training.train[0].objective, **first.parameters}
+    values = {name: [own[name], value] for name, value in candidate.parameters.items()}
     return {
         "kept": {study.start: "start", study.before: "before"}.get(candidate.digest, "compiled"),
         "candidate": candidate.digest,
@@ -243,7 +244,7 @@ def _candidates(found: Mapping[str, Any]) -> Grid:
         before = " (before)" if row["before"] else " (start)" if row["start"] else ""
         kept = " (kept)" if row["candidate"] == found["candidate"] else ""
         low, high = row["validation"]["low"], row["validation"]["high"]
-        parameters = " ".join(f"{name}={value}" for name, value in row["parameters"].items())
+        parameters = " ".join(f"{name}={_short(str(value))}" for name, value in row["parameters"].items())
         scores = [
             _mean(row["validation"], whole=row["whole"]),
             "" if low is None else f"{low:.4f} to {high:.4f}",
@@ -327,6 +328,8 @@ def _footings(found: Mapping[str, Any]) -> list[str]:
     if found["looks"]:
         lines.append(f"looks at the test queries with {found['program']} so far: {found['looks']}")
     lines += [f"{used}, {found['seconds']:.1f} s", f"compiled: {found['compiled']}"]
+    if found["instruction"]:
+        lines.append(f"what queries say of the task: {found['instruction']}")
     if found["kept"] != "before" and not found.get("held_out"):
         lines.append(f"take it up with: {found['take_up']}")
     return lines

@@ -103,6 +103,8 @@ def plan(request: CompileRequest) -> Plan:
             raise UsageError(
                 f"{request.optimizer} writes no prompts, so --{option} is not for it; leave out --{option}"
             )
+    if request.optimizer == "objective" and len({*request.tasks, *request.held_out_tasks}) > 1:
+        raise UsageError("objective writes what one task says of itself; give one --task, and no other to --held-out")
     if not 0 <= request.seed < 2**32:
         raise UsageError(f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
     _check_models(request, row)
@@ -340,5 +342,6 @@ _UNTOLD = (
 _RULES: Rules = {
     **dict.fromkeys(("proposed_instruction", "new_instruction", "shortened_instruction"), _same_instruction),
     **dict.fromkeys(_UNTOLD, lambda inputs, statistics: ""),
+    "objective": lambda inputs, statistics: (inputs["drafts"] or [environments.base.GENERIC])[-1],
     "module_advice": lambda inputs, statistics: {},
 }

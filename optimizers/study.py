@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MethodType
@@ -41,6 +41,7 @@ from tools.models.call import DEADLINE
 from tools.models.faults import fault, refusal
 from tools.records import Query, total, trace_from_json, usage_from_json
 
+OBJECTIVE = "--instruction"  # among a candidate's parameters: what its queries say of their task
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through
 
 
@@ -174,9 +175,10 @@ class Study(Books):
         listener = dspy.settings.trace  # a list where somebody wants the predictors' calls
         evaluation, outcome = self._evaluations.get((candidate.digest, query_id, sample)), None
         if listener is not None or evaluation is None:
-            outcome, trace = self._answer(program, query, traced=listener is not None)
             twin = self._objectives[query_id].twin(query)
-            other = self._answer(program, twin, traced=False)[0] if twin else None
+            told = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
+            outcome, trace = self._answer(program, replace(query, **told), traced=listener is not None)
+            other = self._answer(program, replace(twin, **told), traced=False)[0] if twin else None
             if listener is not None:
                 listener += map(trim, trace)
             evaluation = self._book(candidate, query, sample, outcome, other)

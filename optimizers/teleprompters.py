@@ -1,8 +1,9 @@
 """The teleprompters: how each is made, with what at which effort, and what it may be given.
 
-All are DSPy's own, at work inside `Study.working`, but for two: `knn`, which makes its demonstrations once instead of
-again for each query (programs/compiled.py says how it differs), and `tune`, which searches parameters and no
-prompts (optimizers/tune.py). What one returns is only one more candidate: what is kept is chosen by validation.
+All are DSPy's own, at work inside `Study.working`, but for three: `knn`, which makes its demonstrations once instead of
+again for each query (programs/compiled.py says how it differs), `tune`, which searches parameters and no prompts
+(optimizers/tune.py), and `objective`, which words the task (optimizers/describe.py). What one returns is only one more
+candidate: what is kept is chosen by validation.
 """
 
 import math
@@ -16,6 +17,7 @@ import dspy
 from dspy.teleprompt.gepa import InstructionProposer
 
 from evals.running.request import read_value
+from optimizers import describe
 from optimizers import tune as tuning
 from optimizers.request import EFFORT
 from optimizers.study import Found, Job
@@ -305,6 +307,12 @@ def ensemble(job: Job) -> Found:
 def tune(job: Job) -> Found:
     """Parameters and retriever instead of prompts, by a seeded search over --range (ours)."""
     return tuning.search(job)
+
+
+@_row({"drafts": (2, 4, 8), "cases": (5, 5, 5)}, proposes=True, prompts=False, step=False)
+def objective(job: Job) -> Found:
+    """What queries say of their task instead of prompts: the best of some drafts (ours)."""
+    return describe.search(job)
 
 
 def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:

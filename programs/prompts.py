@@ -61,13 +61,14 @@ def write_toml(program: Any) -> str:
         table, inputs = describe(program)[name], predictor.signature.input_fields
         told = table["instructions"]
         plain = "'''" not in told and all(one.isprintable() or one in "\n\t" for one in told)  # as TOML has it
-        block = f"'''\n{told}\n'''" if plain else _quote(told)
-        lines += ["", f"[{_quote(name)}]  # what the model is told to do", f"instructions = {block}", ""]
-        lines.append(f"[{_quote(name)}.fields]  # what it is told of each field")
+        block = f"'''\n{told}\n'''" if plain else quote(told)
+        lines += ["", f"[{quote(name)}]  # what the model is told to do", f"instructions = {block}", ""]
+        lines.append(f"[{quote(name)}.fields]  # what it is told of each field")
         for key, text in table["fields"].items():
-            lines.append(f"{key} = {_quote(text)}  # {'shown' if key in inputs else 'asked for'}")
+            lines.append(f"{key} = {quote(text)}  # {'shown' if key in inputs else 'asked for'}")
     return "\n".join(lines) + "\n"
 
 
-def _quote(text: str) -> str:
+def quote(text: str) -> str:
+    """Write a text as TOML has it."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

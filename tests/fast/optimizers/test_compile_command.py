@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 from conftest import lines
+from openai_server import given
 
+import environments
 from evals.running.evaluation import Result as Ran
 from evals.showing.report.compilations import compilations_table
 from optimizers import compilation
@@ -124,6 +126,7 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
         ("better_together", ("-O", "strategy=gepa -> tune"), "no step of better_together is called 'tune'"),
         ("better_together", ("-O", "strategy="), "no step of better_together is called ''"),
         ("better_together", ("-O", "effort=huge"), "light"),
+        ("objective", ("--held-out", "legal_qa"), "objective writes what one task says of itself"),
         ("tune", ("--folds", "2"), "leave out --folds"),
         ("tune", ("--range", "hops=6..1"), "low has to be below high"),
         ("tune", ("--range", "hops=x"), "whole number"),
@@ -274,7 +277,7 @@ def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, mo
     monkeypatch.setattr(
         compilation, "run", lambda request, opening: handed.append(opening(request).terms.budget) or ran
     )
-    monkeypatch.setattr(compilation, "compare", lambda runs, metrics: {"comparisons": []})
+    monkeypatch.setattr(compilation, "compare", lambda runs, metrics, force: {"comparisons": []})
     assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
     assert len(handed) == 2 and handed[0] is handed[1] and handed[0].calls > 0
     assert 0 < handed[0].ends - time.monotonic() < 600
@@ -324,6 +327,39 @@ def test_the_command_that_is_printed_takes_it_up_as_it_is(run, compiles, tmp_pat
         and config["instruction"] == "generic"
         and config["provenance"]["judgements"] == "pooled"
     )
+
+
+def test_what_queries_say_of_their_task_is_drafted_from_training_queries_and_taken_up_by_a_run(
+    server, compiles, run, tmp_path
+):
+    task = environments.load("congress", "mini", "all")
+    wanted = {one.text: task.documents[next(iter(task.qrels[one.query_id]))].text for one in task.queries}
+    writing = []
+
+    def answer(prompt):
+        if "## cases ##" in prompt:
+            writing.append(prompt)
+            return {"objective": f'Draft {len(writing)}:\n"find" it.'}
+        knows = "Draft 2" in given(prompt, "objective")
+        said = wanted[given(prompt, "description")][:300] if knows else "a law of leases"
+        return {"analysis": "none", "brainstorming": "none", "document": said}
+
+    server.answer = answer
+    words = ("--lm", server.spec, "-O", "drafts=3", "--held-out", "--limit", "8", "--max-concurrent", "2", "--json")
+    about = {"program": "query_to_doc", "optimizer": "objective"}
+    done = compiles(*words, **about)
+    found = json.loads(done.out)
+    assert found["kept"] == "compiled" and found["parameters"]["--instruction"][1] == 'Draft 2: "find" it.'
+    assert found["after"]["mean"] > found["before"]["mean"] and len(found["candidates"]) == 4
+    assert found["held_out"]["comparisons"][0]["difference"] > 0.2
+    trained = [sum(text in prompt for prompt in writing) for text in wanted]
+    assert len(writing) == 3 and sum(map(bool, trained)) == found["queries"]["train"]
+    assert all(task.queries[0].objective in prompt for prompt in writing) and "Draft 2" in writing[2]
+
+    sent = len(server.requests)
+    ran = run(*shlex.split(found["take_up"])[3:], "--json")  # as the test of --held-out was
+    assert ran.code == 0 and ran.json["run"] and len(server.requests) == sent
+    assert compiles(*words, **about).out.partition('"seconds"')[0] == done.out.partition('"seconds"')[0]
 
 
 def test_a_run_says_what_its_prompts_were_compiled_by_and_warns_of_dev(run, labeled):

@@ -35,6 +35,7 @@ OPTIONS = {
     "mipro": ["candidates=3", "trials=4"],
     "gepa": ["evaluations=4"],
     "simba": ["steps=2", "batch=3", "candidates=2"],
+    "objective": ["drafts=4"],
     "copro": ["breadth=2", "depth=1"],
 }
 
@@ -130,7 +131,7 @@ def kept(runs):
     return (folder / "compiled.json").read_bytes(), (folder / "learnt.json").read_text().replace(str(runs), "RUNS")
 
 
-@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "mipro", "gepa", "simba"])
+@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "mipro", "gepa", "simba", "objective"])
 def test_a_killed_compilation_ends_as_one_in_one_sitting_and_pays_for_nothing_twice(
     optimizer, server, compiles, tmp_path
 ):

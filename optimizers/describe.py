@@ -1,0 +1,40 @@
+"""Compiling what queries say of their task, their objective: drafts, of which the best on validation is kept.
+
+After BIRCO, which tried two descriptions of a task on a few judgements and kept the better one (appendix B). No prompt
+of the program changes: what is kept goes into instruction.toml, for `evals.run --instruction`.
+"""
+
+import random
+from contextlib import suppress
+
+import dspy
+
+from optimizers.study import OBJECTIVE, Found, Job
+from programs.describing import WriteObjective, write_objective
+from tools.models.prompting import UnusableAnswer, lens
+
+QUERY = 1200  # characters of a query that are shown
+
+
+def search(job: Job) -> Found:
+    """Have drafts written, each from a few training queries and beside those before; return the best."""
+    study, own = job.study, job.study.parts["train"][0].objective
+    cases = [case for one in job.inputs.label(study.parts["train"]) if (case := _case(one))]
+    relevance = lens(study.training.environment.hints.get("lens", "")).recognise
+    drafts, programs = [own] if own else [], [job.student]
+    for number in range(job.options["drafts"] if cases else 0):
+        chosen = random.Random(f"{job.request.seed} {number}").sample(cases, min(len(cases), job.options["cases"]))
+        with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
+            drafts.append(write_objective(dspy.Predict(WriteObjective), chosen, relevance, drafts))
+            program = job.inputs.program_to_start()
+            programs.append(study.instrument(program, {OBJECTIVE: drafts[-1]} if drafts[-1] != own else {}))
+    digests = {study.evaluate(program, "validation")[0].candidate: program for program in programs}
+    return Found(digests[max(digests, key=lambda digest: study.mean(digest, "validation"))])  # of equal ones the first
+
+
+def _case(labelled: dspy.Example) -> tuple[str, str, str] | None:
+    texts = {one["id"]: one["text"] for one in labelled.passages}
+    wrong = [doc_id for doc_id in labelled.ranked if doc_id not in labelled.selected]
+    if not (labelled.selected and wrong):
+        return None
+    return labelled.description[:QUERY], texts[labelled.selected[0]], texts[wrong[0]]
