@@ -29,12 +29,14 @@ def parser() -> Parser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List, or make a table, and print; a cell that cannot be made is no failure."""
+    """List, or make a table, and print. A cell that cannot be made is no failure, but a run that broke off is."""
     from evals.showing.reproduced import make  # what these import takes time that --help has not
 
     given = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
-    found, text = make(arguments.name, **given, quiet=arguments.json)
-    put_out(json.dumps(found) + "\n" if arguments.json else text)
+    made = make(arguments.name, **given, quiet=arguments.json)
+    put_out(json.dumps(made.json) + "\n" if arguments.json else made.text)
+    if made.problem:
+        raise made.problem
     return 0
 
 

@@ -41,14 +41,16 @@ def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, q
 
     study = plan.read(Path(file))
     cells = plan.cells(study, runs)
+    work.check(cells)
     if dry_run:
-        found = work.look_ahead(cells)
-        return Done({"study": study.name, **found}, results.printed(work.lay_out_ahead(found)))
+        ahead, cannot = work.look_ahead(cells)
+        return Done({"study": study.name, **ahead}, results.printed(work.lay_out_ahead(ahead)), _problem(cannot))
     made = work.run_cells(cells, None if quiet else work.Board(cells))
     gathered = results.gather(study, made)
     page = results.write(gathered, runs)
-    table: list[Any] = [results.lay_out_plainly(results.lay_out(gathered))] if page else []
-    told = [*table, *gathered.said, f"report: {page}" if page else "no cell is finished"]
+    tables: list[Any] = [results.lay_out(gathered)] if page else []
+    tables = list(map(results.lay_out_plainly, [*tables, *results.list_missing(made)]))
+    told = [*tables, *gathered.said, f"report: {page}" if page else "no cell is finished"]
     failed = sum(run.scores["failed"] for some in gathered.runs.values() for run in some)
     found = {**gathered.json(), "failed": failed, "report": page and str(page)}
     return Done(found, results.printed(told), _problem(made), failed)

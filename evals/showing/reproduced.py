@@ -3,39 +3,45 @@
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from evals.measuring.described import place_pool
 from evals.published.sections import Section, find, sections
 from evals.showing.drawn import save
 from evals.showing.tables import Grid, Part, printed
 from evals.studies.papers import Conditions, Table
-from evals.studies.plan import Cell
-from evals.studies.work import check, lay_out_ahead, look_ahead
+from evals.studies.work import lay_out_ahead, look_ahead
 from tools import retrievers
 from tools.console import plural
-from tools.errors import SextantError
+from tools.errors import BudgetReached, RunIncomplete, SextantError
 from tools.models.spec import parse, secret
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
 
-def make(name: str | None, *, dry_run: bool, **conditions: Any) -> tuple[dict[str, Any], str]:
-    """Return (what --json prints, what a person reads): of the table called `name`, or of the list of them.
+class Made(NamedTuple):
+    """A table or figure, or the list of them."""
 
-    A dry run says what the table's study takes, and runs nothing.
-    """
+    json: dict[str, Any]  # as --json prints it
+    text: str  # as a person reads it
+    problem: SextantError | None = None  # why runs broke off that the same command goes on with
+
+
+def make(name: str | None, *, dry_run: bool, **conditions: Any) -> Made:
+    """Make the table called `name`, or the list of them; or, as a dry run, say what that takes."""
     if name is None:
         rows = [_describe(section) for section in sections().values()]
-        return {"sections": rows}, "".join(map(_list, rows))
+        return Made({"sections": rows}, "".join(map(_list, rows)))
     if conditions["lm"]:
         parse(conditions["lm"])
     if conditions["retriever"]:
         retrievers.check(conditions["retriever"])
     table = Table(find(name), Conditions(**conditions))
     if dry_run:
-        return _look_ahead(table)
+        found = look_ahead(table.runs)[0] if table.runs else {}
+        return Made(found, printed(lay_out_ahead(found) if found else ["it takes no run"]))
     found = {"name": name, "title": table.section.about["title"], "notes": list(table.warnings())}
+    found["notes"] += table.section.about.get("notes", [])
     found["notes"] += [MARKS] * table.section.about.get("marked", False)
     found["notes"] += [f"it cannot be made: {why}"] if (why := table.section.about.get("lacks")) else []
     found["cells"] = list(table.cells())
@@ -45,19 +51,8 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> tuple[dict[st
     if found["cells"]:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
         found["files"] = list(map(str, save(found, drawn, folder)))
-    return found, printed(list(_parts(found)))
-
-
-def _look_ahead(table: Table) -> tuple[dict[str, Any], str]:
-    ready, lacks = list[Cell](), dict[str, None]()
-    for cell in table.planned.values():
-        try:
-            check([cell])
-            ready.append(cell)
-        except SextantError as problem:
-            lacks[f"left out: {problem}"] = None
-    found = look_ahead(ready) if ready else {}
-    return found | {"lacks": list(lacks)}, printed([*(lay_out_ahead(found) if ready else ()), *lacks])
+    broken = [one.problem for one in table.made.values() if isinstance(one.problem, BudgetReached | RunIncomplete)]
+    return Made(found, printed(list(_parts(found))), next(iter(broken), None))
 
 
 def _describe(section: Section) -> dict[str, Any]:
@@ -115,7 +110,8 @@ def _parts(found: Mapping[str, Any]) -> list[Part]:
     made = sum(cell["ours"] is not None for cell in found["cells"])
     last = f"{plural(len(found['cells']), 'cell')}, {made} of them made"
     remarked = [f"({number}) {text}" for text, number in remarks.items()]
-    return [f"{found['name']}: {found['title']}", *found["notes"], *parts, *remarked, last]
+    files = [f"written: {', '.join(found['files'])}"] if "files" in found else []
+    return [f"{found['name']}: {found['title']}", *found["notes"], *parts, *remarked, last, *files]
 
 
 def _number(value: float | str | None, sign: str = "") -> str:

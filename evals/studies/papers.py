@@ -21,14 +21,14 @@ from evals.measuring.scored import Run, read
 from evals.published.sections import Cell, Section
 from evals.studies import plan
 from evals.studies.findings import find_best
-from evals.studies.work import Workshop
+from evals.studies.work import Board, Made, run_cells
 from tools import disk
-from tools.console import say
 from tools.errors import DataError, SextantError
 
 LEXICAL = ("bm25", "bm25s", "rank_bm25", "pool_bm25")  # retrievers that need neither key nor weights
 HARD = ("hard negatives", "other documents")  # metrics: what evals.measuring.described.reciprocal_ranks gives
 MINIATURES = "miniatures are invented and never comparable with a paper: the difference says nothing"
+OF_SECTIONS = ("name", "row", "also", "tasks", "lacks", "sizes")  # keys of a system that a run does not have
 DECLINE = "Decline"  # in MultiConIR's tables: Win(1) less Win(10)
 
 
@@ -42,11 +42,11 @@ class Conditions:
     retriever: str  # in place of retrievers that need a key or weights
     runs: Path
     budget_usd: float | None = None  # for all of its runs together
-    quiet: bool = True  # else each run is named on stderr as it begins
+    quiet: bool = True  # else stderr has the live table of a study
 
     def fields(self, system: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """Return (a system's fields of a request, which stand-ins are among them)."""
-        asked = {key: value for key, value in system.items() if key not in ("name", "row", "also", "tasks", "lacks")}
+        asked = {key: value for key, value in system.items() if key not in OF_SECTIONS}
         lexical = asked.get("retriever", LEXICAL[0]).partition("(")[0] in LEXICAL
         pool, _, named = asked.get("pool", "").partition("(")
         wanted = {"lm": self.lm if "lm" in asked else "", "retriever": "" if lexical else self.retriever}
@@ -61,13 +61,23 @@ class Conditions:
 
 
 class Table:
-    """A section as it is made: its runs and data, each when a cell first needs it."""
+    """A section as it is made: its runs as a study, and its data when a cell first needs them."""
 
     def __init__(self, section: Section, conditions: Conditions) -> None:
         self.section, self.conditions = section, conditions
+        self.load, self._read = cache(self._load_task), cache(read)
         self.planned = {(one.row, one.task): one for one in self._plan()}
-        self.load = cache(self._load_task)
-        self._made = dict[str, Run | str]()  # by request: with stand-ins, rows may ask for the same
+
+    @property
+    def runs(self) -> list[plan.Cell]:
+        """The runs that it takes, none of them twice: with stand-ins, rows may ask for the same."""
+        return list({repr(cell.request): cell for cell in reversed(self.planned.values())}.values())[::-1]
+
+    @cached_property
+    def made(self) -> dict[str, Made]:
+        """What came of its runs, by request."""
+        made = run_cells(self.runs, None if self.conditions.quiet else Board(self.runs)) if self.runs else []
+        return {repr(one.cell.request): one for one in made}
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """Yield every cell: the paper's value, ours, the difference, and a remark where there is one."""
@@ -99,7 +109,7 @@ class Table:
 
     def warnings(self) -> list[str]:
         """Return what the table may not be taken for."""
-        tasks = dict.fromkeys(task for cell in self.section.cells for task in list_tasks(cell.task))
+        tasks = dict.fromkeys(task for cell in self.section.cells if not cell.lacks for task in list_tasks(cell.task))
         kinds, missing = set[str](), list[DataError]()
         for task in tasks:
             try:
@@ -153,44 +163,38 @@ class Table:
     def _find(self, cell: Cell, task: str) -> tuple[Run | str, str]:
         """Return (the run of a cell or why there is none, what is not as in the paper)."""
         system = self.section.system(cell)
+        if imported := self._find_imported(system, task, cell.split):
+            return imported, "the authors' own ranking"
         said, planned = self.conditions.fields(system)[1], self.planned.get((_row(system), task))
+        made = self.made[repr(planned.request)] if planned else None
+        if made and made.folder:
+            return self._read(made.folder), said
+        return system.get("lacks") or (str(made.problem or made.unfit) if made else ""), said
+
+    def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> Run | None:
+        """Return the run that `evals.import_run` made of the authors' own ranking, where nothing is to stand in."""
         folder = self.conditions.runs / task.replace("/", "-")
-        for path in folder.glob(f"{as_name(system['name'])}-{UNKNOWN}-*") if not said else ():
-            run = read(path)  # of what evals.import_run made of the authors' own ranking
-            if run.config["data_fingerprint"] == self.load(task, cell.split).fingerprint:
-                return run, "the authors' own ranking"
-        made = self._run(planned) if planned else ""
-        return (system.get("lacks", made) if isinstance(made, str) else made), said
+        stands_in = self.conditions.fields(system)[1]
+        for path in folder.glob(f"{as_name(system['name'])}-{UNKNOWN}-*") if not stands_in else ():
+            run = self._read(path)
+            if run.config["data_fingerprint"] == self.load(task, split).fingerprint:
+                return run
+        return None
 
     def _load_task(self, task: str, split: str) -> Environment:
         return environments.load(task, self.conditions.data, split).asking(limit=self.conditions.limit)
 
-    @cached_property
-    def _shop(self) -> Workshop:
-        return Workshop(list(self.planned.values()))
-
-    def _run(self, planned: plan.Cell) -> Run | str:
-        if (asked := repr(planned.request)) not in self._made:
-            if not self.conditions.quiet:
-                say(f"{planned.row}, {planned.task}")
-            try:
-                made = self._shop.make(planned)
-                done = read(made.folder) if made and made.folder else None
-                self._made[asked] = done or (str(made.problem or made.unfit) if made else "another process is at it")
-            except SextantError as problem:
-                self._made[asked] = str(problem)
-        return self._made[asked]
-
     def _plan(self) -> list[plan.Cell]:
         """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its cells."""
-        rows = dict[str, dict[str, Any]]()
+        rows = dict[tuple[str, str], dict[str, Any]]()
         asked = [cell for cell in self.section.cells if cell.system and not cell.lacks]
         for cell in asked:
-            system, _ = self.conditions.fields(self.section.system(cell))
-            if "program" in system:
-                row = {"name": _row(self.section.system(cell)), "tasks": [], "split": cell.split, **system}
-                tasks = rows.setdefault(row["name"], row)["tasks"]
-                tasks += [task for task in list_tasks(cell.task) if task not in tasks]
+            system = self.section.system(cell)
+            row = {"name": _row(system), "tasks": [], "split": cell.split, **self.conditions.fields(system)[0]}
+            for task in list_tasks(cell.task) if "program" in system else ():
+                tasks = rows.setdefault((row["name"], cell.split), row)["tasks"]
+                tasks += [task] * (task not in tasks and not self._find_imported(system, task, cell.split))
+        rows = {key: row for key, row in rows.items() if row["tasks"]}
         if not rows:
             return []
         name, tasks = self.section.name.replace("/", "-"), [task for row in rows.values() for task in row["tasks"]]

@@ -171,15 +171,20 @@ def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
     plots, files = _draw(results, table)
     report.title = f"Study {results.study.name}"
     report.summary = f"{results.study.question} {report.summary.partition(' Made by')[0]}".strip()
-    others = [_tests_table(results), _cost_table(results)]
-    if missing := [[*one.cell[:2], one.unfit or str(one.problem)] for one in results.made if not one.folder]:
-        names = ["row", "task", "why"]
-        others.append(Words("study-missing", "Cells that are not there", names, missing, {1}, {2}))
-        report.warnings.insert(0, f"{plural(len(missing), 'cell')} of {len(results.made)} are not there, see below")
+    missing = list_missing(results.made)
+    others = [_tests_table(results), _cost_table(results), *missing]
+    for one in missing:
+        report.warnings.insert(0, f"{plural(len(one.rows), 'cell')} of {len(results.made)} are not there, see below")
     first = Section("findings", "Findings", [table, *plots], results.said)
     report.sections[:0] = [first, *(Section(one.stem, one.title, [one]) for one in others)]
     files |= {f"tables/{one.stem}.tex": to_latex([lay_out_plainly(one)]) for one in [*report.tables, seconds]}
     return report, files | {"tables/study-seconds.csv": page.to_csv(seconds)}
+
+
+def list_missing(made: Sequence[Made]) -> list[Words]:
+    """Return a table of the cells that are not there, with the reasons; none where all are."""
+    rows = [[*one.cell[:2], one.unfit or str(one.problem)] for one in made if not one.folder]
+    return [Words("study-missing", "Cells that are not there", ["row", "task", "why"], rows, {1}, {2})] if rows else []
 
 
 def lay_out_plainly(table: Table | Words) -> Grid:

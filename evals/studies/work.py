@@ -87,7 +87,9 @@ class Board:
         self._texts[cell.row, cell.task] = text
         tasks = list(dict.fromkeys(task for _, task in self._texts))
         table = Table("", *map(clean, tasks), box=None, pad_edge=False)
-        for row in dict.fromkeys(row for row, _ in self._texts):
+        rows, room = list(dict.fromkeys(row for row, _ in self._texts)), self.live.console.height - 3
+        first = max(0, min(rows.index(cell.row) - room // 2, len(rows) - room))  # where the screen is lower than it
+        for row in rows[first : first + room]:
             table.add_row(Text(clean(row)), *(self._texts.get((row, task), "") for task in tasks))
         self.live.update(table, refresh=True)
 
@@ -168,18 +170,21 @@ class Workshop:
 
 
 def check(cells: Sequence[Cell]) -> None:
-    """Look up every name of the rows before anything is run. UsageError or DataError, with the row."""
+    """Look up every name of the rows before anything is run. UsageError, with the row, for what is asked wrongly.
+
+    Weights or data that are not there are no reason to refuse the other rows; their cells will say so.
+    """
     for row, cell in {cell.row: cell for cell in reversed(cells)}.items():
         try:
             if not cell.request.isolated:
-                resolve(cell.request)
+                with suppress(*FAULTS):
+                    resolve(cell.request)
         except SextantError as error:
             raise error.saying(f"row {row!r}: {error}") from None
 
 
 def run_cells(cells: Sequence[Cell], board: Board | None = None) -> list[Made]:
     """Run all cells that have no finished run; return what came of each, in their order."""
-    check(cells)
     shop, made, waiting = Workshop(cells), dict[int, Made](), order(cells)
     with board.live if board and board.draws else nullcontext():
         while waiting:
@@ -210,28 +215,29 @@ def order(cells: Sequence[Cell]) -> list[int]:
     return sorted(range(len(cells)), key=key)
 
 
-def look_ahead(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Return what is there of the cells, and what the rest takes, by cell, row and in all. Nothing is sent.
+def look_ahead(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[Made]]:
+    """Return what is there of the cells, what the rest takes by cell, row and in all, and what cannot be made.
 
-    A request that two cells would make is sent once, and counted twice.
+    Nothing is sent. A request that two cells would make is sent once, and counted twice.
     """
-    check(cells)
-    shop, found = Workshop(cells), dict[int, dict[str, Any]]()
+    shop, found, made = Workshop(cells), dict[int, dict[str, Any]](), list[Made]()
     for number in order(cells):
-        row, task, request = cells[number]
+        row, task, request = cell = cells[number]
         one: dict[str, Any] = {"row": row, "task": task, "seed": request.seed, "state": "there"}
         try:
             one |= forecast(request, shop.open)
             if one["queries"]:
                 one["state"] = f"{one['queries']} to ask, {one['answered']} there"
-        except UsageError as error:
-            one |= {"state": f"does not apply: {error}", "queries": 0} | dict.fromkeys(
-                FIGURES, dict.fromkeys(LEVELS, 0)
-            )
+            made.append(Made(cell))
+        except SextantError as error:
+            unfit = isinstance(error, UsageError)
+            one |= {"state": "does not apply" if unfit else "cannot be made", "why": str(error), "queries": 0}
+            one |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
+            made.append(Made(cell, unfit=str(error)) if unfit else Made(cell, problem=error))
         found[number] = one
     every = [found[number] for number in range(len(cells))]
     rows = {row: _add([one for one in every if one["row"] == row]) for row in dict.fromkeys(cell.row for cell in cells)}
-    return {"dry_run": True, "cells": every, "rows": rows, "all": _add(every)}
+    return {"dry_run": True, "cells": every, "rows": rows, "all": _add(every)}, made
 
 
 def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -243,16 +249,22 @@ def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def lay_out_ahead(found: dict[str, Any]) -> list[Part]:
-    """Return what `look_ahead` found as a person reads it."""
-    rows = [[one["row"], one["task"], one["state"], *_figures(one)] for one in found["cells"]]
-    rows += [[row, "", "all of the row", *_figures(one)] for row, one in found["rows"].items()]
-    rows.append(["all", "", "", *_figures(found["all"])])
-    heads = ["row", "task", "state", "calls", "tokens in", "tokens out", "list price", "hours"]
-    return ["dry run: nothing was sent; figures are low, likely and high", Grid("", heads, rows, (0, 1, 2))]
+    """Return what `look_ahead` found as a person reads it: the matrix, and what the cells take that are to be run."""
+    told = list(dict.fromkeys(one["why"] for one in found["cells"] if "why" in one))
+    matrix, tasks = dict[str, dict[str, dict[str, None]]](), list(dict.fromkeys(one["task"] for one in found["cells"]))
+    for one in found["cells"]:
+        state = f"{one['state']} ({told.index(one['why']) + 1})" if "why" in one else one["state"]
+        matrix.setdefault(one["row"], {}).setdefault(one["task"], {})[state] = None  # seeds are often alike
+    states = [[row, *("; ".join(of.get(task, ())) for task in tasks)] for row, of in matrix.items()]
+    rows = [[one["row"], one["task"], *_figures(one)] for one in found["cells"] if one["queries"]]
+    rows += [[row, "all tasks", *_figures(one)] for row, one in found["rows"].items() if one["queries"] and tasks[1:]]
+    rows.append(["all", "", *_figures(found["all"])])
+    heads = ["row", "task", "calls", "tokens in", "tokens out", "list price", "hours"]
+    ahead = Grid("low, likely and high:", heads, rows, (0, 1)) if found["all"]["queries"] else "nothing is left to ask"
+    reasons = [f"({number}) {why}" for number, why in enumerate(told, start=1)]
+    return ["dry run: nothing was sent", Grid("", ["", *tasks], states, range(len(tasks) + 1)), *reasons, ahead]
 
 
 def _figures(one: dict[str, Any]) -> list[str]:
-    if not one["queries"]:
-        return [""] * len(FIGURES)
     values = [one[key] and [f"{value:,.{digits}f}" for value in one[key].values()] for key, digits in FIGURES.items()]
-    return [" ".join(known or ["unknown"]) for known in values]
+    return ["unknown" if not known else " ".join(known) if len({*known}) > 1 else known[0] for known in values]

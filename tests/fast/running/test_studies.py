@@ -94,7 +94,7 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
     before = run_in(tmp_path, "--program", "retrieve", "--task", "congress", "--limit", 3)
     was = (before / "outcomes.jsonl").stat().st_mtime_ns
     ahead = command(small, "--dry-run", "--json").json
-    assert [one["state"].partition(":")[0] for one in ahead["cells"]] == [
+    assert [one["state"] for one in ahead["cells"]] == [
         *("3 to ask, 0 there", "there", "3 to ask, 0 there", "3 to ask, 0 there"),
         *("3 to ask, 0 there", "does not apply", "3 to ask, 0 there", "does not apply"),
     ]
@@ -120,6 +120,22 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
         assert b"<svg" in kept[Path(f"plots/study-means-{width}.svg")]
     table = kept[Path("tables/study.csv")].decode()
     assert "mean of relic, congress" in table and "cannot be told from" in table
+
+
+def test_a_row_whose_weights_are_not_there_is_announced_and_the_others_are_made(command, tmp_path):
+    text = """
+        name = "weights"
+        tasks = ["congress"]
+        fixed = { data = "mini", limit = 2, program = "retrieve" }
+        rows = { retriever = ["dense:intfloat/e5-large-v2", "bm25"] }
+    """
+    file = write(tmp_path / "study.toml", text)
+    for words in (("--dry-run",), ()):
+        done = command(file, *words)
+        assert done.code == 3 and "1 cell of 2 unfinished" in done.err
+        assert "e5-large-v2 is not on this machine" in done.out
+    assert "e5-large-v2 is not on this machine" in (tmp_path / "runs/studies/weights/report.md").read_text()
+    assert len(list((tmp_path / "runs").glob("*/*/scores.json"))) == 1
 
 
 def draw(seed, *effects):

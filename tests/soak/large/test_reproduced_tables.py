@@ -2,8 +2,9 @@
 
 import pytest
 
+from evals import reproduce
 from evals.published.sections import sections
-from evals.studies.papers import Conditions, Table
+from evals.showing.reproduced import make
 
 
 @pytest.mark.parametrize("name", sections())
@@ -11,8 +12,17 @@ def test_a_table_is_made_but_for_the_cells_that_it_announces(name, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "solutions.jsonl").write_text('{"_id": "1", "solution": "By induction."}\n')  # the release has none
     limit = 10 if name.startswith("multiconir") else 2  # which asks for ten queries of a record
-    conditions = Conditions(data="mini", limit=limit, lm="offline", retriever="bm25", runs=tmp_path / "runs")
-    table = Table(sections()[name], conditions)
-    for cell, made in zip(table.section.cells, table.cells(), strict=True):
-        announced = cell.lacks or (cell.system and table.section.system(cell).get("lacks"))
+    conditions = {"data": "mini", "limit": limit, "lm": "offline", "retriever": "bm25", "runs": tmp_path / "runs"}
+    found, section = make(name, dry_run=False, **conditions).json, sections()[name]
+    for cell, made in zip(section.cells, found["cells"], strict=True):
+        announced = cell.lacks or (cell.system and section.system(cell).get("lacks"))
         assert made["ours"] is not None or (announced and made["remark"] == announced), made
+    assert ("drawn" in section.about) == any(file.endswith(".svg") for file in found.get("files", ()))
+
+
+def test_a_run_that_breaks_off_leaves_the_other_cells_and_its_exit_code(command_of, server, tmp_path):
+    server.answer = lambda prompt: "nothing that fits"
+    given = ("--data", "mini", "--limit", 6, "--retriever", "bm25", "--runs", tmp_path / "runs")
+    done = command_of(reproduce)("obliq/table4", *given, "--lm", server.spec)
+    assert done.code == 7 and "queries ended alike" in done.err and "Oracle GPT-5.2 Tournament" in done.out
+    assert "40 cells, 25 of them made" in done.out
