@@ -4,7 +4,7 @@ docs/guide/reproduce.md says what the keys of a section and of a system mean.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cache
@@ -57,7 +57,8 @@ def sections() -> dict[str, Section]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         shared = content.pop("system", [])
         for name, about in content.items():
-            made = Section(f"{path.stem}/{name}", about, (*about.get("system", ()), *shared))
+            about["system"] = list(_by_size(about.get("system", ())))
+            made = Section(f"{path.stem}/{name}", about, (*about["system"], *shared))
             cells = (replace(cell, lacks=_lacks(cell, about)) for cell in _cells(path.stem, name, about))
             found[made.name] = replace(made, cells=tuple(cells))
     return found
@@ -70,20 +71,29 @@ def find(name: str) -> Section:
     return sections()[name]
 
 
+def _by_size(systems: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for one in systems:
+        for size in one.get("sizes", ()):
+            yield {**one, "name": f"{one['name']} | {size}", "pool": one["pool"].format(size=size)}
+        if "sizes" not in one:
+            yield one
+
+
 def _cells(suite: str, name: str, about: Mapping[str, Any]) -> Iterator[Cell]:
     tables, ours = about.get("from", [name.replace("table", "Table ")]), about.get("metrics", {})
     split = about.get("split", "test")
-    for system, by_task in {"": about.get("statistics", {}), **about.get("published", {})}.items():
-        for task, values in by_task.items():
-            yield from (Cell(system, task, metric, split, value=value) for metric, value in values.items())
-    grid = about.get("grid", {"tasks": ()})
-    for task, system, metric in product(grid["tasks"], grid.get("systems", [""]), grid.get("metrics", ())):
-        yield Cell(system, task, metric, split)
     for one in figures():
         wanted = one.metric in about.get("only", [one.metric]) and one.task in about.get("tasks", [one.task])
         if one.task.startswith(f"{suite}/") and one.table in tables and wanted:
             values = (one.judgements, one.value, one.error, one.note)
             yield Cell(one.system, one.task, ours.get(one.metric, one.metric), one.split, *values)
+    for system, by_task in {"": about.get("statistics", {}), **about.get("published", {})}.items():
+        for task, values in by_task.items():
+            yield from (Cell(system, task, metric, split, value=value) for metric, value in values.items())
+    grid = about.get("grid", {"tasks": ()})
+    systems = grid.get("systems") or [one["name"] for one in about["system"]]
+    for task, system, metric in product(grid["tasks"], systems, grid.get("metrics", ())):
+        yield Cell(system, task, metric, split)
 
 
 def _lacks(cell: Cell, about: Mapping[str, Any]) -> str:

@@ -2,21 +2,27 @@
 
 The section of a figure has `drawn`, a table of
 
-    kind                    lines, bars, squares (evals/showing/plots.py), or points, which are in `found`
+    kind                    lines, bars, squares, pools (evals/showing/plots.py); points, which are in `found`; or gaps:
+                            a point for each task, at the best value of its systems, and at that of the system `x`
     rows, columns, panels   what tells these apart: base, variant, task or metric; panels may be left out. The system
                             "Snowflake | Query-to-Doc" has the base Snowflake and the variant Query-to-Doc
     change                  a variant: what is drawn is its value less that of the system without a variant
     value                   what the axis of values says
+
+A value that is printed by several judgements is drawn by the last of them: pooled ones, in OBLIQ-Bench.
 """
 
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from evals.showing.plots import Table, points_svg, table_svg
 from tools import disk
+
+SIDES = ("published", "ours")
 
 
 def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
@@ -29,6 +35,9 @@ def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> li
     files = {stem.with_suffix(".csv"): text.getvalue()}
     if "points" in found:
         files[stem.with_suffix(".svg")] = points_svg(cells, title)
+    elif drawn.get("kind") == "gaps":
+        axes = f"nDCG@10 of {drawn['x']}", "nDCG@10 of the best of the others"
+        files[stem.with_suffix(".svg")] = points_svg(find_gaps(cells, drawn["x"]), title, axes)
     elif drawn and (panels := arrange(cells, drawn)):
         files[stem.with_suffix(".svg")] = table_svg(drawn["kind"], panels, drawn.get("value", ""), title)
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +49,7 @@ def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> li
 def arrange(cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]) -> dict[str, Table]:
     """Return the panels of a figure: what the paper prints, and ours, each where there are values."""
     panels: dict[str, dict[str, dict[str, float | None]]] = {}
-    for side in ("published", "ours"):
+    for side in SIDES:
         values = {(cell["system"], cell["task"], cell["metric"]): cell[side] for cell in cells}
         for (system, task, metric), value in values.items():
             base, _, variant = system.partition(" | ")
@@ -55,3 +64,18 @@ def arrange(cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]) -> dic
                 row = panels.setdefault(panel, {}).setdefault(at[drawn["rows"]], {})
                 row[at[drawn["columns"]]] = value
     return dict(panels)
+
+
+def find_gaps(cells: Sequence[Mapping[str, Any]], ceiling: str) -> list[dict[str, Any]]:
+    """Return a point for each task: x is the value of the system `ceiling`, y the best of those of other names.
+
+    A name that begins with that of `ceiling` is a variant of it, and left out.
+    """
+    points = []
+    for side, task in product(SIDES, dict.fromkeys(cell["task"] for cell in cells)):
+        known = [cell for cell in cells if cell["task"] == task and cell[side] is not None]
+        values = {cell["system"]: cell[side] for cell in known}
+        others = [value for system, value in values.items() if not system.startswith(ceiling)]
+        if ceiling in values and others:
+            points.append({"id": task.partition("/")[2], "kind": side, "x": values[ceiling], "y": max(others)})
+    return points

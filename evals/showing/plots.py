@@ -83,7 +83,11 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
 
 
 def table_svg(kind: str, panels: Mapping[str, Table], value: str, title: str) -> str:
-    """Draw tables, a panel each: lines or bars for each row along the columns, or a square for each cell (KINDS)."""
+    """Draw tables, a panel each: lines or bars for each row along the columns, or a square for each cell (KINDS).
+
+    Or `pools`, whose columns are sizes, and whose rows are "MODEL, POOL": a colour for each model, dashes for its
+    second pool. What ends before the largest size is drawn on as a projection, see `project`.
+    """
     made = figure((7.0, 1.2 + 3.2 * len(panels)))
     numbers: dict[str, int] = {}
     for panel, (name, table) in zip(made.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True):
@@ -92,8 +96,11 @@ def table_svg(kind: str, panels: Mapping[str, Table], value: str, title: str) ->
         for row in table:
             numbers.setdefault(row, len(numbers))
         panel.set_title(_escape(name), fontsize="medium")
-        panel.set_xticks(range(len(columns)), map(_escape, columns), rotation=25, ha="right", fontsize="small")
-        KINDS[kind](panel, list(table), cells, numbers)
+        if kind == "pools":
+            _draw_pools(panel, list(table), cells, list(map(int, columns)))
+        else:
+            panel.set_xticks(range(len(columns)), map(_escape, columns), rotation=25, ha="right", fontsize="small")
+            KINDS[kind](panel, list(table), cells, numbers)
         if kind != "squares":
             panel.set_ylabel(_escape(value))
     return _finish(made, 3, title)
@@ -127,13 +134,55 @@ def _draw_squares(panel: Any, rows: Sequence[str], cells: Any, _: Mapping[str, i
         panel.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > middle else "black")
 
 
+def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int]) -> None:
+    models = list(dict.fromkeys(row.partition(", ")[0] for row in rows))
+    seen, ends, order = list[str](), set[int](), np.argsort(sizes)
+    for row, values in zip(rows, cells, strict=True):
+        model = row.partition(", ")[0]
+        look = style(models.index(model)) | {"linestyle": "--" if model in seen else "-", "markersize": 4}
+        seen.append(model)
+        known = [(sizes[place], values[place]) for place in order if not np.isnan(values[place])]
+        panel.plot(*zip(*known, strict=True), label=_escape(row), **look)
+        if known[-1][0] < max(sizes) and len(known) > 1:
+            ends.add(known[-1][0])
+            to = [known[-1], (max(sizes), project(known, max(sizes)))]
+            panel.plot(*zip(*to, strict=True), label="projected", color=look["color"], linestyle=":", alpha=0.5)
+    for end in ends:
+        panel.axvline(end, color=MUTED, lw=0.8)
+    panel.set_xscale("log")
+    panel.set_xticks(sizes, map(str, sizes), fontsize="small")
+    panel.minorticks_off()
+    panel.set_xlabel("documents in the pool")
+    panel.set_ylim(bottom=0)
+
+
+def project(known: Sequence[tuple[float, float]], size: float) -> float:
+    """Return where the line through the last three (size, share) would be, by least squares over log(size).
+
+    It begins at the last one, and stays between 0 and 1.
+    """
+    sizes, shares = np.array(known[-3:]).T
+    slope = np.polyfit(np.log(sizes), shares, 1)[0]
+    return float(np.clip(shares[-1] + slope * np.log(size / sizes[-1]), 0, 1))
+
+
 KINDS = {"lines": _draw_lines, "bars": _draw_bars, "squares": _draw_squares}
 
 
-def points_svg(points: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Draw places in a plane (x, y), with a marker of its own for each `kind` of them. The axes mean nothing."""
-    made = figure((4.2, 4.2))
-    panel: Any = made.add_subplot(xticks=[], yticks=[])
+def points_svg(points: Sequence[Mapping[str, Any]], title: str, axes: tuple[str, str] | None = None) -> str:
+    """Draw places in a plane (x, y), with a marker of its own for each `kind` of them.
+
+    Axes without names mean nothing. Those with names go from 0 to 1, with a diagonal, and each place has its `id`.
+    """
+    made = figure((5.6, 5.6) if axes else (4.2, 4.2))
+    panel: Any = made.add_subplot(**{} if axes else {"xticks": [], "yticks": []})
+    if axes:
+        panel.set(xlim=(0, 1), ylim=(0, 1), xlabel=_escape(axes[0]), ylabel=_escape(axes[1]))
+        panel.plot([0, 1], [0, 1], color=MUTED, linestyle=":")
+        for point in points:
+            side, at = ("right", (-5, 4)) if point["x"] > 0.7 else ("left", (5, 4))
+            where = {"xytext": at, "textcoords": "offset points", "ha": side, "fontsize": "x-small"}
+            panel.annotate(_escape(point["id"]), (point["x"], point["y"]), **where)
     for number, kind in enumerate(dict.fromkeys(point["kind"] for point in points)):
         places = [(point["x"], point["y"]) for point in points if point["kind"] == kind]
         panel.plot(*zip(*places, strict=True), linestyle="", label=_escape(kind), **style(number))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from evals.showing.drawn import arrange, save
-from evals.showing.plots import KINDS, table_svg
+from evals.showing.drawn import arrange, find_gaps, save
+from evals.showing.plots import KINDS, project, table_svg
 
 OURS = {"BM25": {"books": 0.5, "films": None}, "$k$ <dense>": {"books": 0.25, "films": 1.0}}
 
@@ -53,3 +53,28 @@ def test_a_change_is_drawn_where_both_of_its_values_are_there():
     )
     how = {"kind": "bars", "rows": "base", "columns": "task", "change": "generic"}
     assert arrange(made, how) == {"ours": {"E5": {"legal_qa": -0.125}}}
+
+
+def test_a_gap_is_between_the_ceiling_and_the_best_of_the_others_by_the_last_judgements(tmp_path):
+    made = cells(
+        ("BM25", "obliq/math", "nDCG@10", 0.1, 0.5),
+        ("E5", "obliq/math", "nDCG@10", 0.2, None),
+        ("Oracle", "obliq/math", "nDCG@10", 0.7, None),
+        ("Oracle", "obliq/math", "nDCG@10", 0.8, None),
+        ("Oracle+Soln", "obliq/math", "nDCG@10", 0.9, None),
+        ("BM25", "obliq/writing", "nDCG@10", 0.3, None),
+    )
+    assert find_gaps(made, "Oracle") == [{"id": "math", "kind": "published", "x": 0.8, "y": 0.2}]
+    how = {"kind": "gaps", "x": "Oracle"}
+    _, drawing = save({"name": "obliq/figure1", "title": "Gaps", "cells": made}, how, tmp_path)
+    assert "nDCG@10 of Oracle" in drawing.read_text() and "math" in drawing.read_text()
+
+
+def test_curves_over_sizes_of_pools_go_on_as_projections_where_a_model_ranked_no_larger_one():
+    shares = {"25": 0.9, "50": 0.6, "100": 0.5, "200": 0.4}
+    tables = {"ours": {"GPT, gold": shares, "GPT, found": shares, "Gemini, gold": shares | {"400": 0.1}}}
+    drawn = table_svg("pools", tables, "R@10", "Figure 3")
+    assert "projected" in drawn and "documents in the pool" in drawn
+    assert "projected" not in table_svg("pools", {"ours": {"GPT, gold": shares}}, "R@10", "Figure 3")
+    known = [(float(size), share) for size, share in shares.items()]
+    assert project(known, 400) == pytest.approx(0.3) and project(known, 1e9) == 0
