@@ -2,7 +2,8 @@
 
 A judge is a run of programs/judging.py in a folder beside the first run, judged-NAME-DIGEST, with a batch of a query's
 documents in the place of a query: it says who judged, goes on where it was ended, and pays nothing twice. The release's
-judgements stay as they are, and hold where both have a document. Left out: tasks that score passages by documents.
+judgements stay as they are, and hold where both have a document. Where a task scores passages by their documents
+(MaxP), a judgement is of the document, and what is read is the passage of it that one of the runs placed best.
 """
 
 import hashlib
@@ -10,10 +11,10 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import chain, product, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ import environments
 from environments.base import Environment, Judgements
 from evals import folder as run_folder
 from evals.measuring import scored
-from evals.measuring.metrics import measure_unjudged
+from evals.measuring.metrics import collapse, measure_unjudged
 from evals.running import forecast
 from evals.running.asking import Stage
 from evals.running.configuration import load_environment
@@ -53,8 +54,10 @@ class Pool(NamedTuple):
     runs: Sequence[scored.Run]
     environment: Environment
     rankings: Sequence[Mapping[str, Sequence[str]]]  # of each run, by query
-    brought: Mapping[str, Mapping[str, set[int]]]  # query_id -> doc_id -> the runs that have it among their first
+    brought: Mapping[str, Mapping[str, set[int]]]  # query_id -> document -> the runs that have it among their first
     known: Grades  # by the release's judgements
+    unit_of: Callable[[str], str] | None  # of MaxP: the document of a passage
+    best: Mapping[str, Mapping[str, str]]  # query_id -> document -> its passage that came first in a run
 
     def unjudged(self, ours: Grades) -> Wanted:
         """Return what neither the release nor `ours` has judged, by query."""
@@ -64,27 +67,49 @@ class Pool(NamedTuple):
         """Return the release's judgements with `ours`, whose highest grade is the release's."""
         highest = max((grade for found in self.known.values() for grade in found.values()), default=HIGHEST)
         scaled = {one: {key: grade * highest / HIGHEST for key, grade in of.items()} for one, of in ours.items()}
-        return Judgements({query_id: scaled.get(query_id, {}) | known for query_id, known in self.known.items()})
+        qrels = {query_id: scaled.get(query_id, {}) | known for query_id, known in self.known.items()}
+        return Judgements(qrels, unit_of=self.unit_of)
+
+    def read(self, query_id: str, documents: Iterable[str]) -> list[str]:
+        """Return what a judge reads of documents: themselves, or the passage that came first; without those lost."""
+        ids = (self.best[query_id].get(one, one) for one in documents)
+        return [doc_id for doc_id in ids if doc_id in self.environment.documents]
+
+    def grades(self, outcomes: Mapping[str, Any]) -> dict[str, Grades]:
+        """Return the grades that a judge gave, by the kind of what was judged."""
+        found: dict[str, Grades] = {SAMPLE: {}, POOL: {}}
+        for name, row in outcomes.items():
+            kind, _, query_id = name.split("/", 2)
+            units = map(self.unit_of or str, row["ranking"])
+            found[kind].setdefault(query_id, {}).update(zip(units, row.get("scores") or (), strict=True))
+        return found
 
 
 def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
     """Pool the first `depth` documents of the runs. UsageError for runs of another task, or of different data."""
     runs = [scored.read(path) for path in scored.find_folders(paths)]
     for run in runs:
-        same = run.config["data_fingerprint"] == runs[0].config["data_fingerprint"]
-        if run.config["task"] != environments.resolve(task) or not same or run.config["max_p"]:
+        same = all(run.config[key] == runs[0].config[key] for key in ("data_fingerprint", "max_p"))
+        if run.config["task"] != environments.resolve(task) or not same:
             what = f"{run.name} is of {run.config['task']}, {run.config['split']} split, {run.config['data']} data"
-            raise UsageError(f"{what}; give runs of one task, that score no passages, asked the same of the same data")
+            raise UsageError(f"{what}; give runs of one task, asked and scored alike on the same data")
     environment = load_environment(runs[0].config)
     known: Grades = {query.query_id: {} for query in environment.queries}
+    unit_of = environment.judgements[environment.headline].unit_of if environment.max_p else None
     for judgements, query_id in product(environment.judgements.values(), known):
-        known[query_id] |= judgements.qrels.get(query_id, {})
+        if judgements.unit_of is unit_of:
+            known[query_id] |= judgements.qrels.get(query_id, {})
     rankings = [{query_id: run.outcomes[query_id]["ranking"] for query_id in known} for run in runs]
     brought = {query_id: defaultdict[str, set[int]](set) for query_id in known}
+    best = {query_id: dict[str, str]() for query_id in known}
     for place, query_id in product(range(len(runs)), known):
-        for doc_id in rankings[place][query_id][:depth]:
-            brought[query_id][doc_id].add(place)
-    return Pool(runs, environment, rankings, brought, known)
+        for unit in collapse(rankings[place][query_id], Judgements({}, unit_of=unit_of))[:depth]:
+            brought[query_id][unit].add(place)
+    if unit_of:
+        for query_id, found in best.items():
+            for doc_id in filter(None, chain.from_iterable(zip_longest(*(of[query_id] for of in rankings)))):
+                found.setdefault(unit_of(doc_id), doc_id)
+    return Pool(runs, environment, rankings, brought, known, unit_of, best)
 
 
 def judge(
@@ -116,7 +141,7 @@ def judge(
     config = {key: pool.runs[0].config[key] for key in KEPT} | {"parameters": values, "rule": system.rule}
     where = pool.runs[0].path.resolve().with_name(f"{scored.JUDGED}{name}")
     stage, chosen = Stage(system, environment.documents, where, config, request), _choose_sample(pool, sample)
-    todo = _cut(system, pool, chosen, _read_grades(stage.outcomes))
+    todo = _cut(system, pool, chosen, pool.grades(stage.outcomes))
     if dry_run:
         documents = sum(len(one.candidates or ()) - len(system.examples[one.query_id]) for one in todo)
         return {"documents": documents, **stage.forecast(todo)}
@@ -125,7 +150,7 @@ def judge(
         agreement = _agree(pool, chosen, outcomes)
         say(describe_agreement(agreement))
         outcomes = ask(todo)
-    grades = _read_grades(outcomes)[POOL]
+    grades = pool.grades(outcomes)[POOL]
     return {
         **{key: pool.runs[0].scores[key] for key in ("task", "data", "split")},
         **{"name": name, "folder": str(stage.path), "lm": stage.model.name, "prompt": stage.config["prompt"]},
@@ -144,7 +169,7 @@ def _order(query_id: str, doc_id: str) -> bytes:  # the same on every machine, a
 
 def _choose_sample(pool: Pool, many: int) -> dict[str, set[str]]:  # half of them not relevant, as far as there are such
     rows = [(one, key, grade) for one, found in pool.known.items() for key, grade in found.items()]
-    rows = sorted((row for row in rows if row[1] in pool.environment.documents), key=lambda row: _order(*row[:2]))
+    rows = sorted((row for row in rows if pool.read(row[0], [row[1]])), key=lambda row: _order(*row[:2]))
     wrong = [row for row in rows if row[2] < 1][: many // 2]
     chosen = defaultdict[str, set[str]](set)
     for query_id, doc_id, _ in [*[row for row in rows if row[2] >= 1][: many - len(wrong)], *wrong]:
@@ -158,11 +183,11 @@ def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]
     for (kind, wanted), query in product(((SAMPLE, sample), (POOL, pool.unjudged({}))), pool.environment.queries):
         own, order = query.query_id, partial(_order, query.query_id)
         best = [one for one, grade in pool.known[own].items() if grade >= max(1, *pool.known[own].values())]
-        shown = sorted((one for one in best if one in pool.environment.documents), key=order)
-        shown = [one for one in shown if one not in sample.get(own, ())][:EXAMPLES]
+        shown = pool.read(own, (one for one in sorted(best, key=order) if one not in sample.get(own, ())))[:EXAMPLES]
         ordered = sorted(wanted.get(own, ()), key=order)
         for start in range(0, len(ordered), BATCH):
-            if left := [one for one in ordered[start : start + BATCH] if one not in graded[kind].get(own, {})]:
+            left = [one for one in ordered[start : start + BATCH] if one not in graded[kind].get(own, {})]
+            if left := pool.read(own, left):
                 name = f"{kind}/{hashlib.sha256(json.dumps(left).encode()).hexdigest()[:8]}/{own}"
                 examples[name] = shown
                 todo.append(replace(query, query_id=name, candidates=frozenset(left + shown)))
@@ -170,17 +195,9 @@ def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]
     return todo
 
 
-def _read_grades(outcomes: Mapping[str, Any]) -> dict[str, Grades]:
-    found: dict[str, Grades] = {SAMPLE: {}, POOL: {}}
-    for name, row in outcomes.items():
-        kind, _, query_id = name.split("/", 2)
-        found[kind].setdefault(query_id, {}).update(zip(row["ranking"], row.get("scores") or (), strict=True))
-    return found
-
-
 def _agree(pool: Pool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
     """Compare the judge with the release on what both have judged: relevant, from grade 1 on, or not."""
-    ours, known = _read_grades(outcomes)[SAMPLE], pool.known
+    ours, known = pool.grades(outcomes)[SAMPLE], pool.known
     pairs = [(one, doc_id) for one, doc_ids in sample.items() for doc_id in doc_ids & ours.get(one, {}).keys()]
     both = [(known[one][doc_id] >= 1, ours[one][doc_id] >= 1) for one, doc_id in pairs]
     many, theirs, said = max(1, len(both)), sum(a for a, _ in both), sum(b for _, b in both)
@@ -209,7 +226,8 @@ def describe_agreement(found: Result) -> str:
 def _score(pool: Pool, name: str, grades: Grades) -> Result:
     """Score every run by each of the judgements, and say how much hangs on what one run alone contributed."""
     names = pool.environment.metrics
-    by = {key: one for key, one in pool.environment.judgements.items() if not one.unit_of} | {name: pool.join(grades)}
+    judgements = {key: one for key, one in pool.environment.judgements.items() if one.unit_of is pool.unit_of}
+    by = judgements | {name: pool.join(grades)}
     rows: list[Result] = [
         {key: run.scores.get(key) for key in (*scored.NAMED, "compiled")}
         | {"run": run.name, "by": {key: measure_unjudged(names, one, ranked) for key, one in by.items()}}

@@ -181,6 +181,45 @@ def test_a_judge_s_prompt_is_compiled_on_pools_as_a_program_s_and_taken_up(judge
     assert sum(told) == len(told) / 2 and told[-1]
 
 
+def test_of_a_document_its_best_placed_passage_is_read_and_the_judgement_is_of_the_document(server, tmp_path):
+    words = ("--program", "retrieve", "--task", "crumb/clinical_trial", "--split", "all", "--limit", 3, "--retriever")
+    runs = [run_folders.run_in(tmp_path, *words, one) for one in ("bm25", "bm25(b=0.0,k1=3.0)")]
+    truth = environments.load("crumb/clinical_trial", "mini", "all")
+    parent, known = truth.judgements["document"].unit_of, truth.judgements["document"].qrels
+    texts, asked = {" ".join(query.text.split()): query.query_id for query in truth.queries}, {}
+
+    def answer(prompt):
+        query_id = texts[" ".join(given(prompt, "description").split())]
+        shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
+        asked.setdefault(query_id, []).extend(shown)
+        rows = [{"id": one, "grade": 2 * (parent(one)[-1] in "13579"), "reason": "so"} for one in shown]
+        return {"verdicts": json.dumps(rows)}
+
+    server.answer = answer
+    found = judge(Common(program=PROGRAM, task="crumb/clinical_trial", lm=server.spec), runs, name="m", sample=4)
+    assert found["left"] == 0 and found["agreement"]["documents"] == 4
+    highest = max(grade for grades in known.values() for grade in grades.values())
+    rankings = [{row["query_id"]: row["ranking"] for row in _outcomes(run)} for run in runs]
+    for query_id, passages in asked.items():
+        assert len(set(map(parent, passages))) == len(passages)
+        for one in passages:
+            places = [
+                next(place for place, doc_id in enumerate(ranking[query_id]) if parent(doc_id) == parent(one))
+                for ranking in rankings
+            ]
+            assert any(ranking[query_id][min(places)] == one for ranking in rankings)
+    for row, ranking in zip(found["runs"], rankings, strict=True):
+        units = {query_id: list(dict.fromkeys(map(parent, of))) for query_id, of in ranking.items()}
+        ours = {q: {one: highest * (one[-1] in "13579") for one in map(parent, asked[q])} | known[q] for q in units}
+        scores = {query_id: {one: -place for place, one in enumerate(of)} for query_id, of in units.items()}
+        measure = ir_measures.parse_measure("nDCG@10")
+        qrels = {query_id: {one: int(grade) for one, grade in of.items()} for query_id, of in ours.items()}
+        assert ir_measures.calc_aggregate([measure], qrels, scores)[measure] == pytest.approx(
+            row["by"]["m"]["nDCG@10"]["mean"]
+        )
+        assert row["by"]["m"]["nDCG@10"]["judged"] == 1.0 and set(row["by"]) == {"document", "m"}
+
+
 def test_another_judge_has_a_folder_of_its_own_and_other_runs_are_refused(judged, runs, command_of):
     places = {judged(sample=2)["folder"], judged(sample=2, parameters={"read_chars": "50"})["folder"]}
     assert len(places) == 2
