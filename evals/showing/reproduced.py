@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+import environments
 from evals.measuring.described import place_pool
 from evals.published.sections import Section, find, sections
+from evals.running.pools import read as read_pool
 from evals.showing.drawn import save
 from evals.showing.tables import Grid, Part, printed
-from evals.studies.papers import Conditions, Table
+from evals.studies.papers import Conditions, Table, list_tasks
 from evals.studies.work import lay_out_ahead, look_ahead
 from tools import retrievers
 from tools.console import plural
@@ -57,25 +59,35 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> Made:
 
 def _describe(section: Section) -> dict[str, Any]:
     systems = [section.system(cell) if cell.system else {} for cell in section.cells]
+    named = dict.fromkeys(cell.task for cell in section.cells if not cell.lacks)
+    tasks = dict.fromkeys(task.partition(":")[0] for name in named for task in list_tasks(name))
     lacks = [cell.lacks or system.get("lacks") for cell, system in zip(section.cells, systems, strict=True)]
-    needs = [section.about.get("needs")]
-    needs += [one.get(key) for one in systems if "lacks" not in one for key in ("retriever", "lm")]
+    needs = [section.about.get("needs"), *(need for one in systems if "lacks" not in one for need in _list_needs(one))]
     return {
         "name": section.name,
         "title": section.about["title"],
         "cells": len(section.cells),
         "needs": {need: _why_not(need) for need in dict.fromkeys(filter(None, needs))},
+        "data": {task: environments.marker_of(task).exists() for task in tasks},
         "price": section.about.get("price"),
         "lacks": dict(Counter(filter(None, lacks))),
         "why": section.about.get("lacks"),  # of all of it
     }
 
 
+def _list_needs(system: Mapping[str, Any]) -> list[str]:
+    """Return the model and the retrievers that a system has, those of its pool among them."""
+    own = [system.get("retriever"), system.get("parameters", {}).get("ties"), system.get("lm")]
+    pool = read_pool(system["pool"], retrievers.check(own[0])).parts if "pool" in system else ()
+    return [*filter(None, own), *map(str, pool)]
+
+
 @cache
 def _why_not(need: str) -> str:
     """Return why a model or a retriever cannot be used here: no key, no weights; "" where it can."""
-    if "/" in need and ":" not in need:
-        key = f"{need.partition('/')[0].upper()}_API_KEY"  # without LiteLLM, whose import takes seconds
+    provider, _, model = need.removeprefix("api:").partition("/")
+    if model and ":" not in provider:
+        key = f"{provider.upper()}_API_KEY"  # without LiteLLM, whose import takes seconds
         return "" if secret(key) else f"${key} is not set"
     try:
         retrievers.require(retrievers.check(need))
@@ -85,13 +97,16 @@ def _why_not(need: str) -> str:
 
 
 def _list(row: Mapping[str, Any]) -> str:
-    lines = [f"{row['name']:<16} {row['title']} ({plural(row['cells'], 'cell')})"]
-    needs = [f"{need}{' (not here)' * bool(why)}" for need, why in row["needs"].items()]
-    lines += [f"it needs {', '.join(needs)}"] if needs else []
+    lines = [f"{row['name']:<18} {row['title']} ({plural(row['cells'], 'cell')})"]
+    for what, there in (("it needs", True), ("not here:", False)):
+        needs = [need for need, why in row["needs"].items() if there == (not why)]
+        lines += [f"{what} {', '.join(needs)}"] if needs else []
+    missing = [task for task, there in row["data"].items() if not there]
+    lines += [f"data to fetch: {', '.join(missing)}"] if missing else []
     lines += [f"it cost the authors {row['price']}"] if row["price"] else []
     lines += [f"{plural(many, 'cell')} cannot be run: {why}" for why, many in row["lacks"].items()]
     lines += [f"it cannot be made: {row['why']}"] if row["why"] else []
-    return f"\n{' ' * 17}".join(lines) + "\n"
+    return f"\n{' ' * 19}".join(lines) + "\n"
 
 
 def _parts(found: Mapping[str, Any]) -> list[Part]:

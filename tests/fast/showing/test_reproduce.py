@@ -157,6 +157,9 @@ def test_the_list_says_what_each_table_needs_and_lacks(command_of):
     done = command_of(reproduce)("--json").json["sections"]
     known = {row["name"]: row for row in done}
     assert known["obliq/table4"]["needs"]["bm25s"] == "" and "KEY" in known["obliq/table4"]["needs"]["openai/gpt-5.2"]
+    assert "KEY" in known["obliq/figure3"]["needs"]["api:gemini/gemini-embedding-2"]
+    assert "not on this machine" in known["obliq/figure3"]["needs"]["dense:Qwen/Qwen3-Embedding-4B"]  # of its pools
+    assert known["obliq/figure3"]["data"].keys() == {"obliq/twitter", "obliq/math", "obliq/congress"}
     assert known["birco/table3"]["why"]
     assert known["birco/table9"]["lacks"] == {"the whole data sets are not part of the release": 8}
 
