@@ -50,7 +50,12 @@ def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, q
     page = results.write(gathered, runs)
     tables: list[Any] = [results.lay_out(gathered)] if page else []
     tables = list(map(results.lay_out_plainly, [*tables, *results.list_missing(made)]))
-    told = [*tables, *gathered.said, f"report: {page}" if page else "no cell is finished"]
+    told = [
+        *tables,
+        *[results.lay_out_costs(gathered)] * bool(page),
+        *gathered.said,
+        f"report: {page}" if page else "no cell is finished",
+    ]
     failed = sum(run.scores["failed"] for some in gathered.runs.values() for run in some)
     found = {**gathered.json(), "failed": failed, "report": page and str(page)}
     return Done(found, results.printed(told), _problem(made), failed)

@@ -26,6 +26,10 @@ from evals.studies.work import Made
 from tools import disk
 from tools.console import number, plural
 
+FILES = (
+    "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as PDF and SVG as wide as "
+    "columns and pages of ACL's and ACM's papers (plots/), and the seconds (tables/study-seconds.csv)"
+)
 SAME = "†"  # beside a mean that cannot be told from the best of its column
 
 
@@ -131,6 +135,15 @@ def _cost_table(results: Results) -> Words:
     return Words("study-cost", "Cost", ["row", "runs", "calls", "tokens in", "tokens out", "list price"], rows)
 
 
+def lay_out_costs(results: Results) -> Grid:
+    """Return what the rows cost and how long they took, for the terminal."""
+    table, seconds = _cost_table(results), dict.fromkeys(dict(results.runs.keys()), 0.0)
+    for (row, _), some in results.runs.items():
+        seconds[row] += sum(outcome["seconds"] for run in some for outcome in run.outcomes.values())
+    rows = [[*cells, f"{took:,.1f}"] for cells, took in zip(table.rows, seconds.values(), strict=True)]
+    return Grid("", [*table.names, "seconds"], rows)
+
+
 def _seconds_table(results: Results) -> Words:
     rows = []
     for (row, task), some in results.runs.items():
@@ -175,7 +188,7 @@ def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
     others = [_tests_table(results), _cost_table(results), *missing]
     for one in missing:
         report.warnings.insert(0, f"{plural(len(one.rows), 'cell')} of {len(results.made)} are not there, see below")
-    first = Section("findings", "Findings", [table, *plots], results.said)
+    first = Section("findings", "Findings", [table, *plots], [*results.said, FILES])
     report.sections[:0] = [first, *(Section(one.stem, one.title, [one]) for one in others)]
     files |= {f"tables/{one.stem}.tex": to_latex([lay_out_plainly(one)]) for one in [*report.tables, seconds]}
     return report, files | {"tables/study-seconds.csv": page.to_csv(seconds)}
