@@ -135,7 +135,7 @@ class Environment:
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
     # Values for parameters of programs by their names: "lens" (tools/models/prompting.py) is what makes a document
-    # relevant, "document" what a document is, in words.
+    # relevant, "attribute" what an index writes down of it where the lens is in words, "document" what one is.
     hints: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -56,7 +56,7 @@ def read_collection(
     """Read the collection in the folder `place`, or the one that ir_datasets has by that id.
 
     `columns` are the files' names for id, text, title, query_id, query, doc_id and grade, where they are unusual;
-    `judged_in` is the file of the judgements, where a folder has several; `separator` ends the parent's name in a
+    `judged_in` is the judgements' file or folder, where there are several; `separator` ends the parent's name in a
     document's id, where parents are judged. UsageError for a wrong argument, DataError for data that cannot be right.
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
@@ -205,7 +205,9 @@ class _Table:
 def _open_tables(place: Path, columns: Mapping[str, str], judged_in: Path | None) -> list[_Table]:
     folder = place if _find_files(place, "documents") else place / "data"  # where the hub has them
     files = {name: _find_files(folder, name) for name in _COLUMNS}
-    files["judgements"] = [judged_in] if judged_in else files["judgements"]
+    if judged_in:
+        inside = sorted(path for path in judged_in.rglob("*") if path.is_file()) if judged_in.is_dir() else [judged_in]
+        files["judgements"] = inside
     found = [_Table(place, name, files[name], columns) for name in _COLUMNS]
     for our, column in columns.items():
         if not (own := [table for table in found if our in _COLUMNS[table.name]]):

@@ -159,23 +159,25 @@ def read_obliq(folder: Path, home: Path) -> Collection:
     pool, masks = (tables.seek_file(inside, name) for name in ("qrels_pool.tsv", "per_query_excluded_ids.json"))
     # `environments.check` sees the headline judgements alone, so the documents of pooled ones are checked here.
     pooled = _read_qrels(pool, queries, documents) if pool else None
-    return Collection(documents, queries, gold, pooled, _read_excluded(masks, queries) if masks else {})
+    excluded = read_lists(masks, queries, "a search would show what it must not") if masks else {}
+    if strangers := excluded.keys() - queries.keys():
+        raise DataError(f"{masks} has an entry for the query {min(strangers)!r}, which queries.jsonl has not")
+    return Collection(documents, queries, gold, pooled, excluded)
 
 
-def _read_excluded(path: Path, queries: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    masks = tables.read_json(path)
-    if not isinstance(masks, dict):
+def read_lists(path: Path, queries: Mapping[str, str], lest: str) -> dict[str, frozenset[str]]:
+    """Read an object of lists of document ids. DataError where one of `queries` has none, `lest` something happens."""
+    lists = tables.read_json(path)
+    if not isinstance(lists, dict):
         raise DataError(f"{path} is not an object of lists of ids, one a query; fetch it again")
     listed: dict[str, frozenset[str]] = {}
-    for query_id, doc_ids in masks.items():
+    for query_id, doc_ids in lists.items():
         where = f"{path}, query {tables.brief(query_id)}"
         if not isinstance(doc_ids, list):
             raise DataError(f"{where}: {tables.brief(doc_ids)} where a list of ids is expected; fetch it again")
         listed[query_id] = frozenset(tables.check_id(doc_id, where) for doc_id in doc_ids)
     if unlisted := queries.keys() - listed.keys():
-        raise DataError(f"{path} has no entry for query {min(unlisted)!r}; a search would show what it must not")
-    if strangers := listed.keys() - queries.keys():
-        raise DataError(f"{path} has an entry for the query {min(strangers)!r}, which queries.jsonl has not")
+        raise DataError(f"{path} has no entry for query {min(unlisted)!r}; {lest}")
     return listed
 
 

@@ -21,7 +21,19 @@ from typing import Annotated, Any, NotRequired, cast
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Judgements, Qrels, Release, Request, Suite
+from environments import layouts, tables
+from environments.base import (
+    GENERIC,
+    Comparison,
+    DevSplit,
+    EmptySplit,
+    Environment,
+    Judgements,
+    Qrels,
+    Release,
+    Request,
+    Suite,
+)
 from environments.collections import read_collection, say_oddities
 from environments.layouts import Collection
 from environments.tables import check_grade, check_id, check_text
@@ -35,7 +47,8 @@ Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]  # texts by
 
 FILE = "benchmark.toml"
 METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
-METRIC = r"^((nDCG|R|AP|RR|TopRR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8})$"  # evals/measuring/metrics.py: RANKING
+# evals/measuring/metrics.py: those of RANKING, and those of comparisons
+METRIC = r"^((nDCG|R|AP|RR|TopRR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8}|Win(\(\w+\))?|Triplets|Flip)$"
 SEED = "sextant-own-1"
 REMEDY = (
     f"a line `split = {{ share = 0.3 }}` in its {FILE} makes one of 30 % of the queries "
@@ -50,6 +63,15 @@ class Share(TypedDict):
     seed: NotRequired[str]
 
 
+class LensWords(TypedDict):
+    """A lens of the task's own, in words: tools/models/prompting.py has what they are for."""
+
+    search: str
+    recognise: str
+    annotate: Annotated[str, Field(pattern=r'^[^"]*\S\s+\S[^"]*$')]  # it stands in names of retrievers, in "..."
+    solved: NotRequired[str]
+
+
 class Settings(TypedDict, total=False):
     """What benchmark.toml may say, and `of` may be given."""
 
@@ -59,12 +81,20 @@ class Settings(TypedDict, total=False):
     document: str  # what a document is, in a few words
     metrics: Annotated[list[Annotated[str, Field(pattern=METRIC)]], Field(min_length=1)]
     metric: Annotated[str, Field(pattern=METRIC)]  # the headline; the first of `metrics` without it
-    judgements: dict[str, str]  # files of the folder by their names in tables, where there are several; the first leads
+    judgements: dict[str, str]  # files, or folders of them, by their names in tables; the first leads
     split: Share  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=forms.LARGEST)]  # documents in a ranking
-    lens: str  # tools/models/prompting.py: what makes a document relevant
+    lens: str | LensWords  # tools/models/prompting.py: what makes a document relevant
     max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
     columns: dict[str, str]  # as --column
+    excluded: str  # a file, {query: [documents that it must not see]}
+    pools: str  # a file, {query: [documents, which alone it ranks]}
+    comparisons: str  # a table with the header query-id, label ("Win(...)" or "Triplets"), better, worse
+    twins: str  # a file, {query: the query that asks for the same in another style}, for Flip
+    made: dict[str, Any]  # how it was built: evals/building/release.py
+
+
+FILES = ("judgements", "columns", "excluded", "pools", "comparisons", "twins")  # keys that only a folder can have
 
 
 def find(name: str) -> tuple[str, str] | None:
@@ -166,7 +196,55 @@ def _open(request: Request) -> Environment:
     read = next(iter(reads.values()))
     kept = "the dev queries are the data's" if read.splits else "no query is kept for dev"
     said = [] if settings else [f"There is no {FILE}: the objective is neutral, and {kept}."]
-    return _make(read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said])
+    if made := settings.get("made"):
+        checked = "People have" if made.get("human") else "No person has"
+        said.append(f"{checked} checked this benchmark, which was built: README.md.")
+    task = _make(read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said])
+    return _compared(_limited(task, Path(place), settings), Path(place), settings)
+
+
+def _limited(task: Environment, folder: Path, settings: Settings) -> Environment:
+    """Return the task with what each query must not see, and the pool that it ranks."""
+    known = {query.query_id: query.text for query in task.queries}
+    hidden, pools = (
+        layouts.read_lists(folder / file, known, lest) if file else {}
+        for file, lest in (
+            (settings.get("excluded"), "a search would show what it must not"),
+            (settings.get("pools"), "there would be nothing to rank"),
+        )
+    )
+    for query_id in known if pools else ():
+        if unknown := [doc_id for doc_id in pools[query_id] if doc_id not in task.documents]:
+            where = f"{folder / settings['pools']}: the pool of query {query_id!r}"
+            raise DataError(f"{where} has {min(unknown)!r}, which is not in the corpus")
+    limits = ((query, hidden.get(query.query_id, frozenset()), pools.get(query.query_id)) for query in task.queries)
+    return replace(task, queries=tuple(replace(one, excluded=out, candidates=pool) for one, out, pool in limits))
+
+
+def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
+    """Return the task with its comparisons and twins. DataError for what they name and is not there."""
+    known, pairs, twins = {query.query_id for query in task.queries}, dict[str, tuple[Comparison, ...]](), {}
+    names = (*layouts.QUERY, "label", "better", "worse")
+    for where, row in tables.read_headed(folder / settings["comparisons"], names) if "comparisons" in settings else ():
+        query_id = tables.pick_column(where, row, *layouts.QUERY)
+        one = Comparison(*(tables.pick_column(where, row, name) for name in Comparison._fields))
+        if not re.fullmatch(r"Win\(\w+\)|Triplets", one.label):
+            raise DataError(f"{where}: the label {tables.brief(one.label)} is no metric; say Win(...) or Triplets")
+        if query_id not in known or not {one.better, one.worse} <= task.documents.keys():
+            raise DataError(f"{where}: there is no such query, or no such document")
+        pairs[query_id] = (*pairs.get(query_id, ()), one)
+    if "twins" in settings:
+        twins = tables.read_json(file := folder / settings["twins"])
+        labels = {query_id: [one.label for one in every] for query_id, every in pairs.items()}
+        for query_id, twin in twins.items() if isinstance(twins, dict) else [("", "")]:
+            if query_id not in labels or not isinstance(twin, str) or labels[query_id] != labels.get(twin):
+                raise DataError(f"{file}: query {query_id!r} and its twin are no two queries with the same comparisons")
+    labels_of_all = {one.label for every in pairs.values() for one in every}
+    for name in task.metrics:
+        there = twins if name == "Flip" else pairs if name == "Win" else name in labels_of_all
+        if re.match("Win|Triplets|Flip", name) and not there:
+            raise DataError(f"{folder / FILE}: {name} is a metric of comparisons, and there are none of that kind")
+    return replace(task, comparisons=pairs, twins=twins)
 
 
 def of(documents: Documents, queries: Mapping[str, str], qrels: Qrels, *, name: str, **settings: Any) -> Environment:
@@ -177,6 +255,8 @@ def of(documents: Documents, queries: Mapping[str, str], qrels: Qrels, *, name: 
     """
     where = "environments.of"
     given = check_settings({"name": name, **settings}, where)
+    if files := [key for key in FILES if key in given]:
+        raise DataError(f"{where}: {files[0]!r} is of files; write a folder, or make the Environment yourself")
     pairs = documents.items() if isinstance(documents, Mapping) else documents
     made = (one if isinstance(one, Document) else Document(*one) for one in pairs)
     corpus = Corpus(replace(one, text=check_text(one.text, where), doc_id=check_id(one.doc_id, where)) for one in made)
@@ -211,8 +291,15 @@ def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, sai
         depth=settings.get("depth", 1000),
         splits={**({} if ours else read.splits), "dev": dev},
         notes=tuple(said),
-        hints={name: str(settings[name]) for name in ("lens", "document") if name in settings},
+        hints=_hints(settings),
     )
+
+
+def _hints(settings: Settings) -> dict[str, str]:
+    hints: dict[str, str] = {name: str(settings[name]) for name in ("lens", "document") if name in settings}
+    if not isinstance(words := settings.get("lens", ""), str):  # prompting.lens reads it, retrievers take `attribute`
+        hints |= {"lens": json.dumps(words, ensure_ascii=False), "attribute": words["annotate"]}
+    return hints
 
 
 def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
@@ -232,6 +319,7 @@ def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...
         '# lens = "recollection"  # how documents are relevant without saying so; also stance, failure, proof',
         '# instruction = ""  # what queries say of the task, where that is not the objective',
         '# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents',
+        '# excluded = "excluded.json"  # {query: [documents that it must not see]}; also pools, comparisons, twins',
         *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
     ]
     return "\n".join([*(f"# {clean(one)}" for one in read.said), *lines]) + "\n", read.said

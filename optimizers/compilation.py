@@ -36,7 +36,7 @@ from tools.models import spec as models
 from tools.records import Query, usage_json
 
 Found = dict[str, Any]  # as learnt.json has it, and how often the test split was used
-HINTS = {"lens", "document"}  # parameters that a task sets by itself (Environment.hints)
+HINTS = {"lens", "attribute", "document"}  # parameters that a task sets by itself (Environment.hints)
 BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
 
 

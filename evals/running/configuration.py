@@ -187,7 +187,12 @@ def fit(resolved: Resolved, environment: "Environment") -> Resolved:
         resolved = replace(resolved, compiled=resolved.compiled.without_defaults(trial(resolved.constructor, values)))
         if not resolved.compiled:
             _LOG.info("no prompt in %s is edited, so this is %s as it is", request.prompts, request.program_label)
-    return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, hints.get("lens", "")))
+    return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, _attribute(hints)))
+
+
+def _attribute(hints: Mapping[str, str]) -> str:
+    """Return what the retriever `lens` writes down of documents: the name of the task's lens, or its own words."""
+    return hints.get("attribute") or hints.get("lens", "")
 
 
 def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
@@ -225,12 +230,12 @@ class Engines:
     ) -> None:
         """`built` are retrievers over the same documents that ask no model, by their expressions."""
         self._documents, self._terms = environment.documents, terms
-        self._lens = environment.hints.get("lens", "")
+        self._attribute = _attribute(environment.hints)
         self.built: dict[str, Retriever] = dict(built or {})
 
     def build(self, spec: "Spec") -> "Retriever":
         """Return the retriever of an expression; one that may take a while to open is named in the log."""
-        spec = retrievers.with_attribute(spec, self._lens)
+        spec = retrievers.with_attribute(spec, self._attribute)
         if str(spec) not in self.built:
             if len(self._documents) >= LARGE:
                 _LOG.info("opening %s over %d documents", spec, len(self._documents))

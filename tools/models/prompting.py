@@ -11,6 +11,7 @@ Each is a step of the trace.
 """
 
 import importlib.util
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ import dspy
 import pydantic
 
 from tools import session
-from tools.errors import UnknownName
+from tools.errors import UnknownName, UsageError
 from tools.session import Session
 
 Kind = Literal["unparsable", "wrong type", "unknown ids", "unknown tool", "empty", "cut off", "refused"]
@@ -402,7 +403,15 @@ LENSES = {
 
 
 def lens(name: str) -> Lens:
-    """Return the lens called `name`, an empty one for ""; UnknownName, with the nearest names, for another one."""
+    """Return the lens called `name`, an empty one for "", or one in words: {"search": ..., ...}, the fields as JSON.
+
+    UnknownName, with the nearest names, for another name.
+    """
+    if name.startswith("{"):
+        try:
+            return Lens(**{"search": "", "recognise": "", "annotate": ""} | json.loads(name))
+        except (ValueError, TypeError):
+            raise UsageError(f"the lens {name[:60]!r} is no JSON of {', '.join(Lens._fields)}") from None
     if name and name not in LENSES:
         raise UnknownName("lens", name, LENSES)
     return LENSES[name] if name else Lens(search="", recognise="", annotate="")
