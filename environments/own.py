@@ -84,7 +84,7 @@ class Settings(TypedDict, total=False):
     judgements: dict[str, str]  # files, or folders of them, by their names in tables; the first leads
     split: Share  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=forms.LARGEST)]  # documents in a ranking
-    lens: str | LensWords  # tools/models/prompting.py: what makes a document relevant
+    lens: LensWords | str  # tools/models/prompting.py: what makes a document relevant
     max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
     columns: dict[str, str]  # as --column
     excluded: str  # a file, {query: [documents that it must not see]}

@@ -4,7 +4,8 @@ Strictly: a text is no number, NaN and numbers beyond 2**53 are refused. Keys th
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypeVar
@@ -101,6 +102,17 @@ def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = dis
 def check(form: Any, value: Any) -> None:
     """Check a value against a form. ValueError says where it differs and how."""
     _validate(form, value, strict=True)
+
+
+def toml(value: Any) -> str:
+    """Write a value as TOML does behind a "=", on one line. What is None, which TOML has not, is left out."""
+    if isinstance(value, Mapping):
+        bare = {name: name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name) for name in value}
+        pairs = (f"{bare[name]} = {toml(one)}" for name, one in value.items() if one is not None)
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml(one) for one in value if one is not None)}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def make(kind: type[T], value: Any) -> T:

@@ -37,7 +37,7 @@ def index_runs(texts: Mapping[str, Sequence[str]], width: int) -> dict[tuple[str
     """Return `width` words in a row -> where they begin: the name of a text, and the place in it."""
     places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for name, text in texts.items():
-        for place, run in enumerate(_list_runs(text, width)):
+        for place, run in enumerate(list_runs(text, width)):
             places.setdefault(run, []).append((name, place))
     return places
 
@@ -48,7 +48,7 @@ def longest_runs(
     """Return text -> the longest run of words, `width` at least, that it shares with those `given`."""
     longest: dict[str, Sequence[str]] = {}
     before: dict[tuple[str, int], int] = {}  # where in a text the last run began -> the length of what ends with it
-    for start, run in enumerate(_list_runs(given, width)):
+    for start, run in enumerate(list_runs(given, width)):
         here = {}
         for name, place in places.get(run, ()):
             # A run that follows on another, here and in the text, makes it longer by a word.
@@ -59,7 +59,8 @@ def longest_runs(
     return longest
 
 
-def _list_runs(given: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
+def list_runs(given: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
+    """Return every `width` words in a row of those `given`."""
     return zip(*(given[offset:] for offset in range(width)), strict=False)
 
 

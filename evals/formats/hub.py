@@ -6,7 +6,7 @@ out: texts of documents and queries, for their licences; what a system wrote (se
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -101,12 +101,18 @@ def _run(source: Source) -> dict[str, Any]:
     }
 
 
+def front_matter(title: str, tags: Sequence[str], files: Mapping[str, Mapping[str, str]], licence: str) -> str:
+    """Return what the Hub reads at the top of a card. `files` are of each table, by split."""
+    parts = {name: [{"split": one, "path": path} for one, path in splits.items()] for name, splits in files.items()}
+    configs = [{"config_name": name, "data_files": of} for name, of in parts.items()]
+    about = {"license": licence, "pretty_name": title, "tags": tags, "configs": configs}
+    return "".join(["---\n", *(f"{key}: {compact(one)}\n" for key, one in about.items()), "---\n"])
+
+
 def _card(source: Source) -> str:
     run, config = source.run, source.run.config
     task, split = config["task"], config["split"]
     mini = "The data is the bundled miniature: invented, not comparable with published figures."
-    part = "- config_name: {0}\n  data_files:\n  - split: train\n    path: {0}/*.parquet"
-    parts = "\n".join(map(part.format, TABLES))
     metrics = run.scores["metrics"].items()
     means = "".join(f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in metrics)
     try:
@@ -114,18 +120,10 @@ def _card(source: Source) -> str:
         release = f"the public release, {of.repository} ({of.licence})" if of.repository else "the user's own data"
     except UnknownName:
         release = "the task's release"
-    return f"""---
-license: unknown
-pretty_name: {compact(f"Search trajectories on {task}")}
-tags:
-- agentic-search
-- information-retrieval
-- trajectories
-- sextant
-configs:
-{parts}
----
-# Search trajectories on {task}, {split} split
+    title = f"Search trajectories on {task}"
+    tags = ("agentic-search", "information-retrieval", "trajectories", "sextant")
+    files = {table: {"train": f"{table}/*.parquet"} for table in TABLES}
+    return f"""{front_matter(title, tags, files, "unknown")}# {title}, {split} split
 
 {config["program"]} over {config["retriever"]["name"]}, model {config["lm"]["name"]}; \
 {len(source.query_ids)} of {run.scores["queries"]} queries. {mini if config["data"] == "mini" else ""}

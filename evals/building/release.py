@@ -1,0 +1,354 @@
+"""A finished benchmark as a folder that every command takes as a task, and its dev split, masks and checks.
+
+    FOLDER/release/
+      corpus.jsonl, queries.jsonl     BEIR's rows, {"_id", "title", "text"} and {"_id", "text"}
+      qrels/test.tsv, qrels/dev.tsv   the first judgements, with grades of 0; others are in <name>.tsv
+      excluded.json, pools.json, comparisons.tsv, twins.json   where the benchmark has such: environments/own.py
+      provenance.jsonl, benchmark.toml, README.md
+    FOLDER/solutions.jsonl            private texts, which `tournament -P solutions=FILE` reads
+
+Where texts may not be passed on, ids.jsonl stands in place of corpus.jsonl: ids, and digests by which `hydrate` knows
+the texts. Nothing here asks a model, and equal benchmarks give equal bytes.
+"""
+
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import environments
+from environments import base, card, own, tables
+from environments.base import DevSplit, EmptySplit, Environment, Qrels
+from evals.building.units import Benchmark
+from evals.formats.hub import front_matter
+from tools import disk, forms
+from tools.console import number
+from tools.corpus import Corpus, digest_text
+from tools.errors import DataError
+from tools.records import Document, Query
+from tools.text import all_words, list_runs
+
+RELEASE, PRIVATE, IDS = "release", "solutions.jsonl", "ids.jsonl"
+UNCHECKED = "No person has checked this benchmark."
+RUN = 8  # words in a row by which a private text is known; what is shorter is looked for whole
+_TAGS = ("information-retrieval", "benchmark", "sextant")
+
+
+def mask(
+    queries: Iterable[Query], of: Mapping[str, str], group: Mapping[str, str] = {}, twins: Mapping[str, str] = {}
+) -> list[Query]:
+    """Return the queries with what they must not see: the document that each is, others of its group, and its text.
+
+    `of` is query_id -> doc_id; `group` and `twins` are as of a Source.
+    """
+    alike = defaultdict[tuple[str, str], set[str]](set)
+    for doc_id, name in group.items():
+        alike["group", name].add(doc_id)
+    for doc_id, first in twins.items():
+        alike["text", first] |= {doc_id, first}
+
+    def hidden(doc_id: str) -> frozenset[str]:
+        same_group = alike["group", group[doc_id]] if doc_id in group else set[str]()
+        return frozenset({doc_id} | same_group | alike["text", twins.get(doc_id, doc_id)])
+
+    return [
+        replace(one, excluded=one.excluded | hidden(of[one.query_id])) if one.query_id in of else one for one in queries
+    ]
+
+
+def spread_twins(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
+    """Return the judgements, where one of a text holds for every document with it; of several, the highest."""
+    alike = defaultdict[str, list[str]](list)
+    for doc_id, first in twins.items():
+        alike[first].append(doc_id)
+    spread: dict[str, dict[str, float]] = {}
+    for query_id, grades in qrels.items():
+        of = dict[str, float]()  # the first document with a text -> its grade
+        for doc_id, grade in grades.items():
+            first = twins.get(doc_id, doc_id)
+            of[first] = max(grade, of.get(first, grade))
+        spread[query_id] = {one: grade for first, grade in of.items() for one in [first, *alike[first]]}
+    return spread
+
+
+def split(benchmark: Benchmark, dev: DevSplit, group: Mapping[str, str] = {}, *, disjoint: bool = False) -> Benchmark:
+    """Return the benchmark with a share of its queries for dev, by hash; queries of one `group` stay together.
+
+    `disjoint`: what is in a test query's pool leaves the pools of dev queries, and those without a relevant document
+    then are dropped (BIRCO). Of too few queries none is for dev.
+    """
+    names = {query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries}
+    chosen = set[str]()
+    with suppress(EmptySplit):
+        chosen = set(dev.choose(sorted(set(names.values())), "dev"))
+    ours = {query_id for query_id, name in names.items() if name in chosen}
+    if disjoint:
+        taken = {one for query in benchmark.queries if query.query_id not in ours for one in query.candidates or ()}
+        benchmark = _without(benchmark, dict.fromkeys(ours, frozenset(taken)))
+        left = [one for one in benchmark.queries if one.query_id not in ours or _best(benchmark, one) > 0]
+        benchmark = benchmark._replace(queries=left)
+    return benchmark._replace(dev=sorted(ours & {one.query_id for one in benchmark.queries}))
+
+
+def _best(benchmark: Benchmark, query: Query) -> float:
+    return max(next(iter(benchmark.judgements.values())).get(query.query_id, {}).values(), default=0.0)
+
+
+def _without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmark:
+    """Return the benchmark without the documents that are `out` for a query, wherever they are named for it."""
+    none = frozenset[str]()
+
+    def left(qrels: Qrels) -> Qrels:
+        return {
+            query_id: {one: grade for one, grade in grades.items() if one not in out.get(query_id, none)}
+            for query_id, grades in qrels.items()
+        }
+
+    pools = ((one, out.get(one.query_id, none)) for one in benchmark.queries)
+    pairs = ((one, out.get(one, none), of) for one, of in benchmark.comparisons.items())
+    return benchmark._replace(
+        queries=[replace(one, candidates=one.candidates and one.candidates - gone) for one, gone in pools],
+        judgements={name: left(qrels) for name, qrels in benchmark.judgements.items()},
+        comparisons={key: [one for one in of if not {one.better, one.worse} & gone] for key, gone, of in pairs},
+    )
+
+
+def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
+    """Write FOLDER/release in one step: a reader, or a kill, finds the one before, none, or the new one.
+
+    `made` says how it came about: recipe, digest, models, prices, counts, human (agreement by sheet), licence (as the
+    Hub has it), source; of the card alone: funnel (rows of stage, went_in, came_out, dropped) and limits (sentences).
+    `release_text = False` leaves texts of documents out. DataError for a benchmark that could not be read again.
+    """
+    benchmark = _without(benchmark, {query.query_id: query.excluded for query in benchmark.queries})
+    if all(query.query_id in benchmark.dev for query in benchmark.queries):
+        raise DataError("no test query is left; the funnel says where they were dropped")
+    if lost := [query.query_id for query in benchmark.queries if _best(benchmark, query) <= 0]:
+        raise DataError(f"query {lost[0]!r} has no relevant document that it may see; its stage has to drop it")
+    place, hidden = folder / RELEASE, benchmark.private.items()
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = ({"_id": one, "solution": "\n\n".join(of.values()), "fields": dict(of)} for one, of in hidden)
+    disk.replace(folder / PRIVATE, "".join(f"{disk.dumps(row)}\n" for row in rows))
+    if not hidden:
+        (folder / PRIVATE).unlink()
+    with disk.drafting(place, disk.SHARED, folder=True) as draft, disk.drafting(place, disk.SHARED, folder=True) as old:
+        _write_texts(benchmark, draft, made)
+        settings = {**benchmark.settings, **_write_judgements(benchmark, draft), **_write_protocol(benchmark, draft)}
+        _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
+        made = {**made, "counts": {**_count(benchmark), **made.get("counts", {})}}
+        _write(draft / own.FILE, _toml_lines(settings, made))
+        own.check_settings(tomllib.loads((draft / own.FILE).read_text(encoding="utf-8")), own.FILE)
+        _write(draft / "README.md", _card_lines(settings, made, bool(benchmark.dev)))
+        with suppress(FileNotFoundError):
+            place.rename(old)
+        draft.rename(place)
+
+
+def _count(benchmark: Benchmark) -> dict[str, int]:
+    counts = {"documents": len(benchmark.documents), "queries": len(benchmark.queries), "for dev": len(benchmark.dev)}
+    for name, qrels in benchmark.judgements.items():
+        grades = [grade for query in benchmark.queries for grade in qrels.get(query.query_id, {}).values()]
+        counts |= {f"{name} judgements": len(grades), f"{name} judgements above 0": sum(one > 0 for one in grades)}
+    return counts
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    rows = [header, *rows]
+    if torn := next((cell for row in rows for cell in row if "\t" in cell), None):
+        raise DataError(f"the id {torn!r} has a tab in it, which no table of judgements can hold; give it another")
+    _write(path, map("\t".join, rows))
+
+
+def _write_texts(benchmark: Benchmark, draft: Path, made: Mapping[str, Any]) -> None:
+    separator, public = benchmark.settings.get("max_p", ""), made.get("release_text", True)
+    first = dict[bytes, str]()  # where texts are left out: digest -> the document with that text
+
+    def row(document: Document) -> dict[str, str]:
+        if separator and document.parent and document.doc_id.rpartition(separator)[0] != document.parent:
+            raise DataError(f"the passage {document.doc_id!r} is of {document.parent!r}, but max_p is {separator!r}")
+        if public:
+            return {"_id": document.doc_id, "title": document.title, "text": document.text}
+        first.setdefault(digest_text(document.text), document.doc_id)
+        return {"_id": document.doc_id, "digest": _digest(document)}
+
+    _write(draft / ("corpus.jsonl" if public else IDS), (disk.dumps(row(one)) for one in benchmark.documents.stream()))
+    asked = ((one, first.get(digest_text(one.text))) for one in benchmark.queries)  # some queries are documents
+    told = ({"_id": one.query_id, **({"document": of} if of else {"text": one.text})} for one, of in asked)
+    _write(draft / "queries.jsonl", map(disk.dumps, told))
+
+
+def _digest(document: Document) -> str:
+    return digest_text(f"{document.title}\0{document.text}").hex()
+
+
+def hydrate(release: Path, documents: Corpus) -> None:
+    """Write the texts of `documents` into a release that has ids alone. DataError for a text that is another one."""
+    with disk.replacing(release / "corpus.jsonl", disk.SHARED) as file:
+        for where, row in tables.read_objects(release / IDS, "_id", "digest"):
+            if (found := documents.get(row["_id"])) is None or _digest(found) != row["digest"]:
+                raise DataError(f"{where}: the document {row['_id']!r} is not there, or has another text by now")
+            file.write(disk.dumps({"_id": found.doc_id, "title": found.title, "text": found.text}) + "\n")
+    rows = [row for _, row in tables.read_objects(release / "queries.jsonl", "_id")]
+    told = ({"text": documents[row["document"]].text, **row} if "document" in row else row for row in rows)
+    disk.replace(release / "queries.jsonl", "".join(f"{disk.dumps(row)}\n" for row in told), disk.SHARED)
+
+
+def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
+    """Write every set of judgements, and return what benchmark.toml says of them."""
+
+    def write(file: str, qrels: Qrels, query_ids: Iterable[str]) -> None:
+        rows = ((one, *judged) for one in query_ids for judged in qrels.get(one, {}).items())
+        cells = ((one, doc_id, f"{int(grade) if grade == int(grade) else grade}") for one, doc_id, grade in rows)
+        _write_table(draft / file, ("query-id", "corpus-id", "score"), cells)
+
+    every = [query.query_id for query in benchmark.queries]
+    dev = {*benchmark.dev} & {*every}
+    [(leading, gold), *others] = benchmark.judgements.items()
+    write("qrels/test.tsv", gold, (one for one in every if one not in dev))
+    if dev:
+        write("qrels/dev.tsv", gold, (one for one in every if one in dev))
+    for name, qrels in others:
+        write(f"{name}.tsv", qrels, every)
+    return {"judgements": {leading: "qrels", **{name: f"{name}.tsv" for name, _ in others}}}
+
+
+def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
+    """Write what queries must not see, their pools, comparisons and twins; return the keys of benchmark.toml."""
+    queries, files = benchmark.queries, dict[str, str]()
+    if any(query.excluded for query in queries):
+        files["excluded"] = _write_json(draft, "excluded", {one.query_id: sorted(one.excluded) for one in queries})
+    if any(query.candidates is not None for query in queries):
+        pools = {one.query_id: sorted(one.candidates or ()) for one in queries}
+        files["pools"] = _write_json(draft, "pools", pools)
+    if benchmark.comparisons:
+        pairs = ((query.query_id, one) for query in queries for one in benchmark.comparisons.get(query.query_id, ()))
+        header = ("query-id", "label", "better", "worse")
+        _write_table(draft / "comparisons.tsv", header, ((query_id, *one) for query_id, one in pairs))
+        files["comparisons"] = "comparisons.tsv"
+    known = {query.query_id for query in queries}
+    if twins := {one: twin for one, twin in benchmark.twins.items() if {one, twin} <= known}:
+        files["twins"] = _write_json(draft, "twins", twins)
+    return files
+
+
+def _write_json(draft: Path, name: str, value: Mapping[str, Any]) -> str:
+    rows = ",\n".join(f"{disk.dumps(key)}:{disk.dumps(of)}" for key, of in value.items())
+    _write(draft / f"{name}.json", ["{", rows, "}"])
+    return f"{name}.json"
+
+
+def _toml_lines(settings: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
+    told = {name: one for name, one in made.items() if name not in ("funnel", "limits")}
+    lines = [f"{name} = {forms.toml(one)}" for name, one in settings.items() if one is not None]
+    return [*lines, "", "[made]", *(f"{name} = {forms.toml(one)}" for name, one in told.items() if one is not None)]
+
+
+def _card_lines(settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: bool) -> list[str]:
+    files = {"corpus": {"corpus": "corpus.jsonl"}, "queries": {"queries": "queries.jsonl"}}
+    files["default"] = {part: f"qrels/{part}.tsv" for part in (("test", "dev") if has_dev else ("test",))}
+    checked = f"People checked it: {_say(made['human'])}." if made.get("human") else UNCHECKED
+    name = settings.get("name", "A benchmark")
+    lines = [front_matter(name, _TAGS, files, made.get("licence") or "unknown")]
+    lines += [checked, "", f"# {name}", "", settings.get("objective", ""), "", "| | |", "|---|---|"]
+    lines += [f"| {what} | {_say(many)} |" for what, many in made["counts"].items()]
+    if rows := made.get("funnel"):
+        lines += ["", "## What was left out", "", "| stage | in | out | left out |", "|---|---|---|---|"]
+        lines += [f"| {r['stage']} | {r['went_in']:,} | {r['came_out']:,} | {_say(r['dropped'])} |" for r in rows]
+    if limits := made.get("limits"):
+        lines += ["", "## Limits", "", *(f"- {one}" for one in limits)]
+    if not made.get("release_text", True):
+        lines += ["", f"Texts are not passed on: {IDS} has the documents' ids, and digests of their texts."]
+    about = {key: made[key] for key in ("recipe", "digest", "models", "prices", "source", "licence") if made.get(key)}
+    return [*lines, "", "## How it was made", "", *(f"- {key}: {_say(one)}" for key, one in about.items())]
+
+
+def _say(value: Any) -> str:
+    """Write a value in words: of a table, its rows behind one another."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_say(one)}" for name, one in value.items())
+    return f"{value:,}" if isinstance(value, int) else number(value) if isinstance(value, float) else str(value)
+
+
+Hook = Callable[[Environment], Iterable[str]]
+
+
+def check_release(folder: Path, hooks: Sequence[Hook] = ()) -> list[str]:
+    """Return what is wrong with FOLDER/release of what must hold of any benchmark; `hooks` see all its queries."""
+    release = (folder / RELEASE).resolve()
+    if not (release / "corpus.jsonl").exists():  # ids alone, and nobody has hydrated it
+        return list(_find_leaks(folder, Corpus(())))
+    problems = [f"{one.what}: {one.said}" for one in card.findings(str(release)) if not one.fine]
+    if problems and problems[0].startswith("loading"):
+        return problems
+    whole = environments.load(str(release), split="all")
+    try:
+        base.check(whole)
+    except DataError as error:
+        problems.append(str(error))
+    if lost := sum(1 for _ in tables.read_objects(release / "queries.jsonl")) - len(whole.queries):
+        problems.append(f"{lost} queries have no judgement")
+    for name, judgements in whole.judgements.items():
+        known = {judgements.unit_of(one) for one in whole.documents} if judgements.unit_of else whole.documents
+        lost_ids = {one for grades in judgements.qrels.values() for one in grades if one not in known}
+        if lost_ids:
+            problems.append(f"{name} judgements: {len(lost_ids)} documents are not there, e.g. {min(lost_ids)!r}")
+    dev, test = ([one for one in whole.queries if (one.query_id in whole.splits["dev"]) == of] for of in (True, False))
+    texts = {one.text for one in dev} & {one.text for one in test}
+    pooled = {doc_id for one in dev for doc_id in one.candidates or ()}
+    pooled &= {doc_id for one in test for doc_id in one.candidates or ()}
+    for what, shared in (("queries", texts), ("documents of pools", pooled)):
+        if shared:
+            problems.append(f"dev and test share {len(shared)} {what}, e.g. {min(shared)[:60]!r}")
+    problems += [problem for hook in hooks for problem in hook(whole)]
+    return [*problems, *_find_leaks(folder, whole.documents)]
+
+
+def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
+    """Yield where a release says what is private; what its documents say by themselves is not.
+
+    A private text is known by 8 words in a row, or whole where it is shorter; in its own document, whole in any case.
+    """
+    if not (folder / PRIVATE).exists():
+        return
+    hidden, fields = dict[tuple[str, ...], str](), defaultdict[str, list[tuple[str, list[str]]]](list)
+    for _, row in tables.read_objects(folder / PRIVATE, "_id"):
+        for field, text in row["fields"].items():
+            if words := all_words(text):
+                fields[row["_id"]].append((field, words))
+                hidden.update(dict.fromkeys(list_runs(words, min(RUN, len(words))), f"{field} of {row['_id']!r}"))
+    for document in documents.stream():
+        words = all_words(f"{document.title} {document.text}")
+        for field, private in fields.get(document.doc_id, ()):
+            if f" {' '.join(private)} " in f" {' '.join(words)} ":
+                yield f"corpus.jsonl: the text of {document.doc_id!r} has its private {field} in it"
+        for width in (1, RUN):  # phrases that documents share; a name of two words is private whoever else says it
+            for run in list_runs(words, width):
+                hidden.pop(run, None)
+    widths = {len(run) for run in hidden}
+    for name in ("queries.jsonl", "provenance.jsonl", "README.md", own.FILE):
+        for where, text in _read_texts(folder / RELEASE / name):
+            said = [run for width in widths for run in list_runs(all_words(text), width) if run in hidden]
+            if said:
+                yield f"{where}: private {hidden[said[0]]} is in it: {' '.join(said[0])!r}"
+
+
+def _read_texts(path: Path) -> Iterator[tuple[str, str]]:
+    if path.suffix == ".jsonl":
+        yield from ((where, _join(row)) for where, row in tables.read_objects(path))
+    else:
+        yield from ((f"{path}, line {line}", text) for line, text in tables.read_lines(path))
+
+
+def _join(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return " ".join(map(_join, value.values() if isinstance(value, dict) else value))
+    return str(value)
