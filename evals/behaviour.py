@@ -1,6 +1,7 @@
 """What searchers do: `python -m evals.behaviour RUN [RUN ...]`, from traces alone. Nothing is run.
 
-evals/measuring/behaviour.py counts; docs/guide/behaviour.md says what the figures mean.
+evals/measuring/behaviour.py counts; docs/guide/behaviour.md says what the figures mean. Only with --name-failures is a
+model asked (evals/measuring/naming.py).
 """
 
 import argparse
@@ -8,24 +9,39 @@ import json
 from importlib import import_module
 from pathlib import Path
 
-from tools.console import Parser, put_out, run_and_leave
+from evals.running.request import SETTLED, Common
+from tools import options
+from tools.console import Parser, positive, put_out, run_and_leave
+from tools.errors import UsageError
 
 
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.behaviour", description="Say what searchers do, and where documents are lost.")
-    made.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="scored runs, or folders that have some in them"
-    )
-    made.add_argument("--json", action="store_true", help="print one JSON object, with the steps of each figure")
+    add = made.add_argument
+    add("paths", type=Path, nargs="+", metavar="RUN", help="scored runs, or folders that have some in them")
+    named = "have the model of --lm name why N of each run's lost documents were lost"
+    add("--name-failures", type=positive, metavar="N", help=named)
+    add("--dry-run", action="store_true", help="say what naming will take; nothing is sent")
+    add("--json", action="store_true", help="print one JSON object, with the steps of each figure")
+    options.add_options(made, Common, without=("program", "task", "parameters", *SETTLED))
     return made
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Count and print."""
+    """Count, have failures named where that is asked for, and print."""
+    if arguments.dry_run and not arguments.name_failures:
+        raise UsageError("--dry-run says what --name-failures N takes; nothing else is sent")
     behaviour = import_module("evals.measuring.behaviour")  # NumPy and rich: not for --help
-    found = behaviour.behave(arguments.runs)
-    put_out(json.dumps(found) + "\n" if arguments.json else behaviour.render(found))
+    found = behaviour.behave(arguments.paths)
+    text = behaviour.render(found)
+    if arguments.name_failures:
+        naming = import_module("evals.measuring.naming")  # DSPy
+        about = {"program": "programs.explaining:Explainer", "task": found["task"]}
+        request = options.from_options(Common, vars(arguments) | about)
+        named = naming.name_failures(arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run)
+        found, text = found | named, text + naming.render(named)
+    put_out(json.dumps(found) + "\n" if arguments.json else text)
     return 0
 
 

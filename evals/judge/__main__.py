@@ -9,12 +9,9 @@ import json
 from importlib import import_module
 from pathlib import Path
 
-from evals.running.request import Common
+from evals.running.request import SETTLED, Common
 from tools import options
 from tools.console import Parser, positive, put_out, run_and_leave
-
-# Options of a run that say which queries are asked and how; those of the runs hold.
-_WITHOUT = ("program", "data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
 
 
 def parser() -> Parser:
@@ -29,7 +26,7 @@ def parser() -> Parser:
     add("--compiled", type=Path, metavar="FILE", help=of_judge)
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
-    options.add_options(made, Common, without=_WITHOUT)
+    options.add_options(made, Common, without=("program", *SETTLED))
     return made
 
 

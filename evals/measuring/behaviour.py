@@ -5,7 +5,7 @@ it and the next note after them. Each figure has the steps that are furthest on 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -16,11 +16,13 @@ from evals.measuring.curves import follow
 from evals.measuring.metrics import check_metric, is_pairwise
 from evals.measuring.traces import WORDS, Fate, fate_at
 from evals.showing.tables import Grid, Part, printed, system_line, task_line
-from tools.console import number
+from tools import forms
+from tools.console import number, plural
 from tools.errors import UsageError
 from tools.text import words
 
 Result = dict[str, Any]  # what `behave` returns and --json prints
+NAMED = f"{scored.JUDGED}causes"  # so begins the folder of causes that a model named (evals/measuring/naming.py)
 EXAMPLES = 3  # of a figure, or of a kind of failure
 FIGURES = {
     "searches": "searches of a query",
@@ -44,7 +46,7 @@ class Seen(NamedTuple):
     """What a run did for one query; steps are numbers."""
 
     figures: Mapping[str, list[tuple[float, int]]]  # each value with its step
-    costs: Mapping[str, Counter[str]]  # of each hop and each kind of step
+    costs: Mapping[str, Counter[str]]  # of each hop, number of calls so far, and kind of step
     notes: Sequence[tuple[int, list[int]]]  # the first of those in a row, and the searches to which they lead
     surfaced: dict[str, int]  # relevant unit -> number of the search that first brought it, from 1
     lost: Sequence[Mapping[str, Any]]  # the relevant documents, as attribution.jsonl has them
@@ -52,10 +54,7 @@ class Seen(NamedTuple):
 
 def behave(paths: Sequence[Path]) -> Result:
     """Describe what the runs do and how they go together. UsageError for runs that were not asked the same."""
-    runs = [scored.read(path) for path in scored.find_folders(paths)]
-    for run in runs[1:]:
-        if differ := scored.differences(runs[0], run):
-            raise UsageError(f"{runs[0].name} and {run.name} were not asked the same: {', '.join(differ)} differ")
+    runs = read(paths)
     seen = list(map(observe, runs))
     return {
         **{key: (runs[0].config | runs[0].scores)[key] for key in scored.ABOUT},
@@ -63,6 +62,15 @@ def behave(paths: Sequence[Path]) -> Result:
         "runs": [describe(run, one, [of for of in seen if of is not one]) for run, one in zip(runs, seen, strict=True)],
         "pairs": [{"runs": [a, b], **_complement(seen[a], seen[b])} for a, b in combinations(range(len(runs)), 2)],
     }
+
+
+def read(paths: Sequence[Path]) -> list[scored.Run]:
+    """Read the runs. UsageError where they were not asked the same."""
+    runs = [scored.read(path) for path in scored.find_folders(paths)]
+    for run in runs[1:]:
+        if differ := scored.differences(runs[0], run):
+            raise UsageError(f"{runs[0].name} and {run.name} were not asked the same: {', '.join(differ)} differ")
+    return runs
 
 
 def observe(run: scored.Run, query_ids: Sequence[str] = ()) -> dict[str, Seen]:
@@ -76,7 +84,7 @@ def _observe(run: scored.Run, query_id: str) -> Seen:
     units, relevant = row.get("units", {}), {one["unit"]: one for one in row["relevant"]}
     first = Counter(one.get("search") for one in relevant.values())
     figures, costs = defaultdict[str, list[tuple[float, int]]](list), defaultdict[str, Counter[str]](Counter)
-    order, notes, said, seen = list[int](), list[tuple[int, list[int]]](), set[str](), set[str]()
+    order, notes, said, seen, asked = list[int](), list[tuple[int, list[int]]](), set[str](), set[str](), 0
     for place, step in enumerate(outcome["trace"]["steps"]):
         usage, tool = Counter(step.get("usage") or {}), step["tool"]
         cost = {"steps": 1, "seconds": step.get("seconds", 0), "calls": usage["calls"]}
@@ -95,7 +103,8 @@ def _observe(run: scored.Run, query_id: str) -> Seen:
             notes.append((place, []))
         elif tool == "select":
             figures["selected"] += [(int(units.get(doc_id, doc_id) in relevant), place) for doc_id in step["doc_ids"]]
-        for key in (f"hop {step.get('hop', 0)}", tool):
+        asked += usage["calls"]
+        for key in (f"hop {step.get('hop', 0)}", _after(asked), tool):
             costs[key].update(cost)
     figures["notes"] = [(int(any(first[one] for one in led)), place) for place, led in notes if led]
     figures["searches"] = [(len(order), max(order, default=0))]
@@ -107,9 +116,21 @@ def _observe(run: scored.Run, query_id: str) -> Seen:
     return Seen(figures, costs, notes, surfaced, row["relevant"])
 
 
+def read_causes(run: scored.Run) -> Result | None:
+    """Return the causes that a model named of a run's failures, the latest, if any were. DataError if damaged."""
+    place, mend = run.path.resolve(), "remove it, and have the failures named again"
+    files = sorted(place.parent.glob(f"{NAMED}-*/{place.name}.json"), key=lambda file: file.stat().st_mtime)
+    return forms.read_file(dict[str, Any], files[-1], mend) if files else None
+
+
+def _after(calls: int) -> str:  # of many calls a range, each twice as long as the one before
+    last = 1 << max(0, calls - 1).bit_length()
+    return f"after {plural(calls, 'call') if calls < 3 else f'{last // 2 + 1} to {last} calls'}"
+
+
 def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]] = ()) -> Result:
     """Add up what a run did over its queries; `others` are what other runs did for the same ones."""
-    costs = defaultdict[str, Counter[str]](Counter)  # hops in their order, then kinds of steps
+    costs = defaultdict[str, Counter[str]](Counter)  # hops and numbers of calls in their order, then kinds of steps
     for key, cost in (pair for query in seen.values() for pair in query.costs.items()):
         costs[key].update(cost)
     figures, failures = dict[str, Result](), defaultdict[str, list[Result]](list)
@@ -119,17 +140,34 @@ def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping
         places = list(dict.fromkeys((one, step) for _, one, step in weak))[:EXAMPLES]
         shown = [{"query_id": one, "step": step} for one, step in places]
         figures[name] = {"mean": fmean(row[0] for row in rows) if rows else None, "examples": shown}
-    k = (run.scores.get("losses") or {}).get("cutoff", 10)
-    for query_id, query in seen.items():
-        for one in query.lost:
-            if kind := _kind(one, fate_at(one, k), query, [other[query_id] for other in others]):
-                steps = [one.get(key) for key in ("decision_step", "shown_step", "search")]
-                step = next((step for step in steps if step is not None), 0)
-                failures[kind].append({"query_id": query_id, "unit": one["unit"], "step": step})
+    for kind, failure in list_failures(run, seen, others):
+        failures[kind].append(failure)
     lost = {kind: {"documents": len(failures[kind]), "examples": failures[kind][:EXAMPLES]} for kind in KINDS}
     about = {key: run.scores.get(key) for key in (*scored.NAMED, "compiled")}
-    ordered = dict(sorted(costs.items(), key=lambda pair: (" " not in pair[0], len(pair[0]), pair[0])))
-    return {"run": run.name, **about, "cutoff": k, "figures": figures, "costs": ordered, "failures": lost}
+    ordered = {key: costs[key] for key in sorted(costs, key=_place)}
+    return {"run": run.name, **about, "cutoff": cutoff(run), "figures": figures, "costs": ordered, "failures": lost}
+
+
+def _place(key: str) -> tuple[bool, bool, int, str]:
+    first, *rest = key.split()
+    return not rest, first != "hop", int(rest[0]) if rest else 0, key
+
+
+def cutoff(run: scored.Run) -> int:
+    """Return the place up to which a document counts as found."""
+    return int((run.scores.get("losses") or {}).get("cutoff", 10))
+
+
+def list_failures(
+    run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]]
+) -> Iterator[tuple[str, Result]]:
+    """Yield the kind of each relevant document that is not found, with its query and the step that decided."""
+    for query_id, query in seen.items():
+        for one in query.lost:
+            if kind := _kind(one, fate_at(one, cutoff(run)), query, [other[query_id] for other in others]):
+                steps = [one.get(key) for key in ("decision_step", "shown_step", "search")]
+                step = next((step for step in steps if step is not None), 0)
+                yield kind, {"query_id": query_id, "unit": one["unit"], "step": step}
 
 
 def _kind(one: Mapping[str, Any], fate: Fate, query: Seen, others: Sequence[Seen]) -> str:
@@ -173,7 +211,7 @@ def render(found: Result) -> str:
     for label, run in named:
         costs = run["costs"].items()
         rows = [[key, *(f"{of.get(one, 0):,.{int(one == 'seconds')}f}" for one in COSTS)] for key, of in costs]
-        parts += [Grid(f"{label}: hops, and kinds of steps", ["", *COSTS], rows)]
+        parts += [Grid(f"{label}: by hop, by model calls so far, and by kind of step", ["", *COSTS], rows)]
     for pair in found["pairs"]:
         (a, b), of = (labels[place] for place in pair["runs"]), pair["documents"]
         title = f"relevant documents that surfaced: {of['both']} in both, {of['first']} in {a} alone, "

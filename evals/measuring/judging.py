@@ -22,11 +22,10 @@ from scipy.stats import kendalltau
 
 import environments
 from environments.base import Environment, Judgements
-from evals import folder as run_folder
 from evals.measuring import scored
 from evals.measuring.metrics import collapse, measure_unjudged
 from evals.running import forecast
-from evals.running.asking import Stage
+from evals.running.asking import OF_RUNS, Stage
 from evals.running.configuration import load_environment
 from evals.running.request import Common, parse_parameters
 from evals.showing.tables import Grid, printed, task_line
@@ -41,8 +40,6 @@ from tools.session import Toolbox
 BATCH = 20  # documents of a query that are judged together
 EXAMPLES = 8  # relevant documents that a judge is shown of a query
 SAMPLE, POOL = "sample", "pool"  # what is judged: some of what the release has judged, and what it has not
-# What the configuration of a judge has of that of the runs.
-KEPT = ("task", "data", "data_fingerprint", "split", "instruction", "max_p", run_folder.PROVENANCE)
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 Wanted = Mapping[str, set[str]]  # query_id -> documents
 Result = dict[str, Any]  # what `judge` returns and --json prints
@@ -138,7 +135,7 @@ def judge(
     if prompts:
         prompts.check(request.program_label, system, str(compiled))
         prompts.prompts_alone(str(compiled)).assemble(system)
-    config = {key: pool.runs[0].config[key] for key in KEPT} | {"parameters": values, "rule": system.rule}
+    config = {key: pool.runs[0].config[key] for key in OF_RUNS} | {"parameters": values, "rule": system.rule}
     where = pool.runs[0].path.resolve().with_name(f"{scored.JUDGED}{name}")
     stage, chosen = Stage(system, environment.documents, where, config, request), _choose_sample(pool, sample)
     todo = _cut(system, pool, chosen, pool.grades(stage.outcomes))

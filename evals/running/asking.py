@@ -29,6 +29,8 @@ BLANK: run_folder.Config = {
     run_folder.PROVENANCE: {"data": "folder", "folder": None, "judgements": "none"},
 }
 Outcomes = Mapping[str, run_folder.Outcome]  # by the ids of units
+# What it has of the configuration of runs that it asks about.
+OF_RUNS = ("task", "data", "data_fingerprint", "split", "instruction", "max_p", run_folder.PROVENANCE)
 REHEARSED = 50  # units of a rehearsal at most, from the smallest to the largest
 
 

@@ -33,6 +33,8 @@ SYSTEMS = PROGRAMS | AGENTS
 WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
 # What one query may use -> the name of that in tools.session.Limits.
 LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
+# Options that hold as the runs have them, where a model is asked about runs.
+SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 

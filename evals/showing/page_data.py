@@ -24,7 +24,7 @@ from environments.base import Environment
 from evals import folder as run_folder
 from evals.forms import JudgedForm
 from evals.measuring import scored
-from evals.measuring.behaviour import COSTS, FIGURES, KINDS, describe, observe
+from evals.measuring.behaviour import COSTS, FIGURES, KINDS, describe, observe, read_causes
 from evals.measuring.traces import WORDS, fate_at
 from evals.running.configuration import load_environment
 from evals.showing.page_calls import find_words
@@ -232,7 +232,8 @@ class Answers:
     def _behaviour(self, run_id: str, rest: str) -> bytes:
         opened = self._open(run_id)
         found = describe(opened.run, observe(opened.run, opened.query_ids))
-        return plain_json(found | {"run": run_id, "words": FIGURES, "kinds": KINDS, "measured": COSTS})
+        words = {"words": FIGURES, "kinds": KINDS, "measured": COSTS, "named": read_causes(opened.run)}
+        return plain_json(found | {"run": run_id, **words})
 
     def _open(self, run_id: str) -> _Opened:
         with self._lock:

@@ -12,15 +12,22 @@ function behaviourSection(id) {
   return section("What the searcher does", null, details);
 }
 
-function behaviourTables(id, { words, figures, kinds, failures, cutoff, costs, measured }) {
+function behaviourTables(id, { words, figures, kinds, failures, cutoff, costs, measured, named }) {
   const examples = (of) =>
-    of.map(({ query_id, step }) => el("a", { href: link.query(id, query_id, step) }, idOf(query_id), ` ${step} `));
+    of.map(({ query_id, step, because }) =>
+      el("a", { href: link.query(id, query_id, step), title: because }, idOf(query_id), ` ${step} `),
+    );
   const row = (said, value, of) =>
     el("tr", null, el("th", { scope: "row" }, said), el("td", { class: "number" }, value), el("td", null, examples(of)));
   const head = (...names) =>
     tableHead(names.map((name, n) => el("th", { scope: "col", class: n === 1 ? "number" : null }, name)));
   const table = (label, ...parts) => scrolling(label, el("table", { class: "metrics" }, ...parts));
-  const lost = Object.keys(kinds).filter((kind) => failures[kind].documents);
+  const lost = (said, of) =>
+    Object.keys(said).flatMap((kind) =>
+      of[kind]?.documents
+        ? [row(said[kind].replace("{k}", cutoff), count(of[kind].documents), of[kind].examples)]
+        : [],
+    );
   return [
     table(
       "What the searcher does",
@@ -30,18 +37,18 @@ function behaviourTables(id, { words, figures, kinds, failures, cutoff, costs, m
     table(
       "Losses by kind",
       head(`Relevant and not among the first ${cutoff}`, "Documents", "For example, query and step"),
-      el(
-        "tbody",
-        null,
-        lost.map((kind) =>
-          row(kinds[kind].replace("{k}", cutoff), count(failures[kind].documents), failures[kind].examples),
-        ),
-      ),
+      el("tbody", null, lost(kinds, failures)),
     ),
+    named &&
+      table(
+        "Losses by cause",
+        head(`Why, as ${named.named_by} reads a sample`, "Documents", "For example, query and step"),
+        el("tbody", null, lost(named.causes, named.failures)),
+      ),
     table(
-      "By hop and kind of step",
+      "By hop, model calls so far, and kind of step",
       tableHead(
-        el("th", { scope: "col" }, "Hop, or kind of step"),
+        el("th", { scope: "col" }, "Hop, model calls, or kind of step"),
         measured.map((name) => el("th", { scope: "col", class: "number" }, name)),
       ),
       el(
@@ -57,5 +64,5 @@ function behaviourTables(id, { words, figures, kinds, failures, cutoff, costs, m
         ),
       ),
     ),
-  ];
+  ].filter(Boolean);
 }

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import run_folders
+from openai_server import given, ids
 
 from environments.base import Judgements
 from evals import behaviour as module
@@ -72,6 +73,8 @@ def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
     assert [one["step"] for one in found["figures"]["notes"]["examples"]] == [6, 3]
     hops = {key: (cost.get("searches", 0), cost.get("relevant", 0)) for key, cost in found["costs"].items()}
     assert (hops["hop 1"], hops["hop 2"], hops["hop 3"], hops["search"]) == ((1, 1), (1, 1), (1, 0), (3, 2))
+    later = {key: cost["steps"] for key, cost in found["costs"].items() if key.startswith("after ")}
+    assert later == {"after 0 calls": 1, "after 1 call": 12} and found["costs"]["after 1 call"]["relevant"] == 1
     assert found["costs"]["judge"] == {"steps": 2, "seconds": 1.0, "calls": 1, "tokens": 15}
 
 
@@ -103,10 +106,10 @@ def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_p
         scores = json.loads((run / "scores.json").read_text())
         lost = sum(many for fate, many in scores["losses"]["documents"].items() if fate != "found")
         assert sum(one["documents"] for one in found["failures"].values()) == lost
-        kinds = {key: cost for key, cost in found["costs"].items() if not key.startswith("hop ")}
-        hops = {key: cost for key, cost in found["costs"].items() if key.startswith("hop ")}
-        assert 0 < sum(of["calls"] for of in kinds.values()) == sum(of["calls"] for of in hops.values())
-        assert sum(of["calls"] for of in kinds.values()) <= scores["usage"]["calls"]
+        calls = dict.fromkeys(("hop", "after", ""), 0)  # by hop, by calls so far, and by kind of step
+        for key, cost in found["costs"].items():
+            calls[key.split()[0] if " " in key else ""] += cost["calls"]
+        assert 0 < calls["hop"] == calls["after"] == calls[""] <= scores["usage"]["calls"]
         name = f"run/{run.parent.name}/{run.name}"
         shown = json.loads(page(f"{name}/behaviour/all.json"))
         assert shown["figures"] == found["figures"]
@@ -114,7 +117,41 @@ def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_p
             steps = json.loads(page(f"{name}/query/{example['query_id']}.json"))["steps"]
             assert steps[example["step"]]["tool"] == "search"
     printed = command(*runs).out
-    assert "run 1: hops, and kinds of steps" in printed and "both together" in printed
+    assert "run 1: by hop, by model calls so far, and by kind of step" in printed and "both together" in printed
     other = run_folders.run_in(tmp_path, "--program", "retrieve", "--task", "congress", "--limit", 1)
     with pytest.raises(UsageError, match="not asked the same"):
         behave([*runs, other])
+
+
+def test_a_model_names_the_causes_of_a_sample_and_is_asked_about_each_failure_once(server, tmp_path, command_of):
+    programs = ("multihop", "retrieve")
+    runs = [run_folders.run_in(tmp_path, "--program", one, "--task", "congress", "--limit", 4) for one in programs]
+    told = []
+
+    def answer(prompt):
+        [document], steps = ids(given(prompt, "passages")), given(prompt, "steps")
+        told.append((given(prompt, "fate"), document, steps))
+        return {"cause": "order" if "among the document" in steps else "wording", "because": f"see {document}"}
+
+    server.answer, command = answer, command_of(module)
+    words = (*runs, "--lm", server.spec, "--max-concurrent", 1, "--name-failures")
+    assert "be read, a call each" in command(*words, 2, "--dry-run").out and not server.requests
+    done = command(*words, 2, "--budget-calls", 1)
+    assert done.code == 8 and "the same command goes on" in done.err
+    assert command(*words, 2).code == 0 and len(told) == len(set(told)) <= 4
+    found = command(*words, 99, "--json").json
+    assert len(told) == len(set(told)) == len(server.requests)
+    for run, of in zip(runs, found["runs"], strict=True):
+        named = found["named"][of["run"]]
+        many, lost = (sum(one["documents"] for one in table.values()) for table in (named, of["failures"]))
+        assert many == lost > 0
+        page = Answers([tmp_path / "runs"])(f"run/{run.parent.name}/{run.name}/behaviour/all.json")
+        assert json.loads(page)["named"]["failures"] == named
+        outcomes = {row["query_id"]: row for row in map(json.loads, (run / "outcomes.jsonl").read_text().splitlines())}
+        for example in named["wording"]["examples"]:
+            assert example["because"] == f"see {example['unit']}"
+            searches = [s for s in outcomes[example["query_id"]]["trace"]["steps"] if s["tool"] == "search"]
+            said = [steps for _, document, steps in told if document == example["unit"]]
+            assert any(all(repr(search["argument"][:20])[1:-1] in steps for search in searches) for steps in said)
+    assert f"as {server.spec} reads the steps" in command(*words, 99).out
+    assert command(runs[0].parent, "--json").code == 0  # the folder of causes is no run
