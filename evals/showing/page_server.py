@@ -4,10 +4,6 @@ That address is open to every user of the machine and every page in the browser,
 Texts of corpora and models are data: a content security policy lets no script run but ours.
 """
 
-import base64
-import gzip
-import hashlib
-import html
 import json
 import os
 import re
@@ -21,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from evals.showing import one_file
+from evals.showing.one_file import PAGE
 from evals.showing.page_data import Answers, NoSuchAnswer, plain_json
 from tools import disk
 from tools.console import check_interrupts
@@ -30,17 +28,16 @@ HOST = "127.0.0.1"
 PORT = 8017
 PORTS = 10  # that are tried where none is named
 
-PAGE = Path(__file__).parent / "page"
 # Files of page/, which are the page's program one after the other.
-SCRIPTS = "dom data words charts lists calls trajectory overview find behaviour run query compare main"
+SCRIPTS = "dom data words charts lists calls trajectory overview find behaviour run query compare frame main"
 
 
 def _read(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
 
 
-def _program() -> str:  # in a scope of its own
-    return '(() => {\n"use strict";\n' + "\n".join(_read(f"{name}.js") for name in SCRIPTS.split()) + "})();\n"
+def _program() -> str:
+    return one_file.join(PAGE / f"{name}.js" for name in SCRIPTS.split())
 
 
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -176,29 +173,15 @@ def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
 
 def write_page(answers: Answers, path: Path) -> int:
     """Write the page with all answers into one file, the same bytes for the same runs; return its size in bytes."""
-    style, program = _read("page.css"), _program()
-    if re.search("</script|</style|<!--", style + program, re.IGNORECASE):
-        raise DataError(f"a file in {PAGE} would end its block early; write </script and <!-- otherwise")
-    policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
-    policy += "; base-uri 'none'; form-action 'none'"
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
-    # The style and the program that page.html asks for are inside.
-    shell = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>', "", _read("page.html"))
-    before, after = re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: head, shell).split("</body>")
     hidden = _hidden(answers)
-    with disk.replacing(path) as file:
-        file.write(before)
-        for name, answer in list_answers(answers):
-            for text, instead in hidden:
-                answer = answer.replace(text, instead)
-            packed = base64.b64encode(gzip.compress(answer, 6, mtime=0)).decode()
-            file.write(f'<script type="application/json+gzip" data-path="{html.escape(name)}">{packed}</script>\n')
-        file.write(f"<script>{program}</script>\n</body>{after}")
-    return path.stat().st_size
 
+    def said(answer: bytes) -> bytes:
+        for text, instead in hidden:
+            answer = answer.replace(text, instead)
+        return answer
 
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    data = ((name, said(answer)) for name, answer in list_answers(answers))
+    return one_file.write(path, _read("page.html"), _read("page.css"), _program(), data)
 
 
 def _hidden(answers: Answers) -> list[tuple[bytes, bytes]]:  # keys and places on this machine, and what replaces them

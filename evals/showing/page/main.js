@@ -1,4 +1,4 @@
-// What an address shows, the keys, the theme. Views are made by the other files; each returns its title, its node, and
+// What an address shows, and the keys. Views are made by the other files; each returns its title, its node, and
 // what the keys need: where up is, the list it is one of, its steps, its rows.
 
 const lists = new Map(); // run, or runs -> the query ids in the order in which they were last listed
@@ -151,37 +151,7 @@ function shownNext() {
   });
 }
 
-const THEMES = ["", "light", "dark"]; // "" is the system's
-
-function theme(chosen) {
-  if (chosen) document.documentElement.dataset.theme = chosen;
-  else delete document.documentElement.dataset.theme;
-  document.querySelector("#theme span").textContent = `: ${chosen || "system"}`;
-}
-
-function nextTheme() {
-  const chosen = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "") + 1) % THEMES.length];
-  theme(chosen);
-  try {
-    localStorage.setItem("theme", chosen);
-  } catch {
-    // A file that was opened from disk may have no storage.
-  }
-}
-
-function storedTheme() {
-  try {
-    const stored = localStorage.getItem("theme");
-    return THEMES.includes(stored) ? stored : "";
-  } catch {
-    return "";
-  }
-}
-
-const dialog = document.getElementById("keys");
-const help = () => dialog.open || dialog.showModal();
-
-const KEYS = {
+listen({
   j: () => beside(1),
   k: () => beside(-1),
   n: () => besideStep(1),
@@ -189,21 +159,6 @@ const KEYS = {
   u: up,
   Escape: up,
   "/": search,
-  "?": help,
-  t: nextTheme,
-};
-
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || dialog.open) return;
-  const field = event.target.closest?.("input:not([type=checkbox]), select, textarea");
-  if (field) {
-    if (event.key === "Escape") field.blur();
-    return;
-  }
-  const action = Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : null;
-  if (!action) return;
-  event.preventDefault();
-  action();
 });
 
 document.addEventListener("click", (event) => {
@@ -213,13 +168,10 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the part after # is the page's address
   main.focus();
 });
-document.getElementById("theme").addEventListener("click", nextTheme);
-document.getElementById("help").addEventListener("click", help);
 addEventListener("scroll", () => current && scrolled.set(location.hash, scrollY), { passive: true });
 addEventListener("hashchange", show);
 history.scrollRestoration = "manual";
 
-theme(storedTheme());
 loadRuns(false)
   .then(({ fates }) => {
     FATES = fates;

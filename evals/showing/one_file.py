@@ -1,0 +1,47 @@
+"""A page in one file that works without a network: its style, its program and its data are in it.
+
+Its policy of contents lets no other script run, so that texts in the data stay texts.
+"""
+
+import base64
+import gzip
+import hashlib
+import html
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from tools import disk
+from tools.errors import DataError
+
+PAGE = Path(__file__).parent / "page"
+
+
+def join(scripts: Iterable[Path]) -> str:
+    """Return scripts one after the other as one program, in a scope of its own."""
+    return '(() => {\n"use strict";\n' + "\n".join(path.read_text(encoding="utf-8") for path in scripts) + "})();\n"
+
+
+def write(path: Path, shell: str, style: str, program: str, data: Iterable[tuple[str, bytes]]) -> int:
+    """Write a page with its data, JSON by name, into one file, the same bytes for the same; return its size in bytes.
+
+    `shell` asks for page.css and page.js, in whose places `style` and `program` come.
+    """
+    if re.search("</script|</style|<!--", style + program, re.IGNORECASE):
+        raise DataError(f"a script or style of {path.name} would end its block early; write </script and <!-- otherwise")
+    policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
+    policy += "; base-uri 'none'; form-action 'none'"
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
+    shell = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>', "", shell)
+    before, after = re.sub(r'<link\b[^>]*"page\.css"[^>]*>', lambda _: head, shell).split("</body>")
+    with disk.replacing(path) as file:
+        file.write(before)
+        for name, answer in data:
+            packed = base64.b64encode(gzip.compress(answer, 6, mtime=0)).decode()
+            file.write(f'<script type="application/json+gzip" data-path="{html.escape(name)}">{packed}</script>\n')
+        file.write(f"<script>{program}</script>\n</body>{after}")
+    return path.stat().st_size
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
