@@ -55,11 +55,12 @@ def bootstrap_means(rows: np.ndarray) -> list[Interval]:
     means = rows.mean(axis=0)
     if len(rows) < 2:
         return [Interval(float(mean), None, None) for mean in means]
-    low, high = np.quantile(_means_of_resamples(rows), [0.025, 0.975], axis=0)
+    low, high = np.quantile(means_of_resamples(rows), [0.025, 0.975], axis=0)
     return [Interval(*map(float, bounds)) for bounds in zip(means, low, high, strict=True)]
 
 
-def _means_of_resamples(rows: np.ndarray) -> np.ndarray:  # of each column, shape (resamples, columns)
+def means_of_resamples(rows: np.ndarray) -> np.ndarray:
+    """Return the means of resamples of rows, shape (resamples, columns)."""
     many, means = len(rows), []
     for draws in _draw_queries(many):
         places = draws + np.arange(len(draws))[:, None] * many
@@ -75,7 +76,7 @@ def share_closed(floor: Sequence[float], program: Sequence[float], ceiling: Sequ
     if not means[2] - means[0] > TIE:
         return None
     share = float((means[1] - means[0]) / (means[2] - means[0]))
-    of_floor, of_program, of_ceiling = _means_of_resamples(rows).T
+    of_floor, of_program, of_ceiling = means_of_resamples(rows).T
     gap = of_ceiling - of_floor
     if len(rows) < 2 or np.quantile(gap, 0.025) <= TIE:  # the ratio has no bounded interval (Fieller 1954)
         return Interval(share, None, None)
