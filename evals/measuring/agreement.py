@@ -25,11 +25,11 @@ class Agreement(NamedTuple):
     spearman: float | None  # where values have an order, and neither judge gives one only
 
 
-def agree(items: Sequence[Pairs], values: Sequence[str], *, ordered: bool = False) -> Agreement | None:
-    """Compare the pairs of each item, whose values are among `values`, from low to high if `ordered`; None for none."""
-    items = [pairs for pairs in items if pairs]
-    if not items:
+def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None:
+    """Compare the pairs of each item, whose values may have an order, from low to high; None where there is no pair."""
+    if not (items := [pairs for pairs in items if pairs]):
         return None
+    values = order or sorted({value for pairs in items for pair in pairs for value in pair})
     place, many = {value: number for number, value in enumerate(values)}, len(values)
     tables = np.zeros((len(items), many, many))
     for table, pairs in zip(tables, items, strict=True):
@@ -39,7 +39,7 @@ def agree(items: Sequence[Pairs], values: Sequence[str], *, ordered: bool = Fals
     hits, given = np.diag(total), total.sum(axis=0) + total.sum(axis=1)
     drawn = means_of_resamples(tables.reshape(len(items), -1)).reshape(-1, many, many)
     firsts, seconds = np.transpose([(place[first], place[second]) for pairs in items for first, second in pairs])
-    varied = ordered and len(set(firsts)) > 1 and len(set(seconds)) > 1
+    varied = order and len(set(firsts)) > 1 and len(set(seconds)) > 1
     kappa = float(_kappa(total))
     return Agreement(
         items=len(items),

@@ -28,7 +28,9 @@ def write(path: Path, shell: str, style: str, program: str, data: Iterable[tuple
     `shell` asks for page.css and page.js, in whose places `style` and `program` come.
     """
     if re.search("</script|</style|<!--", style + program, re.IGNORECASE):
-        raise DataError(f"a script or style of {path.name} would end its block early; write </script and <!-- otherwise")
+        raise DataError(
+            f"a script or style of {path.name} would end its block early; write </script and <!-- otherwise"
+        )
     policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
     policy += "; base-uri 'none'; form-action 'none'"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'

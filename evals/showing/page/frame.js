@@ -43,7 +43,7 @@ function listen(actions) {
     const action = own(keys, event.key);
     if (!action) return;
     event.preventDefault();
-    action();
+    action(event);
   });
   document.getElementById("theme").addEventListener("click", nextTheme);
   document.getElementById("help").addEventListener("click", help);
