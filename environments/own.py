@@ -21,19 +21,8 @@ from typing import Annotated, Any, NotRequired, cast
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from environments import layouts, tables
-from environments.base import (
-    GENERIC,
-    Comparison,
-    DevSplit,
-    EmptySplit,
-    Environment,
-    Judgements,
-    Qrels,
-    Release,
-    Request,
-    Suite,
-)
+from environments import base, layouts, tables
+from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Judgements, Qrels, Release, Request, Suite
 from environments.collections import read_collection, say_oddities
 from environments.layouts import Collection
 from environments.tables import check_grade, check_id, check_text
@@ -223,11 +212,11 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
 
 def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
     """Return the task with its comparisons and twins. DataError for what they name and is not there."""
-    known, pairs, twins = {query.query_id for query in task.queries}, dict[str, tuple[Comparison, ...]](), {}
+    known, pairs, twins = {query.query_id for query in task.queries}, dict[str, tuple[base.Comparison, ...]](), {}
     names = (*layouts.QUERY, "label", "better", "worse")
     for where, row in tables.read_headed(folder / settings["comparisons"], names) if "comparisons" in settings else ():
         query_id = tables.pick_column(where, row, *layouts.QUERY)
-        one = Comparison(*(tables.pick_column(where, row, name) for name in Comparison._fields))
+        one = base.Comparison(*(tables.pick_column(where, row, name) for name in base.Comparison._fields))
         if not re.fullmatch(r"Win\(\w+\)|Triplets", one.label):
             raise DataError(f"{where}: the label {tables.brief(one.label)} is no metric; say Win(...) or Triplets")
         if query_id not in known or not {one.better, one.worse} <= task.documents.keys():

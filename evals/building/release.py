@@ -223,33 +223,28 @@ def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
 
 def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
     """Write what queries must not see, their pools, comparisons and twins; return the keys of benchmark.toml."""
-    queries, files = benchmark.queries, dict[str, str]()
-    if any(query.excluded for query in queries):
-        files["excluded"] = _write_json(draft, "excluded", {one.query_id: sorted(one.excluded) for one in queries})
-    if any(query.candidates is not None for query in queries):
-        pools = {one.query_id: sorted(one.candidates or ()) for one in queries}
-        files["pools"] = _write_json(draft, "pools", pools)
+    files, known = dict[str, str](), {query.query_id: query for query in benchmark.queries}
+    objects: dict[str, dict[str, Any]] = {
+        "excluded": {one: sorted(query.excluded) for one, query in known.items()},
+        "pools": {one: sorted(query.candidates or ()) for one, query in known.items()},
+        "twins": {one: twin for one, twin in benchmark.twins.items() if {one, twin} <= known.keys()},
+    }
+    for key, of in objects.items():
+        if any(of.values()):
+            rows = ",\n".join(f"{disk.dumps(one)}:{disk.dumps(value)}" for one, value in of.items())
+            _write(draft / (file := f"{key}.json"), ["{", rows, "}"])
+            files[key] = file
     if benchmark.comparisons:
-        pairs = ((query.query_id, one) for query in queries for one in benchmark.comparisons.get(query.query_id, ()))
-        header = ("query-id", "label", "better", "worse")
-        _write_table(draft / "comparisons.tsv", header, ((query_id, *one) for query_id, one in pairs))
-        files["comparisons"] = "comparisons.tsv"
-    known = {query.query_id for query in queries}
-    if twins := {one: twin for one, twin in benchmark.twins.items() if {one, twin} <= known}:
-        files["twins"] = _write_json(draft, "twins", twins)
+        pairs = ((query_id, *one) for query_id in known for one in benchmark.comparisons.get(query_id, ()))
+        _write_table(draft / (file := "comparisons.tsv"), ("query-id", "label", "better", "worse"), pairs)
+        files["comparisons"] = file
     return files
-
-
-def _write_json(draft: Path, name: str, value: Mapping[str, Any]) -> str:
-    rows = ",\n".join(f"{disk.dumps(key)}:{disk.dumps(of)}" for key, of in value.items())
-    _write(draft / f"{name}.json", ["{", rows, "}"])
-    return f"{name}.json"
 
 
 def _toml_lines(settings: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
     told = {name: one for name, one in made.items() if name not in ("funnel", "limits")}
-    lines = [f"{name} = {forms.toml(one)}" for name, one in settings.items() if one is not None]
-    return [*lines, "", "[made]", *(f"{name} = {forms.toml(one)}" for name, one in told.items() if one is not None)]
+    lines = [[f"{name} = {forms.toml(one)}" for name, one in of.items() if one is not None] for of in (settings, told)]
+    return [*lines[0], "", "[made]", *lines[1]]
 
 
 def _card_lines(settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: bool) -> list[str]:
@@ -284,7 +279,7 @@ Hook = Callable[[Environment], Iterable[str]]
 def check_release(folder: Path, hooks: Sequence[Hook] = ()) -> list[str]:
     """Return what is wrong with FOLDER/release of what must hold of any benchmark; `hooks` see all its queries."""
     release = (folder / RELEASE).resolve()
-    if not (release / "corpus.jsonl").exists():  # ids alone, and nobody has hydrated it
+    if (release / IDS).exists() and not (release / "corpus.jsonl").exists():  # nobody has hydrated it
         return list(_find_leaks(folder, Corpus(())))
     problems = [f"{one.what}: {one.said}" for one in card.findings(str(release)) if not one.fine]
     if problems and problems[0].startswith("loading"):

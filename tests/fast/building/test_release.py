@@ -65,9 +65,12 @@ def test_a_miniature_written_as_a_release_is_the_same_task_with_the_same_figures
     assert release.check_release(tmp_path / "built") == []
     words = ("--program", "retrieve", "--split", "all", "--json")
     ours, theirs = run(*words, "--task", place).json, run(*words, "--task", task, "--data", "mini").json
-    figures = {name: value["mean"] for name, value in ours["metrics"].items()}
-    assert figures == {name: theirs["metrics"][name]["mean"] for name in figures}
-    assert set(whole.metrics) <= figures.keys()
+    figures = {
+        name: {key: of for key, of in value.items() if key != "resampled"} for name, value in ours["metrics"].items()
+    }
+    assert figures == {name: {key: theirs["metrics"][name][key] for key in value} for name, value in figures.items()}
+    assert {*whole.metrics} <= figures.keys() and ours.get("unjudged") == theirs.get("unjudged")
+    assert ("unjudged" in ours) == ("pooled" in made.judgements)
     assert "No person has checked this benchmark, which was built: README.md." in ours["notes"]
 
 
