@@ -74,6 +74,7 @@ class Settings(TypedDict, total=False):
     split: Share  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=forms.LARGEST)]  # documents in a ranking
     lens: LensWords | str  # tools/models/prompting.py: what makes a document relevant
+    attribute: str  # what an index writes down of documents for it; of a lens in words, its `annotate`
     max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
     columns: dict[str, str]  # as --column
     excluded: str  # a file, {query: [documents that it must not see]}
@@ -285,7 +286,9 @@ def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, sai
 
 
 def _hints(settings: Settings) -> dict[str, str]:
-    hints: dict[str, str] = {name: str(settings[name]) for name in ("lens", "document") if name in settings}
+    hints: dict[str, str] = {
+        name: str(settings[name]) for name in ("lens", "attribute", "document") if name in settings
+    }
     if not isinstance(words := settings.get("lens", ""), str):  # prompting.lens reads it, retrievers take `attribute`
         hints |= {"lens": json.dumps(words, ensure_ascii=False), "attribute": words["annotate"]}
     return hints

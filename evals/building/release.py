@@ -16,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from evals.building.units import Benchmark
 from evals.formats.hub import front_matter
 from tools import disk, forms
 from tools.console import number
-from tools.corpus import Corpus, digest_text
+from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError
 from tools.records import Document, Query
 from tools.text import all_words, list_runs
@@ -87,7 +89,7 @@ def split(benchmark: Benchmark, dev: DevSplit, group: Mapping[str, str] = {}, *,
     ours = {query_id for query_id, name in names.items() if name in chosen}
     if disjoint:
         taken = {one for query in benchmark.queries if query.query_id not in ours for one in query.candidates or ()}
-        benchmark = _without(benchmark, dict.fromkeys(ours, frozenset(taken)))
+        benchmark = without(benchmark, dict.fromkeys(ours, frozenset(taken)))
         left = [one for one in benchmark.queries if one.query_id not in ours or _best(benchmark, one) > 0]
         benchmark = benchmark._replace(queries=left)
     return benchmark._replace(dev=sorted(ours & {one.query_id for one in benchmark.queries}))
@@ -97,7 +99,7 @@ def _best(benchmark: Benchmark, query: Query) -> float:
     return max(next(iter(benchmark.judgements.values())).get(query.query_id, {}).values(), default=0.0)
 
 
-def _without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmark:
+def without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmark:
     """Return the benchmark without the documents that are `out` for a query, wherever they are named for it."""
     none = frozenset[str]()
 
@@ -123,7 +125,7 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
     Hub has it), source; of the card alone: funnel (rows of stage, went_in, came_out, dropped) and limits (sentences).
     `release_text = False` leaves texts of documents out. DataError for a benchmark that could not be read again.
     """
-    benchmark = _without(benchmark, {query.query_id: query.excluded for query in benchmark.queries})
+    benchmark = without(benchmark, {query.query_id: query.excluded for query in benchmark.queries})
     if all(query.query_id in benchmark.dev for query in benchmark.queries):
         raise DataError("no test query is left; the funnel says where they were dropped")
     if lost := [query.query_id for query in benchmark.queries if _best(benchmark, query) <= 0]:
@@ -131,7 +133,8 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
     place, hidden = folder / RELEASE, benchmark.private.items()
     folder.mkdir(parents=True, exist_ok=True)
     rows = ({"_id": one, "solution": "\n\n".join(of.values()), "fields": dict(of)} for one, of in hidden)
-    disk.replace(folder / PRIVATE, "".join(f"{disk.dumps(row)}\n" for row in rows))
+    with disk.replacing(folder / PRIVATE) as file:
+        file.writelines(f"{disk.dumps(row)}\n" for row in rows)
     if not hidden:
         (folder / PRIVATE).unlink()
     with disk.drafting(place, disk.SHARED, folder=True) as draft, disk.drafting(place, disk.SHARED, folder=True) as old:
@@ -308,32 +311,36 @@ def check_release(folder: Path, hooks: Sequence[Hook] = ()) -> list[str]:
 
 
 def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
-    """Yield where a release says what is private; what its documents say by themselves is not.
+    """Yield where a release says what is private.
 
-    A private text is known by 8 words in a row, or whole where it is shorter; in its own document, whole in any case.
+    A text is known by 8 words in a row, or whole where it is shorter. One word, or 8, that a document says by itself is
+    not private; a document whose own text has all of it is told.
     """
-    if not (folder / PRIVATE).exists():
+    if not (private := folder / PRIVATE).exists():
         return
-    hidden, fields = dict[tuple[str, ...], str](), defaultdict[str, list[tuple[str, list[str]]]](list)
-    for _, row in tables.read_objects(folder / PRIVATE, "_id"):
+    names = ("queries.jsonl", "provenance.jsonl", "README.md", own.FILE)
+    texts = [(where, all_words(text)) for name in names for where, text in _read_texts(folder / RELEASE / name)]
+
+    @cache
+    def said(width: int) -> dict[tuple[str, ...], str]:
+        return {run: where for where, words in texts for run in list_runs(words, width)}
+
+    found = dict[tuple[str, ...], tuple[str, str]]()
+    for _, row in tables.read_objects(private, "_id"):
+        document = documents.get(row["_id"])
+        public = f" {' '.join(all_words(indexed_text(document)))} " if document else ""
         for field, text in row["fields"].items():
-            if words := all_words(text):
-                fields[row["_id"]].append((field, words))
-                hidden.update(dict.fromkeys(list_runs(words, min(RUN, len(words))), f"{field} of {row['_id']!r}"))
-    for document in documents.stream():
-        words = all_words(f"{document.title} {document.text}")
-        for field, private in fields.get(document.doc_id, ()):
-            if f" {' '.join(private)} " in f" {' '.join(words)} ":
-                yield f"corpus.jsonl: the text of {document.doc_id!r} has its private {field} in it"
-        for width in (1, RUN):  # phrases that documents share; a name of two words is private whoever else says it
-            for run in list_runs(words, width):
-                hidden.pop(run, None)
-    widths = {len(run) for run in hidden}
-    for name in ("queries.jsonl", "provenance.jsonl", "README.md", own.FILE):
-        for where, text in _read_texts(folder / RELEASE / name):
-            said = [run for width in widths for run in list_runs(all_words(text), width) if run in hidden]
-            if said:
-                yield f"{where}: private {hidden[said[0]]} is in it: {' '.join(said[0])!r}"
+            words, what = all_words(text), f"private {field} of {row['_id']!r}"
+            if len(words) > 1 and f" {' '.join(words)} " in public:
+                yield f"corpus.jsonl: {what} is in its text"
+            runs = list_runs(words, width := min(RUN, len(words)))
+            found.update((run, (said(width)[run], what)) for run in runs if run in said(width))
+    for document in documents.stream() if found else ():
+        words = all_words(indexed_text(document))
+        for run in chain(list_runs(words, 1), list_runs(words, RUN)):
+            found.pop(run, None)
+    once = {place: run for run, place in reversed(found.items())}
+    yield from (f"{where}: {what} is in it: {' '.join(run)!r}" for (where, what), run in once.items())
 
 
 def _read_texts(path: Path) -> Iterator[tuple[str, str]]:
