@@ -5,6 +5,7 @@ agreement.json what follows. An item's id is a digest of what is shown and asked
 again as long as it shows the same. Left out: what a stage does with a person's answer.
 """
 
+import codecs
 import csv
 import hashlib
 import io
@@ -29,7 +30,7 @@ from evals.showing import one_file
 from evals.showing.tables import Grid, printed
 from tools import disk, forms
 from tools.console import Parser, number, plural, positive, put_out, say
-from tools.errors import DataError, UnknownName, UsageError
+from tools.errors import DataError, UsageError
 
 Value = str | list[str]  # one of an item's values; on a sheet where many apply those that do, in the item's order
 NOBODY = "No person has checked this benchmark."
@@ -125,8 +126,6 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
 
 def read_offered(folder: Path, names: Sequence[str] = ()) -> dict[str, dict[str, Row]]:
     """Return the items of each sheet that has some, or of those named. UsageError where there is none."""
-    if strange := [name for name in names if name not in SHEETS]:
-        raise UnknownName("sheet", strange[0], SHEETS)
     read = {name: _read_lines(Row, folder / f"review/offered/{name}.jsonl") for name in names or SHEETS}
     found = {name: items for name, rows in read.items() if (items := {row["item"]: row for row in rows})}
     if not found:
@@ -230,7 +229,8 @@ def take(folder: Path, paths: Sequence[Path]) -> int:
 
 def _read_file(path: Path) -> Iterator[tuple[int, bytes | dict[str, str]]]:  # lines of JSON, or rows with an answer
     if path.suffix.lower() != ".csv":
-        yield from ((place, line) for place, line in enumerate(path.read_bytes().split(b"\n"), 1) if line.strip())
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
+        yield from ((place, line) for place, line in enumerate(lines, 1) if line.strip())
         return
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -312,12 +312,11 @@ def describe(folder: Path) -> str:
         sheets, below = compare(folder).values()
         people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
         many = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
-        told = [
-            f"; {name}: kappa {_cell(sheet['model kappa'])}" for name, sheet in sheets.items() if "model kappa" in sheet
-        ]
+        kappa = {name: sheet.get("model kappa") for name, sheet in sheets.items()}
+        told = "".join(f"; {name}: kappa {_cell(value)}" for name, value in kappa.items() if value)
         if people:
-            whole = f"Checked by {plural(len(people), 'person', 'people')}: {many}{''.join(told)}"
-            return ". ".join([whole, *below]) + "."
+            checked = f"Checked by {plural(len(people), 'person', 'people')}: {many}{told}"
+            return ". ".join([checked, *below]) + "."
     return NOBODY
 
 
@@ -334,37 +333,34 @@ def add(parser: Parser) -> None:
     """Add the arguments of `review`."""
     option, answers = parser.add_argument, "JSON Lines, or the CSV file filled in: take what people answered"
     option("folder", type=Path, metavar="FOLDER", help="of the build")
-    option(
-        "--out", type=Path, metavar="SHEET.html", help="write what is to be judged: a page, and a CSV file beside it"
-    )
+    option("--out", type=Path, metavar="SHEET.html", help="write what is to be judged as a page, and as a CSV file")
     option("--in", type=Path, nargs="+", default=[], dest="answers", metavar="ANSWERS.jsonl", help=answers)
-    option("--sheet", nargs="+", default=[], metavar="NAME", help=f"with --out, only these: {', '.join(SHEETS)}")
+    only = f"with --out, these alone: {', '.join(SHEETS)}"
+    option("--sheet", nargs="+", default=[], choices=SHEETS, metavar="NAME", help=only)
     option("--raters", type=positive, default=1, metavar="N", help="with --out, people who share the work")
 
 
-def command(folder: Path, out: Path | None, answers: Sequence[Path], sheet: Sequence[str], raters: int) -> int:
+def command(arguments: Any) -> int:
     """Write sheets, or take answers and say how far people agree; DataError where some are refused."""
-    if bool(out) == bool(answers):
+    folder, out = arguments.folder, arguments.out
+    if bool(out) == bool(arguments.answers):
         raise UsageError("give --out SHEET.html to have something judged, or --in ANSWERS.jsonl for what was answered")
     if out:
         if out.suffix != ".html":
             raise UsageError(f"{out} should end in .html; a CSV file of the same name is written beside it")
         check_output(out)
-        many = write_sheet(folder, out, sheet, raters)
-        put_out(f"{out}: {plural(many, 'item')} to be judged, in a browser, or in {out.with_suffix('.csv').name}\n")
+        many = plural(write_sheet(folder, out, arguments.sheet, arguments.raters), "item")
+        put_out(f"{out}: {many} to be judged, in a browser, or in {out.with_suffix('.csv').name}\n")
         return 0
-    refused = take(folder, answers)
-    found = compare(folder)
+    refused, found = take(folder, arguments.answers), compare(folder)
     disk.replace(folder / "review/agreement.json", json.dumps(found, indent=2) + "\n")
-    figures = {
-        f"{who} {figure}": f"{figure}, {who}" for who in ("model", "people") for figure in ("agreement", "kappa")
-    }
+    figures = [f"{who} {figure}" for who in ("model", "people") for figure in ("agreement", "kappa")]
     counts = ("judged", "offered", "divided")
     rows = [
         [name, *(str(sheet[key]) for key in counts), *(_cell(sheet.get(key)) for key in figures)]
         for name, sheet in found["sheets"].items()
     ]
-    put_out(printed([Grid("", ["sheet", *counts, *figures.values()], rows), *found["below"], describe(folder)]))
+    put_out(printed([Grid("", ["sheet", *counts, *figures], rows), *found["below"], describe(folder)]))
     if refused:
         raise DataError(f"{plural(refused, 'answer')} refused, all others taken; mend these and give the command again")
     return 0

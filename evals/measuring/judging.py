@@ -23,6 +23,7 @@ from scipy.stats import kendalltau
 import environments
 from environments.base import Environment, Judgements
 from evals.measuring import scored
+from evals.measuring.agreement import agree
 from evals.measuring.metrics import collapse, measure_unjudged
 from evals.running import forecast
 from evals.running.asking import OF_RUNS, Stage
@@ -198,14 +199,13 @@ def _agree(pool: Pool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
     pairs = [(one, doc_id) for one, doc_ids in sample.items() for doc_id in doc_ids & ours.get(one, {}).keys()]
     both = [(known[one][doc_id] >= 1, ours[one][doc_id] >= 1) for one, doc_id in pairs]
     many, theirs, said = max(1, len(both)), sum(a for a, _ in both), sum(b for _, b in both)
-    same, hits = sum(a == b for a, b in both) / many, both.count((True, True))
-    chance = (theirs * said + (many - theirs) * (many - said)) / many**2
+    hits, alike = both.count((True, True)), agree([[(str(a), str(b))] for a, b in both])
     mixed = 0 < theirs < many  # the release may list relevant documents alone
     spent = total(usage_from_json(row["usage"]) for name, row in outcomes.items() if name.startswith(SAMPLE))
     return {
         "documents": len(both),
         "relevant": theirs,
-        "kappa": (same - chance) / (1 - chance) if mixed else None,
+        "kappa": alike.kappa.mean if mixed and alike and alike.kappa else None,
         "precision": hits / said if mixed and said else None,
         "recall": hits / theirs if theirs else None,
         "usage": usage_json(spent),

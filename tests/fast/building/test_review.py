@@ -28,7 +28,7 @@ def command(tmp_path, capsys):
     def called(*words):
         review.add(parser := Parser())
         told = [str(word) for word in (tmp_path, *words)]
-        code = run_command(parser, lambda given: review.command(**vars(given)), told)
+        code = run_command(parser, review.command, told)
         return code, *capsys.readouterr()
 
     return called
