@@ -18,16 +18,16 @@ QUERY = 1200  # characters of a query that are shown
 
 def search(job: Job) -> Found:
     """Have drafts written, each from a few training queries and beside those before; return the best."""
-    study, own = job.study, job.study.parts["train"][0].objective
-    cases = [case for one in job.inputs.label(study.parts["train"]) if (case := _case(one))]
-    relevance = lens(study.training.environment.hints.get("lens", "")).recognise
+    study, queries = job.study, job.study.parts["train"]
+    own, relevance = queries[0].objective, lens(study.training.environment.hints.get("lens", "")).recognise
     drafts, programs = [own] if own else [], [job.student]
-    for number in range(job.options["drafts"] if cases else 0):
-        chosen = random.Random(f"{job.request.seed} {number}").sample(cases, min(len(cases), job.options["cases"]))
+    for number in range(job.options["drafts"]):
+        drawn = random.Random(f"{job.request.seed} {number}").sample(queries, min(len(queries), job.options["cases"]))
+        cases = [case for one in job.inputs.label(drawn) if (case := _case(one))]
         with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
-            drafts.append(write_objective(dspy.Predict(WriteObjective), chosen, relevance, drafts))
-            program = job.inputs.program_to_start()
-            programs.append(study.instrument(program, {OBJECTIVE: drafts[-1]} if drafts[-1] != own else {}))
+            drafts.append(write_objective(dspy.Predict(WriteObjective), cases, relevance, drafts))
+            told = {OBJECTIVE: drafts[-1]} if drafts[-1] != own else {}
+            programs.append(study.instrument(job.inputs.program_to_start(), told))
     digests = {study.evaluate(program, "validation")[0].candidate: program for program in programs}
     return Found(digests[max(digests, key=lambda digest: study.mean(digest, "validation"))])  # of equal ones the first
 

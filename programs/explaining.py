@@ -5,8 +5,8 @@ as far as a reader can tell. The causes are ours. It is no search program, and n
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import dspy
 
@@ -45,17 +45,10 @@ class NameCause(About):
     because: str = dspy.OutputField(desc="what in the steps or the document shows it, in a sentence")
 
 
-class Loss(NamedTuple):
-    """A relevant document that a searcher did not bring, and what it did."""
-
-    fate: str
-    steps: Sequence[str]
-
-
 class Explainer(Program):
     """Names the cause of one loss a query: its answer is {"cause", "because"}, as JSON.
 
-    The query's candidate is the document, if it is known; `losses` are by query id.
+    The query's candidate is the document, if it is known; `losses` are the fate and the steps, by query id.
     """
 
     offline: ClassVar = {"cause": lambda inputs, statistics: "other", "because": lambda inputs, statistics: "unread"}
@@ -63,14 +56,14 @@ class Explainer(Program):
     read_chars: int = 4000  # characters of the document, 0 all
 
     def __post_init__(self) -> None:
-        self.losses: Mapping[str, Loss] = {}
+        self.losses = dict[str, Sequence[str]]()
         self.name_cause = dspy.Predict(NameCause)
 
     def forward(self, query: Query) -> Submission:
         """Name the cause of the query's loss."""
-        session, loss = self.toolbox.open(query), self.losses[query.query_id]
-        about = {"objective": query.objective, "description": query.text, "fate": loss.fate}
-        told = reading.recall(session, self.name_cause, "steps", loss.steps, **about)
+        session, (fate, *steps) = self.toolbox.open(query), self.losses[query.query_id]
+        about = {"objective": query.objective, "description": query.text, "fate": fate}
+        told = reading.recall(session, self.name_cause, "steps", steps, **about)
         shown = reading.show_all(session, self.name_cause, sorted(query.candidates or ()), self.read_chars, **told)
         said = ask(self.name_cause, filled("because"), **told, passages=shown)
         return session.submit((), answer=json.dumps({"cause": said.cause, "because": said.because}))

@@ -17,7 +17,7 @@ from evals.measuring.metrics import check_metric, is_pairwise
 from evals.measuring.traces import WORDS, Fate, fate_at
 from evals.showing.tables import Grid, Part, printed, system_line, task_line
 from tools import forms
-from tools.console import number, plural
+from tools.console import number
 from tools.errors import UsageError
 from tools.text import words
 
@@ -104,7 +104,8 @@ def _observe(run: scored.Run, query_id: str) -> Seen:
         elif tool == "select":
             figures["selected"] += [(int(units.get(doc_id, doc_id) in relevant), place) for doc_id in step["doc_ids"]]
         asked += usage["calls"]
-        for key in (f"hop {step.get('hop', 0)}", _after(asked), tool):
+        calls = 1 << max(0, asked - 1).bit_length()  # 1, 2, 4, 8 ...: up to so many
+        for key in (f"hop {step.get('hop', 0)}", f"call {calls}", tool):
             costs[key].update(cost)
     figures["notes"] = [(int(any(first[one] for one in led)), place) for place, led in notes if led]
     figures["searches"] = [(len(order), max(order, default=0))]
@@ -123,11 +124,6 @@ def read_causes(run: scored.Run) -> Result | None:
     return forms.read_file(dict[str, Any], files[-1], mend) if files else None
 
 
-def _after(calls: int) -> str:  # of many calls a range, each twice as long as the one before
-    last = 1 << max(0, calls - 1).bit_length()
-    return f"after {plural(calls, 'call') if calls < 3 else f'{last // 2 + 1} to {last} calls'}"
-
-
 def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]] = ()) -> Result:
     """Add up what a run did over its queries; `others` are what other runs did for the same ones."""
     costs = defaultdict[str, Counter[str]](Counter)  # hops and numbers of calls in their order, then kinds of steps
@@ -142,32 +138,33 @@ def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping
         figures[name] = {"mean": fmean(row[0] for row in rows) if rows else None, "examples": shown}
     for kind, failure in list_failures(run, seen, others):
         failures[kind].append(failure)
-    lost = {kind: {"documents": len(failures[kind]), "examples": failures[kind][:EXAMPLES]} for kind in KINDS}
+    lost = {kind: with_examples(failures[kind]) for kind in KINDS}
     about = {key: run.scores.get(key) for key in (*scored.NAMED, "compiled")}
-    ordered = {key: costs[key] for key in sorted(costs, key=_place)}
-    return {"run": run.name, **about, "cutoff": cutoff(run), "figures": figures, "costs": ordered, "failures": lost}
+    order = sorted(costs, key=lambda key: (" " not in key, key[0] != "h", len(key), key))
+    measured = {"figures": figures, "costs": {key: costs[key] for key in order}, "failures": lost}
+    return {"run": run.name, **about, "cutoff": cutoff(run), **measured}
 
 
-def _place(key: str) -> tuple[bool, bool, int, str]:
-    first, *rest = key.split()
-    return not rest, first != "hop", int(rest[0]) if rest else 0, key
-
-
-def cutoff(run: scored.Run) -> int:
-    """Return the place up to which a document counts as found."""
-    return int((run.scores.get("losses") or {}).get("cutoff", 10))
+def with_examples(failures: Sequence[Result]) -> Result:
+    """Return how many failures of a kind there are, and some of them."""
+    return {"documents": len(failures), "examples": list(failures[:EXAMPLES])}
 
 
 def list_failures(
     run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping[str, Seen]]
 ) -> Iterator[tuple[str, Result]]:
-    """Yield the kind of each relevant document that is not found, with its query and the step that decided."""
+    """Yield the kind of each relevant document that is not found, with what is known of it."""
     for query_id, query in seen.items():
         for one in query.lost:
             if kind := _kind(one, fate_at(one, cutoff(run)), query, [other[query_id] for other in others]):
                 steps = [one.get(key) for key in ("decision_step", "shown_step", "search")]
                 step = next((step for step in steps if step is not None), 0)
                 yield kind, {"query_id": query_id, "unit": one["unit"], "step": step}
+
+
+def cutoff(run: scored.Run) -> int:
+    """Return the place up to which a document counts as found."""
+    return int((run.scores.get("losses") or {}).get("cutoff", 10))
 
 
 def _kind(one: Mapping[str, Any], fate: Fate, query: Seen, others: Sequence[Seen]) -> str:

@@ -6,8 +6,6 @@ judgements stay as they are, and hold where both have a document. Where a task s
 (MaxP), a judgement is of the document, and what is read is the passage of it that one of the runs placed best.
 """
 
-import hashlib
-import json
 import math
 import re
 from collections import defaultdict
@@ -26,7 +24,7 @@ from evals.measuring import scored
 from evals.measuring.agreement import agree
 from evals.measuring.metrics import collapse, measure_unjudged
 from evals.running import forecast
-from evals.running.asking import OF_RUNS, Stage
+from evals.running.asking import OF_RUNS, Stage, digest
 from evals.running.configuration import load_environment
 from evals.running.request import Common, parse_parameters
 from evals.showing.tables import Grid, printed, task_line
@@ -161,13 +159,9 @@ def judge(
     }
 
 
-def _order(query_id: str, doc_id: str) -> bytes:  # the same on every machine, and without the systems' ranks
-    return hashlib.sha256(f"{query_id}:{doc_id}".encode()).digest()
-
-
 def _choose_sample(pool: Pool, many: int) -> dict[str, set[str]]:  # half of them not relevant, as far as there are such
     rows = [(one, key, grade) for one, found in pool.known.items() for key, grade in found.items()]
-    rows = sorted((row for row in rows if pool.read(row[0], [row[1]])), key=lambda row: _order(*row[:2]))
+    rows = sorted((row for row in rows if pool.read(row[0], [row[1]])), key=lambda row: digest(*row[:2]))
     wrong = [row for row in rows if row[2] < 1][: many // 2]
     chosen = defaultdict[str, set[str]](set)
     for query_id, doc_id, _ in [*[row for row in rows if row[2] >= 1][: many - len(wrong)], *wrong]:
@@ -179,14 +173,14 @@ def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]
     """Return the batches that are not graded, each as a query whose id says its kind; the judge gets their examples."""
     todo, examples = list[Query](), dict[str, list[str]]()
     for (kind, wanted), query in product(((SAMPLE, sample), (POOL, pool.unjudged({}))), pool.environment.queries):
-        own, order = query.query_id, partial(_order, query.query_id)
+        own, order = query.query_id, partial(digest, query.query_id)
         best = [one for one, grade in pool.known[own].items() if grade >= max(1, *pool.known[own].values())]
         shown = pool.read(own, (one for one in sorted(best, key=order) if one not in sample.get(own, ())))[:EXAMPLES]
         ordered = sorted(wanted.get(own, ()), key=order)
         for start in range(0, len(ordered), BATCH):
             left = [one for one in ordered[start : start + BATCH] if one not in graded[kind].get(own, {})]
             if left := pool.read(own, left):
-                name = f"{kind}/{hashlib.sha256(json.dumps(left).encode()).hexdigest()[:8]}/{own}"
+                name = f"{kind}/{digest(*left)[:8]}/{own}"
                 examples[name] = shown
                 todo.append(replace(query, query_id=name, candidates=frozenset(left + shown)))
     system.examples = examples

@@ -34,6 +34,11 @@ OF_RUNS = ("task", "data", "data_fingerprint", "split", "instruction", "max_p", 
 REHEARSED = 50  # units of a rehearsal at most, from the smallest to the largest
 
 
+def digest(*parts: str) -> str:
+    """Return hex digits by which texts are told apart, and ordered the same on every machine."""
+    return hashlib.sha256(":".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 class Stage:
     """`program` over `documents`, with the model and budget of `request`, in the folder `where`-DIGEST."""
 
@@ -47,9 +52,8 @@ class Stage:
         self.model = connect(request, make_terms(request), documents)
         self.model.lm.meet()
         asked = [part for one in program.predictors() for part in (one.signature, *one.demos)]
-        prompt = hashlib.sha256(" ".join(map(str, asked)).encode()).hexdigest()[:16]
         lm = {"name": self.model.name, **self.model.settings}
-        made = {"program": request.program_label, "prompt": prompt, "lm": lm}
+        made = {"program": request.program_label, "prompt": digest(*map(str, asked))[:16], "lm": lm}
         self.config = BLANK | {"data_fingerprint": documents.fingerprint} | config | made
         self._kind = where.resolve()
         self.path = self._kind.with_name(f"{where.name}-{run_folder.digest(self.config)}")

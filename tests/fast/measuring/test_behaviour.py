@@ -49,7 +49,7 @@ STEPS = [
     step("note", "three"),
     step("search", "fish boat", ["a", "b"], hop=3),
     step("search", "green", ["b"], hop=3, among=True),
-    step("judge", "", ["r2", "b"], hop=3),
+    step("judge", "", ["r2", "b"], hop=3, usage=USAGE | {"calls": 2}),
     step("drop", "", ["r2", "b"], hop=3),
     step("stop", "done"),
 ]
@@ -73,9 +73,9 @@ def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
     assert [one["step"] for one in found["figures"]["notes"]["examples"]] == [6, 3]
     hops = {key: (cost.get("searches", 0), cost.get("relevant", 0)) for key, cost in found["costs"].items()}
     assert (hops["hop 1"], hops["hop 2"], hops["hop 3"], hops["search"]) == ((1, 1), (1, 1), (1, 0), (3, 2))
-    later = {key: cost["steps"] for key, cost in found["costs"].items() if key.startswith("after ")}
-    assert later == {"after 0 calls": 1, "after 1 call": 12} and found["costs"]["after 1 call"]["relevant"] == 1
-    assert found["costs"]["judge"] == {"steps": 2, "seconds": 1.0, "calls": 1, "tokens": 15}
+    later = {key: cost["steps"] for key, cost in found["costs"].items() if key.startswith("call ")}
+    assert later == {"call 1": 9, "call 4": 4} and found["costs"]["call 1"]["relevant"] == 2
+    assert found["costs"]["judge"] == {"steps": 2, "seconds": 1.0, "calls": 3, "tokens": 30}
 
 
 def test_a_lost_document_gets_the_first_kind_that_is_so(planted):
@@ -106,10 +106,10 @@ def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_p
         scores = json.loads((run / "scores.json").read_text())
         lost = sum(many for fate, many in scores["losses"]["documents"].items() if fate != "found")
         assert sum(one["documents"] for one in found["failures"].values()) == lost
-        calls = dict.fromkeys(("hop", "after", ""), 0)  # by hop, by calls so far, and by kind of step
+        calls = dict.fromkeys(("hop", "call", ""), 0)  # by hop, by calls so far, and by kind of step
         for key, cost in found["costs"].items():
             calls[key.split()[0] if " " in key else ""] += cost["calls"]
-        assert 0 < calls["hop"] == calls["after"] == calls[""] <= scores["usage"]["calls"]
+        assert 0 < calls["hop"] == calls["call"] == calls[""] <= scores["usage"]["calls"]
         name = f"run/{run.parent.name}/{run.name}"
         shown = json.loads(page(f"{name}/behaviour/all.json"))
         assert shown["figures"] == found["figures"]
