@@ -264,7 +264,7 @@ def _card_lines(settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: b
     if limits := made.get("limits"):
         lines += ["", "## Limits", "", *(f"- {one}" for one in limits)]
     if not made.get("release_text", True):
-        lines += ["", f"Texts are not passed on: {IDS} has the documents' ids, and digests of their texts."]
+        lines += ["", f"{IDS} has no texts but digests; evals.building.release.hydrate puts in those that you have."]
     about = {key: made[key] for key in ("recipe", "digest", "models", "prices", "source", "licence") if made.get(key)}
     return [*lines, "", "## How it was made", "", *(f"- {key}: {_say(one)}" for key, one in about.items())]
 
