@@ -155,12 +155,17 @@ def _by_item(rows: Answers) -> dict[str, dict[str, Value]]:  # item -> rater -> 
 
 
 def answers(folder: Path) -> dict[str, Value]:
-    """Return what people said, by item: what more of them said than anything else; nothing where they are divided."""
+    """Return what people said, by item: what more of them said than anything else; nothing where they are divided.
+
+    Where many values apply, those do that more than half of them chose.
+    """
     settled = dict[str, Value]()
     for item, by in _by_item(_read_answers(folder)).items():
-        (first, times), *others = Counter(map(json.dumps, by.values())).most_common(2)
-        if not others or others[0][1] < times:
-            settled[item] = json.loads(first)
+        said = Counter(one for value in by.values() for one in (value if isinstance(value, list) else [value]))
+        if any(isinstance(value, list) for value in by.values()):
+            settled[item] = [one for one, times in said.items() if 2 * times > len(by)]
+        elif (most := said.most_common(2))[0][1] > most[-1][1] or len(most) == 1:
+            settled[item] = most[0][0]
     return settled
 
 
