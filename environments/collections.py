@@ -32,12 +32,12 @@ _WORDS = {
     "queries": ("queries", "topics", "query"),
     "judgements": ("qrels", "default", "judgements", "judgments"),  # "default" is MTEB's
 }
-_IDS = ("_id", "id", "doc_id", "docid", "document_id", "query_id", "qid", "docno", "pid")
-_TEXTS = ("text", "contents", "content", "body", "passage", "document", "question", "query")
+IDS = ("_id", "id", "doc_id", "docid", "document_id", "query_id", "qid", "docno", "pid")
+TEXTS = ("text", "contents", "content", "body", "passage", "document", "question", "query")
 # The columns of each table, and the names that files have for them; --column puts another before these.
 _COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
-    "documents": {"id": _IDS, "text": _TEXTS, "title": ("title",)},
-    "queries": {"query_id": ("query-id", *_IDS), "query": ("query", *_TEXTS, "title")},
+    "documents": {"id": IDS, "text": TEXTS, "title": ("title",)},
+    "queries": {"query_id": ("query-id", *IDS), "query": ("query", *TEXTS, "title")},
     "judgements": {
         "query_id": layouts.QUERY,
         "doc_id": (*layouts.DOCUMENT, "docno", "pid"),
@@ -61,7 +61,7 @@ def read_collection(
     """
     folder = place if place.is_dir() else _keep_package(str(place), home)
     documents, queries, judgements = found = _open_tables(folder, columns, judged_in)
-    form = "TREC" if "iteration" in judgements.there else _FORMS.get(_ending(documents.files[0]), "BEIR")
+    form = "TREC" if "iteration" in judgements.there else _FORMS.get(ending_of(documents.files[0]), "BEIR")
     form = form if folder == place else "ir_datasets"
     counts = Counter[str]()
     corpus, asked = documents.open(home, counts), _read_queries(queries, counts)
@@ -190,7 +190,7 @@ class _Table:
         """Yield (place, row) of each line of cells; the first line names the columns, or is a row of the usual ones."""
         known = {one for names in self._names.values() for one in names}
         separator = "\t" if "\t" in first or self.name != "judgements" else None
-        if is_csv := _ending(path) == ".csv":
+        if is_csv := ending_of(path) == ".csv":
             separator = ";" if first.count(";") > first.count(",") else ","
         if is_csv or sum(cell.strip().lower() in known for cell in first.split("\t")) > 1:
             yield from tables.read_headed(path, known, separator)
@@ -203,8 +203,8 @@ class _Table:
 
 
 def _open_tables(place: Path, columns: Mapping[str, str], judged_in: Path | None) -> list[_Table]:
-    folder = place if _find_files(place, "documents") else place / "data"  # where the hub has them
-    files = {name: _find_files(folder, name) for name in _COLUMNS}
+    folder = place if find_files(place, "documents") else place / "data"  # where the hub has them
+    files = {name: find_files(folder, name) for name in _COLUMNS}
     if judged_in:
         inside = sorted(path for path in judged_in.rglob("*") if path.is_file()) if judged_in.is_dir() else [judged_in]
         files["judgements"] = inside
@@ -217,18 +217,20 @@ def _open_tables(place: Path, columns: Mapping[str, str], judged_in: Path | None
     return found
 
 
-def _find_files(folder: Path, name: str) -> list[Path]:
+def find_files(folder: Path, name: str) -> list[Path]:
+    """Return the files of the table `name` ("documents", "queries" or "judgements") in a folder; [] without any."""
     for word in _WORDS[name]:
         places = (*folder.glob(f"{word}*"), *folder.glob(f"*.{word}*"), *(folder / word).rglob("*"))
         found = sorted(path for path in set(places) if path.is_file() and not _ASIDE.search(path.name))
         for ending in _ENDINGS if found else ():
-            if chosen := [path for path in found if _ending(path) == ending or not ending]:
+            if chosen := [path for path in found if ending_of(path) == ending or not ending]:
                 return tables.check_parts(chosen)
     return []
 
 
-def _ending(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
+def ending_of(path: Path) -> str:
+    """Return how the name of a file ends, in small letters, without what says that it is packed."""
+    return Path(re.sub(r"\.(gz|bz2|zst)$", "", path.name)).suffix.lower()
 
 
 def _keep_package(name: str, home: Path) -> Path:
@@ -263,7 +265,7 @@ def _keep_package(name: str, home: Path) -> Path:
 
 def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:
     """Read a copy of a benchmark's task, of splits the test one. DataError, which says `lacks` where there is none."""
-    here = any(_find_files(place, "documents") for place in (folder, folder / "data"))
+    here = any(find_files(place, "documents") for place in (folder, folder / "data"))
     if lacks and (not here or (folder / "queries+qrels").exists()):
         raise DataError(lacks)
     documents, queries, judgements = _open_tables(folder, {}, None)

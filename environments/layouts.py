@@ -76,7 +76,7 @@ def open_corpus(
                 break
         else:
             return Corpus(documents)
-    place = folder / _digest({"format": FORMAT, "code": code, "files": _hash_files(folder / _DIGESTS, files)})
+    place = folder / _digest({"format": FORMAT, "code": code, "files": hash_files(folder / _DIGESTS, files)})
     noted = place.with_name(f".{place.name}.json")  # the counts of a corpus that is stored
 
     def check_and_note() -> Iterator[Document]:
@@ -91,7 +91,7 @@ def open_corpus(
     return corpus
 
 
-def _hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
+def hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
     """Return the SHA-256 of each file. The file `digests` has those of files with unchanged inode, size and times."""
     known: dict[str, str] = {}
     with suppress(OSError, ValueError, TypeError):

@@ -1,8 +1,9 @@
-"""Files of data sets (JSON, JSON Lines, cells, Parquet, Arrow; plain, gzip or zstd) and checks of the cells in them.
+"""Files of data sets (JSON, JSON Lines, cells, Parquet, Arrow; plain, gzip, bzip2, zstd) and checks of their cells.
 
 Every error is a DataError that names the file and the line or row.
 """
 
+import bz2
 import csv
 import gzip
 import io
@@ -68,10 +69,13 @@ def unpacks_too_far(where: str) -> DataError:
     return DataError(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
 
 
-def _open_unpacked(path: Path) -> io.BufferedIOBase:
+def open_unpacked(path: Path) -> io.BufferedIOBase:
+    """Open a file for reading its bytes, unpacked where its name ends in .gz, .bz2 or .zst."""
     if path.suffix == ".zst":
         # Unlike the package zstandard, this reads every frame of a file, and says when one is torn.
         return io.BufferedReader(_pyarrow().input_stream(str(path), compression="zstd"))
+    if path.suffix == ".bz2":
+        return bz2.open(path, "rb")
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
@@ -80,7 +84,7 @@ def read_lines(path: Path, *, whole: bool = False) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         left = most_unpacked(path)
-        with _open_unpacked(path) as file:
+        with open_unpacked(path) as file:
             while raw := file.readline(LONGEST + 1):
                 number += 1
                 if (left := left - len(raw)) < 0:

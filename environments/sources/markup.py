@@ -1,0 +1,138 @@
+"""Wikitext and XML as Markdown: pages of a MediaWiki, alone or in a dump, and records of any schema.
+
+Of templates only infoboxes are kept, as lists: what the others would say, only their wiki knows. Entities that an XML
+file defines itself are refused by the parser where they grow, and external ones are not followed.
+"""
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from environments import tables
+from environments.sources.pages import need, read_text
+from tools.errors import DataError
+
+_NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)  # links that show no words, or leave the page
+_LEFT_OUT = ("ref", "gallery", "references", "timeline")
+_LIST = re.compile(r"^((?:- )*)- +", re.MULTILINE)
+
+
+class Record(NamedTuple):
+    """Where the documents are in XML files. A path is as ElementTree has it: "eligibility/criteria", ".//title"."""
+
+    element: str = ""  # the name of a record; "": the whole file is one
+    sections: Mapping[str, str] = {}  # heading -> path of what stands under it; without any, all text of the record
+    fields: tuple[str, ...] = ()  # further paths to take: of an id, a title, a group
+
+
+def read_xml(path: Path, doc_id: str, record: Record) -> tables.Rows:
+    """Yield (place, row) of each record of a file, or of each page of a MediaWiki's dump that is an article."""
+    count, root, wanted = 0, None, record.element
+    for event, element in _parse(path):
+        if root is None:
+            root, dump = element, not wanted and _local(element) == "mediawiki"
+            wanted = wanted or ("page" if dump else _local(root))
+        if event == "start" or _local(element) != wanted:
+            continue
+        count += 1
+        where = f"{path}, {wanted} {count}"
+        if not dump:
+            alone = {"id": f"{doc_id}:{count}" if element is not root else doc_id}
+            taken = {name: " ".join(_texts(element, name)) for name in record.fields}
+            yield where, alone | {"text": _write_sections(element, record.sections)} | taken
+        elif element.findtext("{*}ns") == "0" and element.find("{*}redirect") is None:
+            yield where, _read_page(element)
+        element.clear()
+        root.clear()  # else it holds every record that it has had, empty
+    if not count:
+        raise DataError(f"{path} has no element <{wanted}>")
+
+
+def _parse(path: Path) -> Iterator[Any]:
+    """Yield ("start" or "end", element) as the file is read."""
+    parser: Any = ElementTree.XMLPullParser(("start", "end"))
+    left = tables.most_unpacked(path)
+    try:
+        with tables.open_unpacked(path) as file:
+            while chunk := file.read(1 << 16):
+                if (left := left - len(chunk)) < 0:
+                    raise tables.unpacks_too_far(str(path))
+                parser.feed(chunk)
+                yield from parser.read_events()
+        parser.close()
+    except ElementTree.ParseError as error:
+        raise DataError(f"{path} is not whole XML: {error}") from None
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _local(element: ElementTree.Element) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _texts(element: ElementTree.Element, path: str) -> list[str]:
+    found = (" ".join("".join(one.itertext()).split()) for one in element.findall(path))
+    return [text for text in found if text]
+
+
+def _write_sections(element: ElementTree.Element, sections: Mapping[str, str]) -> str:
+    if not sections:
+        return "\n\n".join(text for part in element.itertext() if (text := " ".join(part.split())))
+    written = ((heading, "\n\n".join(_texts(element, path))) for heading, path in sections.items())
+    return "\n\n".join(f"## {heading}\n\n{text}" for heading, text in written if text)
+
+
+def _read_page(page: ElementTree.Element) -> dict[str, str]:
+    text = page.findtext("{*}revision/{*}text") or ""
+    title = page.findtext("{*}title") or ""
+    return {"id": page.findtext("{*}id") or title, "title": title, "text": write_markdown(text)}
+
+
+def read_wikitext(path: Path) -> Mapping[str, str]:
+    """Return what a file of wikitext says, as Markdown; its name is the title."""
+    return {"title": path.stem.replace("_", " "), "text": write_markdown(read_text(path)["text"])}
+
+
+def write_markdown(wikitext: str) -> str:
+    """Return wikitext as Markdown: headings, lists, tables, infoboxes as lists; without references and categories."""
+    code = need("mwparserfromhell", "wikitext and dumps of wikis").parse(wikitext)
+    written = _LIST.sub(
+        lambda match: " " * len(match[1]) + "- ", "".join(_write(type(code)([node])) for node in code.nodes)
+    )
+    return re.sub(r"\n\s*\n", "\n\n", written).strip()
+
+
+def _write(code: Any) -> str:
+    """Return a single node as Markdown."""
+    node = code.get(0)
+    kind, name = type(node).__name__, str(getattr(node, "tag", getattr(node, "name", ""))).strip().lower()
+    if kind == "Heading":
+        return f"\n{'#' * node.level} {node.title.strip_code().strip()}\n\n"
+    if kind == "Template" and "infobox" in name:
+        lines = ((str(one.name).strip(), _say(one.value)) for one in node.params)
+        return "\n" + "".join(f"- {name}: {value}\n" for name, value in lines if value) + "\n"
+    if name == "table":
+        # The cells of the first row may stand in the table itself.
+        made = ([_say(cell.contents) for cell in _inside(row, "td", "th")] for row in [node, *_inside(node, "tr")])
+        rows = [f"| {' | '.join(cells)} |" for cells in made if cells]
+        rows[1:1] = [re.sub(r"[^|]+", "---", rows[0])] if rows else []
+        return "\n\n" + "\n".join(rows) + "\n\n"
+    if name == "li":
+        return "- "
+    if name in _LEFT_OUT or (kind == "Wikilink" and _NO_TEXT.match(str(node.title))):
+        return ""
+    return "\n" if name == "br" else str(code.strip_code(collapse=False))
+
+
+def _inside(node: Any, *names: str) -> Any:
+    return node.contents.filter_tags(recursive=False, matches=lambda one: str(one.tag).strip().lower() in names)
+
+
+def _say(code: Any) -> str:
+    """Return a cell's or a parameter's text on one line; of templates in it, what they are given without a name."""
+    for template in code.filter_templates(recursive=False):
+        code.replace(template, " ".join(str(one.value) for one in template.params if not one.showkey))
+    return " ".join(code.strip_code().split()).replace("|", "/")
