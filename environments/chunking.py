@@ -41,6 +41,19 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     return list(filter(None, [*made, chunk]))
 
 
+def sections(markdown: str, levels: int = 3) -> list[str]:
+    """Return the parts of `markdown` between changes of its first `levels` heading levels, each under its headings."""
+    made, last = list[list[str]](), None
+    for path, fresh, text in _blocks(markdown):
+        above = [heading for heading in path if len(heading) - len(heading.lstrip("#")) <= levels]
+        if made and above == last:
+            made[-1] += [*fresh, text]
+        else:
+            made.append([*path, text])
+        last = above
+    return ["\n\n".join(part) for part in made]
+
+
 def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:
     """Yield (headings above, those of them that have had no block yet, text) of each block; a bare heading is one."""
     path, fresh = dict[int, str](), dict[int, str]()  # headings by their levels

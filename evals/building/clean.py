@@ -1,0 +1,155 @@
+"""What is taken out of texts because it would be a shortcut, which documents repeat others, and what to warn of."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Literal
+
+from rensa import RMinHash, RMinHashLSH
+
+from environments.tables import brief
+from tools.console import check_interrupts, plural
+from tools.corpus import Corpus, digest_text
+from tools.errors import DataError, UsageError
+from tools.records import Document
+from tools.text import all_words, appeal
+
+_SAMPLE = 20_000  # documents, evenly spread, whose lines are counted: a share of 5 % is then known to 0.3 %
+_FEWEST = 10  # documents with a line; of fewer, a share says nothing
+_RUN = 5  # words
+# Bands of a signature, and hashes of a band: of pairs alike by 0.9, one in 5,000 is missed; by 0.8, one in 70.
+_BANDS, _ROWS = 8, 4
+_LINK = re.compile(r"\[([^\]\n]*)\]\(\s*(https?://[^\s)]+)[^)\n]*\)")  # of Markdown
+_URL = re.compile(r"(?:https?://|\bwww\.)([^\s/<>\"')\]]+)[^\s<>\"')\]]*(?<![.,;:!?])")
+_PERSONAL = {
+    "e-mail addresses": re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
+    "handles": re.compile(r"(?<![\w@./+-])@\w{2,}"),
+    # With a +, or of nine digits and more in groups: dates and years have fewer.
+    "telephone numbers": re.compile(
+        r"(?<![\w.,/+-])(?:\+[\d ()-]{7,17}\d|(?=(?:\D?\d){9,15}(?!\d))\(?\d{2,5}(?:\)? ?[ /-] ?\d{2,5}){2,4})(?![\w-])"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class CleanSection:
+    """What is taken out of the texts, and what becomes of repeated documents."""
+
+    unicode: Annotated[Literal["", "NFC", "NFKC"], "Unicode normalisation form; empty: none"] = "NFC"
+    urls: Annotated[Literal["keep", "strip", "domain"], "addresses of pages; domain leaves their host"] = "keep"
+    bylines: Annotated[tuple[str, ...], "regular expressions, ^ and $ at line ends: what they find is cut"] = ()
+    boilerplate: Annotated[float, "cut lines (three words and more, no headings) of more than this share of texts"] = (
+        0.05
+    )
+    duplicates: Annotated[Literal["mark", "drop", "keep"], "documents whose text was there before"] = "mark"
+    near: Annotated[float, "Jaccard similarity of five-word runs that makes texts the same; 0: only equal ones"] = 0.9
+    hash_ids: Annotated[bool, "digests for ids and groups, where these give something away (dates, names)"] = False
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression of a recipe, with ^ and $ at line ends. UsageError where it is none."""
+    try:
+        return re.compile(pattern, re.MULTILINE)
+    except re.error as error:
+        raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
+
+
+def clean_text(text: str, clean: CleanSection, boilerplate: Collection[int] = ()) -> str:
+    """Return `text` without what the section names; `boilerplate` is what `find_boilerplate` found."""
+    text = re.sub(r"\r\n?", "\n", text)
+    before = text = unicodedata.normalize(clean.unicode, text) if clean.unicode else text
+    for byline in clean.bylines:
+        text = compile_pattern(byline).sub("", text)
+    if boilerplate:
+        text = "\n".join(line for line in text.split("\n") if digest_line(line) not in boilerplate)
+    if clean.urls != "keep":
+        domain = clean.urls == "domain"
+        text = _LINK.sub(r"\1 \2" if domain else r"\1", text)
+        text = _URL.sub(lambda match: match[1] if domain else "", text)
+    return text if text == before else re.sub(r"\n\s*\n", "\n\n", text).strip()
+
+
+def replace_spans(text: str, spans: Mapping[str, str]) -> str:
+    """Return `text` with each of `spans` replaced by what it is, in brackets: "[name]"; the longest first.
+
+    DataError for a span that is empty or does not stand in the text.
+    """
+    if strange := [span for span in spans if not span.strip() or span not in text]:
+        raise DataError(f"{brief(strange[0])} does not stand in the text, so it cannot be replaced")
+    longest = "|".join(map(re.escape, sorted(spans, key=len, reverse=True)))
+    return re.sub(longest, lambda match: f"[{spans[match[0]]}]", text) if spans else text
+
+
+def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
+    """Return the digests of lines that more than `share` of the documents have; equal documents count once."""
+    step, counts, seen = max(1, len(documents) // _SAMPLE), Counter[int](), set[bytes]()
+    for document in islice(documents.stream(), 0, None, step) if share else ():
+        check_interrupts()
+        if (whole := digest_text(document.text)) not in seen:
+            seen.add(whole)
+            counts.update(set(map(digest_line, document.text.splitlines())))
+    return {digest for digest, many in counts.items() if digest and many >= _FEWEST and many > share * len(seen)}
+
+
+def digest_line(line: str) -> int:
+    """Return what a line is known by; 0 for one that is not cut, however often it comes."""
+    if line.startswith(("#", "|", "```")) or len(all_words(line)) < 3:
+        return 0
+    return int.from_bytes(digest_text(" ".join(line.split()))[:8])
+
+
+def find_twins(documents: Corpus, near: float) -> dict[str, str]:
+    """Map each document to the first one with its title and text, or whose runs of words are alike by `near`.
+
+    Candidates are found by MinHash in bands (Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4), and then
+    compared. A near twin is of a document that is no twin itself. `near` is from 0, equal texts alone, to 1.
+    """
+    twins = documents.repeats()
+    index, firsts = RMinHashLSH(threshold=near, num_perm=_BANDS * _ROWS, num_bands=_BANDS), list[str]()
+    for document in documents.stream() if near else ():
+        check_interrupts()
+        if document.doc_id in twins or not (runs := _runs(document)):
+            continue
+        signature = RMinHash(num_perm=_BANDS * _ROWS, seed=1)
+        signature.update(sorted(runs))
+        others = ((firsts[n], _runs(documents[firsts[n]])) for n in sorted(index.query(signature)))
+        if first := next((one for one, its in others if len(runs & its) >= near * len(runs | its)), None):
+            twins[document.doc_id] = first
+        else:
+            index.insert(len(firsts), signature)
+            firsts.append(document.doc_id)
+    return twins
+
+
+def _runs(document: Document) -> set[str]:
+    words = all_words(document.text)
+    return {" ".join(words[n : n + _RUN]) for n in range(max(1, len(words) - _RUN + 1)) if words}
+
+
+class Findings:
+    """What a person should know of the texts before anything is sent."""
+
+    def __init__(self) -> None:
+        self._counts, self._documents, self._examples = Counter[str](), Counter[str](), dict[str, str]()
+
+    def add(self, kind: str, many: int, example: str) -> None:
+        """Count `many` things of a kind in one document; the first example of each kind is kept."""
+        self._counts[kind] += many
+        self._documents[kind] += many > 0
+        if many:
+            self._examples.setdefault(kind, example)
+
+    def look_at(self, document: Document) -> None:
+        """Count the personal data of a document, of which an example is masked, and whether it speaks to a model."""
+        for kind, pattern in _PERSONAL.items():
+            found = pattern.findall(f"{document.title}\n{document.text}")
+            self.add(kind, len(found), re.sub(r"(?<=\w)\w", "*", found[0]) if found else "")
+        self.add("texts that speak to a model", bool(appeal(document.text)), document.doc_id)
+
+    def say(self) -> list[str]:
+        """Return a sentence for each kind of finding."""
+        counts = ((kind, many, plural(self._documents[kind], "document")) for kind, many in self._counts.items())
+        return [f"{many:,} {kind} in {where}, e.g. {self._examples[kind]}" for kind, many, where in counts if many]

@@ -1,0 +1,300 @@
+"""From what people have to documents: read, cleaned, and cut into what is searched. Nothing is sent anywhere.
+
+One document is in memory at a time; of all of them, ids and groups. What comes of it is kept in a folder, and opens at
+once while the files, the sections of the recipe and this code are the same.
+"""
+
+import hashlib
+import heapq
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, TextIO
+
+import environments
+from environments import collections, layouts, sources, tables
+from environments.chunking import LIMIT, bert_tokens, chunks, sections
+from environments.sources.markup import Record
+from environments.sources.pages import need
+from evals.building.clean import (
+    CleanSection,
+    Findings,
+    clean_text,
+    compile_pattern,
+    digest_line,
+    find_boilerplate,
+    find_twins,
+)
+from evals.building.units import Source
+from tools import disk
+from tools.console import check_interrupts
+from tools.corpus import Corpus, StoredCorpus, digest_text, store
+from tools.errors import DataError, UsageError
+from tools.records import Document
+from tools.sources import reach
+from tools.text import message_text
+
+Cut = Literal["", "conversation", "turns", "snippets", "chunks", "sections"]
+
+TASK = "task:"
+_CONVERSATIONS = ("conversation", "conversations", "messages")  # columns that hold lists of messages
+_SPEAKER = (
+    r"^(?:\[\w+\]:|(?:Mr|Ms|Mrs|Miss|Dr|Senator|Representative|(?:The )?Chair(?:man|woman)?)\b\.? ?[^.:\n]{0,40}[.:])"
+)
+
+
+@dataclass(frozen=True)
+class CorpusSection:
+    """Where the documents are, and which of them are taken. A column of XML is a path in the record."""
+
+    path: Annotated[str, "file, folder of files, or task (task:obliq/twitter)"] = ""
+    data: Annotated[str, "of a task: mini, full or a folder; empty: full where that is fetched"] = ""
+    form: Annotated[str, "table, text, markdown, html, pdf, wikitext or xml; empty: as the files' names say"] = ""
+    id: Annotated[str, "column of the id; empty: a usual one, or else a digest of the text"] = ""
+    text: Annotated[str, "column of the text, or of a list of {role, content}; empty: a usual one"] = ""
+    title: Annotated[str, "column of the title, where there is one"] = "title"
+    group: Annotated[str, "column of what a document is part of: its post, debate, record or author"] = ""
+    private: Annotated[tuple[str, ...], "columns that are kept beside the build, and never released"] = ()
+    record: Annotated[str, "of XML: element that is a document; empty: a file is one (of a wiki's dump, a page)"] = ""
+    sections: Annotated[dict[str, str], "of XML: path by heading; none: all text"] = field(default_factory=dict)
+    language: Annotated[str, "language of the documents to take, by ISO 639-1 (en); empty: any"] = ""
+    min_chars: Annotated[int, "characters that a document has at least, before it is cleaned"] = 1
+    max_chars: Annotated[int, "characters that a document has at most, before it is cleaned; 0: any number"] = 0
+    pattern: Annotated[str, "regular expression of what documents must have; empty: nothing"] = ""
+    without: Annotated[str, "regular expression of what documents must not have; empty: nothing"] = ""
+    sample: Annotated[int, "documents to take, by a hash of their ids; 0: all"] = 0
+
+
+@dataclass(frozen=True)
+class CutSection:
+    """How documents are cut into the pieces that are searched; a document's pieces have it as their parent."""
+
+    by: Annotated[Cut, "turns of speakers, snippets, or of Markdown chunks or sections; empty, conversation: whole"] = (
+        ""
+    )
+    speaker: Annotated[str, "turns: regular expression of what begins one"] = _SPEAKER
+    words: Annotated[int, "snippets: words after which one ends, with its paragraph"] = 350
+    tokens: Annotated[int, "chunks: BERT tokens, headings included, of one that is not a single block"] = LIMIT
+    levels: Annotated[int, "sections: levels of headings that begin one"] = 3
+    min_chars: Annotated[int, "characters that a piece has at least; others are left out"] = 1
+    max_chars: Annotated[int, "characters that a piece has at most; 0: any number"] = 0
+
+
+class PrivateTexts(Mapping[str, Mapping[str, str]]):
+    """doc_id -> field -> text that is never released: on disk, a row a document that was read."""
+
+    def __init__(self, rows: Corpus, documents: Corpus, *, cut: bool) -> None:
+        self._rows, self._cut = rows, cut
+        self._documents = documents if len(rows) else Corpus(())
+
+    def __getitem__(self, doc_id: str) -> Mapping[str, str]:
+        document = self._documents[doc_id]
+        texts: dict[str, str] = disk.loads(self._rows[document.parent if self._cut else doc_id].text)
+        return texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+
+def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Path) -> Source:
+    """Return the documents that `corpus` names, cleaned and cut.
+
+    They are kept in `home`, a folder for this corpus of this build alone: what is outdated there is removed.
+    UsageError for a value that no section can have, DataError for data that is missing or damaged.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    job = _Ingestion(corpus, clean, cut)
+    made_of = [asdict(corpus), asdict(clean), asdict(cut), job.identify(home), reach([__name__]).digest()]
+    place = home / hashlib.blake2b(disk.dumps(made_of).encode(), digest_size=8).hexdigest()
+    if not place.is_dir():
+        with disk.drafting(place, disk.PRIVATE, folder=True) as draft:
+            job.write(draft)
+            draft.rename(place)
+        for outdated in home.glob("[!.]*"):
+            if outdated != place:
+                shutil.rmtree(outdated, ignore_errors=True)
+    documents = StoredCorpus(place / "documents")
+    private = PrivateTexts(StoredCorpus(place / "private"), documents, cut=_cuts(cut))
+    return Source(documents, private=private, **disk.loads((place / "known.json").read_bytes()))
+
+
+def digest_id(doc_id: str) -> str:
+    """Return the id that a document, or a group, has where `hash_ids` is set: 16 hex digits."""
+    return hashlib.blake2b(doc_id.encode(), digest_size=8).hexdigest()
+
+
+def _cuts(cut: CutSection) -> bool:
+    return cut.by not in ("", "conversation")
+
+
+class _Ingestion:
+    """One reading of a corpus: its rows, and what is known of them so far."""
+
+    def __init__(self, corpus: CorpusSection, clean: CleanSection, cut: CutSection) -> None:
+        self.corpus, self.clean, self.cut = corpus, clean, cut
+        self.counts, self.groups, self.findings = Counter[str](), dict[str, str](), Findings()
+        task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
+        self.task = environments.load(task, corpus.data or None, "all") if task else None
+        self.root = disk.expanded(corpus.path) if not task else Path()
+        self.files = [] if task else sources.list_files(self.root, corpus.form, self.counts)
+        self.wanted, self.unwanted = compile_pattern(corpus.pattern), corpus.without and compile_pattern(corpus.without)
+        self.classify = need("py3langid", "languages").classify if corpus.language else None
+
+    def identify(self, home: Path) -> list[str]:
+        """Return what the corpus is made of, as digests."""
+        if self.task:
+            return [self.task.documents.fingerprint]
+        names = [path.relative_to(self.root).as_posix() for path in self.files]
+        return [*names, *layouts.hash_files(home / ".digests.json", self.files)]
+
+    def write(self, folder: Path) -> None:
+        """Write the folders `documents` and `private`, and known.json."""
+        aside, raw = folder / "private.jsonl", folder / "raw"
+        with aside.open("w", encoding="utf-8") as file:
+            store(self._read(file), raw)
+        store((Document(*disk.loads(line)) for line in disk.lines(aside)), folder / "private")
+        aside.unlink()
+        read = StoredCorpus(raw)
+        chosen = set(heapq.nsmallest(self.corpus.sample or len(read), read, key=lambda one: (digest_id(one), one)))
+        self.counts["documents outside the sample"] = len(read) - len(chosen)
+        store(self._cut(read, chosen), folder / "documents")
+        shutil.rmtree(raw)
+        made: Corpus = StoredCorpus(folder / "documents")
+        twins = find_twins(made, self.clean.near) if self.clean.duplicates != "keep" else {}
+        if twins and self.clean.duplicates == "drop":
+            self.counts["documents whose text was there before"] = len(twins)
+            store((one for one in made.stream() if one.doc_id not in twins), folder / "single")
+            shutil.rmtree(folder / "documents")
+            made = StoredCorpus((folder / "single").rename(folder / "documents"))
+        left_out = {why: count for why, count in self.counts.items() if count}
+        if not made:
+            raise DataError(f"no document of {self.corpus.path} is left: {json.dumps(left_out)}")
+        group = {doc_id: group for doc_id, group in self.groups.items() if doc_id in made}
+        known = {"group": group, "twins": twins, "counts": left_out, "warnings": self.findings.say()}
+        (folder / "known.json").write_text(disk.dumps(known), encoding="utf-8")
+
+    def _read(self, aside: TextIO) -> Iterator[Document]:
+        """Yield the documents that the filters let through; `aside` takes the private texts of each."""
+        ids = Counter[str]()
+        for where, document, group, private in self._rows():
+            check_interrupts()
+            doc_id = document.doc_id or digest_text(document.text).hex()[:16]
+            ids[doc_id] += 1
+            if not document.doc_id and ids[doc_id] > 1:
+                doc_id = f"{doc_id}-{ids[doc_id]}"
+            elif ids[doc_id] > 1:
+                raise DataError(f"{where}: the id {doc_id!r} was there before")
+            if reason := self._refuse(document.text):
+                self.counts[reason] += 1
+                continue
+            if self.clean.hash_ids:
+                parent, group = (one and digest_id(one) for one in (document.parent, group))
+                document, doc_id = replace(document, parent=parent), digest_id(doc_id)
+            if group:
+                self.groups[doc_id] = group
+            if private:
+                aside.write(disk.dumps([doc_id, disk.dumps(private)]) + "\n")
+                told = f"{document.title}\n{document.text}"
+                said = sum(len(text) > 3 and text in told for text in private.values())
+                self.findings.add("private texts that also stand in the text", said, doc_id)
+            yield replace(document, doc_id=doc_id)
+
+    def _rows(self) -> Iterator[tuple[str, Document, str, dict[str, str]]]:
+        """Yield (place, document, group, private texts) of everything there is; an id that is not given is ""."""
+        if self.task:
+            yield from ((f"{self.corpus.path}, {one.doc_id}", one, "", {}) for one in self.task.documents.stream())
+            return
+        names = self.corpus
+        fields = tuple(filter(None, [names.id, names.text, names.title, names.group, *names.private]))
+        texts = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
+        if strange := {names.text, names.title} & {*names.private} - {""}:
+            raise UsageError(f"private: {min(strange)!r} is the text or the title, which are released")
+        for where, row in sources.read(self.root, self.files, names.form, Record(names.record, names.sections, fields)):
+            named = (names.id,) if names.id else [one for one in collections.IDS if one in row]
+            given = tables.pick_column(where, row, *named) if named else ""
+            doc_id = tables.check_id(str(given) if type(given) is int else given, where) if named else ""
+            text = _write_text(tables.pick_column(where, row, *texts), where)
+            title = tables.check_text(row.get(names.title), where, names.title, optional=True)
+            group = _write_text(tables.pick_column(where, row, names.group), where) if names.group else ""
+            private = {one: _write_text(tables.pick_column(where, row, one), where) for one in names.private}
+            yield where, Document(doc_id, text, title), group, private
+
+    def _refuse(self, text: str) -> str:
+        """Return why a document is left out; "" where it is not."""
+        names = self.corpus
+        if not text.strip():
+            return "documents without a text"
+        if _is_outside(text, names):
+            return "documents that are too short or too long"
+        if not self.wanted.search(text) or (self.unwanted and self.unwanted.search(text)):
+            return "documents that `pattern` or `without` leaves out"
+        if self.classify and self.classify(text[:2000])[0] != names.language:
+            return f"documents in another language than {names.language}"
+        return ""
+
+    def _cut(self, read: Corpus, chosen: Collection[str]) -> Iterator[Document]:
+        """Yield the chosen documents, cleaned, or the pieces that they are cut into."""
+        repeated = find_boilerplate(read, self.clean.boilerplate)
+        for document in read.stream():
+            check_interrupts()
+            if document.doc_id not in chosen:
+                continue
+            text, title = clean_text(document.text, self.clean, repeated), clean_text(document.title, self.clean)
+            whole = replace(document, text=text, title=title)
+            cut = sum(digest_line(line) in repeated for line in document.text.splitlines()) if repeated else 0
+            self.findings.add("lines that are cut as boilerplate", cut, document.doc_id)
+            pieces = [whole]
+            if _cuts(self.cut):
+                parts = enumerate(cut_text(whole.text, self.cut))
+                pieces = [Document(f"{whole.doc_id}:{n}", text, whole.title, whole.doc_id) for n, text in parts]
+                group = self.groups.pop(whole.doc_id, whole.doc_id)
+                self.groups |= dict.fromkeys((piece.doc_id for piece in pieces), group)
+            self.counts["documents without a text once cleaned"] += not whole.text
+            for piece in pieces if whole.text else ():
+                if _is_outside(piece.text, self.cut):
+                    self.counts["pieces that are too short or too long"] += 1
+                else:
+                    self.findings.look_at(piece)
+                    yield piece
+
+
+def _is_outside(text: str, section: CorpusSection | CutSection) -> bool:
+    return len(text) < section.min_chars or 0 < section.max_chars < len(text)
+
+
+def _write_text(value: Any, where: str) -> str:
+    """Return a cell as text; of a list of messages, a line "[Role]: what it says" each."""
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        said = ((one.get("role") or one.get("from"), message_text(one) or one.get("value")) for one in value)
+        value = "\n".join(f"[{str(role).title()}]: {text}" for role, text in said)
+    elif value is not None and not isinstance(value, str):
+        value = disk.dumps(value)
+    return tables.check_text(value, where, optional=True)
+
+
+def cut_text(text: str, cut: CutSection) -> list[str]:
+    """Return the pieces of a document, in order; none is empty."""
+    if cut.by == "chunks":
+        return chunks(text, bert_tokens(), cut.tokens)
+    if cut.by == "sections":
+        return sections(text, cut.levels)
+    if cut.by == "turns":
+        starts = [0, *(match.start() for match in compile_pattern(cut.speaker).finditer(text)), len(text)]
+        return [piece for start, end in pairwise(starts) if (piece := text[start:end].strip())]
+    pieces, many = [""], 0
+    for paragraph in filter(str.strip, re.split(r"\n\s*\n", text)):
+        pieces[-1] = f"{pieces[-1]}\n\n{paragraph}".strip("\n")
+        many += len(paragraph.split())
+        if many >= cut.words:
+            pieces, many = [*pieces, ""], 0
+    if 0 < many < cut.words / 2 and len(pieces) > 1:  # too little for a snippet of its own
+        pieces[-2:] = ["\n\n".join(pieces[-2:])]
+    return [piece for piece in pieces if piece]

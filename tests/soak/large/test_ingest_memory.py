@@ -1,0 +1,42 @@
+"""Half a million documents are ingested in bounded memory: of all of them, only ids and signatures are held."""
+
+import json
+import random
+import subprocess
+import sys
+
+from conftest import ROOT
+
+DOCUMENTS, CHARACTERS = 500_000, 900
+
+MEASURE = """
+import json, sys, time
+from pathlib import Path
+from evals.building.clean import CleanSection
+from evals.building.ingest import CorpusSection, CutSection, ingest
+def peak():  # MiB
+    return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+before, start = peak(), time.perf_counter()
+corpus = CorpusSection(sys.argv[1], group="post", private=("author",))
+source = ingest(corpus, CleanSection(), CutSection(), Path(sys.argv[2]))
+read, took = peak() - before, time.perf_counter() - start
+assert source.private["5"] == {"author": "author-5"} and source.group["5"] == "post-0"
+print(json.dumps([len(source.documents), len(source.twins), read, took]))
+"""
+
+
+def test_half_a_million_documents_are_ingested_in_bounded_memory(tmp_path):
+    draw = random.Random(0)
+    words = [f"word{n}" for n in range(30_000)]
+    with (tmp_path / "posts.jsonl").open("w") as file:
+        for n in range(DOCUMENTS):
+            if n % 4 or n == 0:  # a quarter repeats the text before it
+                text = " ".join(draw.choices(words, k=CHARACTERS // 10))
+            row = {"id": str(n), "text": text, "post": f"post-{n // 10}", "author": f"author-{n}"}
+            file.write(json.dumps(row) + "\n")
+    command = [sys.executable, "-c", MEASURE, str(tmp_path / "posts.jsonl"), str(tmp_path / "home")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    many, twins, grown, took = json.loads(done.stdout)
+    assert (many, twins) == (DOCUMENTS, DOCUMENTS // 4 - 1)
+    assert grown < 1536, (grown, took)  # MiB; the texts alone are 430
+    print(f"{grown:.0f} MiB, {took:.0f} s")  # noqa: T201
