@@ -152,7 +152,7 @@ def summarise(
     lines = {name: (_lines(first.prompts[name]), _lines(prompt)) for name, prompt in candidate.prompts.items() if same}
     diffs = {name: difflib.unified_diff(*two, "before", "after", lineterm="", n=1) for name, two in lines.items()}
     own = {OBJECTIVE: study.training.train[0].objective, **first.parameters}
-    values = {name: [own[name], value] for name, value in candidate.parameters.items()}
+    values = {name: [own[name], value] for name, value in candidate.parameters.items() if name in own}
     return {
         "kept": {study.start: "start", study.before: "before"}.get(candidate.digest, "compiled"),
         "candidate": candidate.digest,
