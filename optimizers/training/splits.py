@@ -2,44 +2,28 @@
 
 The queries are put in the order of SHA-256 over "<seed>:<query_id>", as environments.base.DevSplit does; the first
 round(share x queries) are to train on, the rest to choose by; queries that want the same documents stay together. A dev
-query is left out when its similarity to some test query is `NEAR` or more. That is the larger of:
-
-- runs     how much of the runs of three words of the lighter query the other one has: finds a query that was cut or
-           lengthened at an end, and a long one with some words changed
-- words    how much of the words of the heavier query the other one has: finds a query put in another order, and a
-           short one with a word or two changed
-
-Words are those of tools.text. A word or run weighs its idf over the queries of both splits, so what all queries of a
-task begin with counts for next to nothing. Unrelated queries stay far below the bound: no dev query of a bundled
-miniature comes over 0.22, and of 427 real questions from hearings none over 0.20. Paraphrases that share no words are
-not found. Nothing keeps code that is given a handle from calling environments.load by itself; the handle only makes
-sure that nobody does it by mistake.
+query is left out when its similarity to some test query (evals/measuring/similarity.py) is `NEAR` or more; no dev query
+of a bundled miniature comes over 0.22. Nothing keeps code that is given a handle from calling environments.load by
+itself; the handle only makes sure that nobody does it by mistake.
 """
 
 import hashlib
 import json
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-
 from environments import load
 from environments.base import EmptySplit, Environment
 from evals.measuring.comparison import LEAST
+from evals.measuring.similarity import similarities
 from tools.console import plural
 from tools.errors import UsageError, at_least
 from tools.records import Query
-from tools.text import TermStatistics, words
 
 NEAR = 0.5  # from this similarity on, a dev query nearly repeats a test query
-RUN = 3  # words in a run
 FOLDS = 4  # where a single division would leave too few queries to choose by
-# Fewer queries than this are weighed as if there were so many: a word in two queries of three is a repeat, and only
-# among many queries boilerplate.
-FEW = 100
 
 _REMEDY = "use another task, or --data with more queries (another seed divides the same ones)"
 
@@ -188,44 +172,3 @@ def _cut(groups: list[list[Query]], share: float) -> tuple[tuple[Query, ...], tu
         cut += 1
     train, validation = ([query for piece in part for query in piece] for part in (pieces[:cut], pieces[cut:]))
     return tuple(train), tuple(validation)
-
-
-def similarities(texts: Sequence[str], others: Sequence[str]) -> list[float]:
-    """Return for each of `texts` its similarity to the nearest of `others`, from 0 to 1."""
-    if not others:
-        return [0.0] * len(texts)
-    best = np.zeros(len(texts))
-    for features, whole_of in ((_runs, np.minimum), (_words, np.maximum)):
-        best = np.maximum(best, _shares([*map(features, texts)], [*map(features, others)], whole_of))
-    # Sums in another order may leave equal texts a hair over 1.
-    return [float(share) for share in np.minimum(best, 1.0)]
-
-
-def _shares(own: list[list[str]], foreign: list[list[str]], whole_of: np.ufunc) -> "np.ndarray[Any, Any]":
-    """Return for each of `own` the largest share with one of `foreign`, of the weight that `whole_of` takes."""
-    counts = Counter(feature for features in own + foreign for feature in features)
-    rarity = TermStatistics(max(len(own + foreign), FEW), 0.0, counts)
-    places: dict[str, list[int]] = defaultdict(list)  # feature -> the foreign texts that have it
-    for place, features in enumerate(foreign):
-        for feature in features:
-            places[feature].append(place)
-    weights = np.array([sum(map(rarity.weight, features)) for features in foreign])
-    shares = np.zeros(len(own))
-    for number, features in enumerate(own):
-        shared = np.zeros(len(foreign))
-        for feature in features:
-            if feature in places:
-                shared[places[feature]] += rarity.weight(feature)
-        shares[number] = (shared / whole_of(weights, sum(map(rarity.weight, features)))).max()
-    return shares
-
-
-def _words(text: str) -> list[str]:  # in order, each once; of a text that has none, such as "x = y", its characters
-    return sorted(set(words(text))) or ["".join(text.lower().split())]
-
-
-def _runs(text: str) -> list[str]:  # the different runs of `RUN` words of a text; a text that is no longer is one run
-    found = words(text)
-    if len(found) <= RUN:
-        return [" ".join(found) or "".join(text.lower().split())]
-    return sorted({" ".join(found[start : start + RUN]) for start in range(len(found) - RUN + 1)})

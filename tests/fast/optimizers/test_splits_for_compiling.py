@@ -14,7 +14,8 @@ from conftest import lines
 
 from environments import load
 from environments.base import DevSplit
-from optimizers.training.splits import FEW, NEAR, RUN, divide, similarities
+from evals.measuring.similarity import FEW, RUN, compare, similarities
+from optimizers.training.splits import NEAR, divide
 from tools.corpus import Corpus
 from tools.errors import UnknownName, UsageError
 from tools.text import words
@@ -180,10 +181,13 @@ def test_similarities_are_those_of_all_pairs_by_the_definition():
     expected = [max(similarity(one, other, dev + test) for other in test) for one in dev]
     assert similarities(dev, test) == pytest.approx(expected)
     assert any(value >= NEAR for value in expected) and any(value < NEAR for value in expected)
+    assert [row.tolist() for row in compare(texts)] == [
+        pytest.approx([similarity(one, other, texts) for other in texts]) for one in texts
+    ]
 
 
 def similarity(one, other, everything):
-    """The definition at the top of optimizers/training/splits.py, written again."""
+    """The definition at the top of evals/measuring/similarity.py, written again."""
     shares = []
     for features, weigh in ((runs_of, min), (lambda text: set(words(text)), max)):
         counted = [features(text) for text in everything]
