@@ -22,7 +22,7 @@ import environments
 from environments.base import Environment, Judgements
 from evals.measuring import scored
 from evals.measuring.agreement import agree
-from evals.measuring.metrics import collapse, measure_unjudged
+from evals.measuring.metrics import collapse, is_pairwise, measure_unjudged
 from evals.running import forecast
 from evals.running.asking import OF_RUNS, Stage, digest
 from evals.running.configuration import load_environment
@@ -90,6 +90,8 @@ def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
             what = f"{run.name} is of {run.config['task']}, {run.config['split']} split, {run.config['data']} data"
             raise UsageError(f"{what}; give runs of one task, asked and scored alike on the same data")
     environment = load_environment(runs[0].config)
+    if is_pairwise(environment.metric):
+        raise UsageError(f"{environment.task} compares documents, and no judgements are missing")
     known: Grades = {query.query_id: {} for query in environment.queries}
     unit_of = environment.judgements[environment.headline].unit_of if environment.max_p else None
     for judgements, query_id in product(environment.judgements.values(), known):
@@ -224,17 +226,31 @@ def _score(pool: Pool, name: str, grades: Grades) -> Result:
         | {"run": run.name, "by": {key: measure_unjudged(names, one, ranked) for key, one in by.items()}}
         for run, ranked in zip(pool.runs, pool.rankings, strict=True)
     ]
+    return {"runs": rows, "left_out": leave_out(pool, grades)}
+
+
+def leave_out(pool: Pool, grades: Grades) -> list[Result]:
+    """Say for each run what hangs on the `grades` of documents that it alone brought (Zobel 1998): a row a run.
+
+    They are taken away, and the runs are ranked again: Kendall's tau with the ranking before, and the largest change of
+    a run's mean, by the headline metric.
+    """
     metric, alone = pool.environment.metric, list[Result]()
-    before = [row["by"][name][metric]["mean"] for row in rows]
+
+    def rank(judgements: Judgements) -> list[float]:
+        return [measure_unjudged([metric], judgements, ranked)[metric]["mean"] for ranked in pool.rankings]
+
+    before = rank(pool.join(grades))
     for place, run in enumerate(pool.runs):
         only = {one: {key for key, of in found.items() if of == {place}} for one, found in pool.brought.items()}
-        rest = pool.join({one: {key: of[key] for key in of.keys() - only[one]} for one, of in grades.items()})
-        after = [measure_unjudged([metric], rest, ranked)[metric]["mean"] for ranked in pool.rankings]
+        rest = {one: {key: of[key] for key in of.keys() - only[one]} for one, of in grades.items()}
+        after = rank(pool.join(rest))
         relevant = sum(of[key] >= 1 for one, of in grades.items() for key in of.keys() & only[one])
-        tau, most = kendalltau(before, after).statistic, max(abs(a - b) for a, b in zip(before, after, strict=True))
+        tau = kendalltau(before, after).statistic if len(before) > 1 else math.nan
+        change = max(abs(a - b) for a, b in zip(before, after, strict=True))
         tau = None if math.isnan(tau) else float(tau)
-        alone.append({"run": run.name, "relevant": relevant, "tau": tau, "change": most})
-    return {"runs": rows, "left_out": alone}
+        alone.append({"run": run.name, "relevant": relevant, "tau": tau, "change": change})
+    return alone
 
 
 def render(found: Result) -> str:
