@@ -24,6 +24,7 @@ PROGRAMS = {
 SCHEMES = {"command": "programs.command:Command", "served": "programs.served:Served"}
 
 FLOOR = "retrieve"  # one search, no model: what every other program has to be above
+VERIFIER = "tournament"  # orders a pool that has everything relevant: what recognising alone would reach
 
 # How a program differs from its paper's, beside its prompts; a run's table says it (docs/decisions/programs.md).
 DIFFERS = {

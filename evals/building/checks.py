@@ -1,0 +1,347 @@
+"""How far a finished benchmark can be trusted: figures about its queries, judgements and texts, each beside a bound.
+
+    python -m evals.build check FOLDER_OR_TASK --retrievers dense --lm MODEL
+
+What must hold is in evals/building/release.py; a figure here is worth a look, and breaks nothing. Searches and a
+verifier's answers are ordinary runs: the same command goes on with them. docs/guide/checks.md has what figures mean.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedGroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+
+from environments import card
+from environments.base import POOLED, Environment
+from evals.building import release
+from evals.measuring import judging, scored
+from evals.measuring.metrics import collapse, measure_unjudged
+from evals.measuring.similarity import compare
+from evals.measuring.stats import Interval, bootstrap_mean, holm, paired
+from evals.running import evaluation, forecast
+from evals.running.request import Common, Request
+from evals.showing.tables import Grid, model, printed, task_line
+from programs import FLOOR, VERIFIER
+from programs.judging import HIGHEST
+from tools import options, retrievers
+from tools.console import number, plural, put_out, queries
+from tools.errors import DataError, UnknownName, UsageError
+from tools.retrievers import Expressions
+from tools.text import sentences
+
+NDCG, WIN = "nDCG@10", "Win"
+POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 3)
+TOP = 10  # documents of each system that a pool is made of
+PAIRS = 100  # that a second judge grades again
+NEAR, ALIKE = 0.35, 0.5  # similarities of queries
+TEXTS, FOLDS, LEAST = 2000, 5, 10  # of a classifier: texts of a kind at most, folds, texts of a kind at least
+SHOWN = 20  # documents and queries that --json lists of a figure
+# Options of a run that a check sets itself.
+WITHOUT = {"program", "task", "retriever", "parameters", "k", "limit", "query_ids", "pool", "compiled", "prompts"}
+WITHOUT |= {"cassette", "again", "metrics", "isolated", "instruction"}
+
+
+class Bound(NamedTuple):
+    """What a figure is, and what it says on the wrong side of a value."""
+
+    what: str
+    value: float
+    at: str  # "most" or "least"
+    wrong: str
+
+
+EASY = "the query's own words lead to what is wanted"
+BOUNDS = {
+    "recall": Bound("R@10 of BM25", 0.5, "most", EASY),
+    "ndcg": Bound("nDCG@10 of BM25", 0.5, "most", EASY),
+    "first": Bound("first hits of BM25 that are relevant", 0.5, "most", EASY),
+    "win": Bound("Win of BM25", 0.5, "least", "words lead astray: a sign of how the negatives were made"),
+    "gap": Bound("V - R: verifier less best search", 0.1, "least", "ill-posed queries, or wrong judgements"),
+    "false": Bound("not gold, of V's first |gold|", 0.5, "most", "missed gold, or decoys: somebody should read them"),
+    "tau": Bound("order of systems, one left out of the pool", 0.9, "least", "the order hangs on who was pooled"),
+    "change": Bound("change of a mean, one left out of the pool", 0.02, "most", "figures hang on who was pooled"),
+    "judged": Bound("least Judged@10 of a system", 0.5, "least", "much of a ranking was never looked at"),
+    "power": Bound("smallest difference that is found", 0.1, "most", "too few queries for smaller ones"),
+    "twins": Bound("equal texts with a lower grade", 0, "most", "one of two grades is wrong, or missing"),
+    "alike": Bound("queries that nearly repeat another", 0, "most", "they count twice"),
+    "near": Bound("share of queries much like another", 0.1, "most", "they may want the same"),
+    "generator": Bound("AUC of a classifier of words", 0.8, "most", "their wording gives positives away"),
+    "kappa": Bound("kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"),
+}
+
+
+class Figure(NamedTuple):
+    """A figure of a benchmark, or why there is none."""
+
+    name: str
+    value: Interval | float | None
+    says: str = ""
+    found: Any = None  # what it is made of, as JSON has it
+    floor: bool = False  # whether it may be better than this
+
+    def json(self, bound: float) -> dict[str, Any]:
+        """Return the figure beside its bound; `fine` is None where that cannot be told."""
+        what, _, at, wrong = BOUNDS[self.name]
+        value, low, high = self.value if isinstance(self.value, Interval) else (self.value, None, None)
+        fine = None if value is None else value <= bound if at == "most" else value >= bound
+        fine = None if self.floor and not fine else fine
+        says = "; ".join(filter(None, [wrong if fine is False else "", self.says]))
+        about = {"name": self.name, "what": what, "value": value, "low": low, "high": high, "bound": bound, "at": at}
+        return about | {"fine": fine, "says": says, "found": self.found}
+
+
+class Subject:
+    """A benchmark that is looked at, with the runs that this takes."""
+
+    def __init__(self, request: Request, names: Sequence[str]) -> None:
+        """`request` has the task, the verifier's model and the budget; `names` are retrievers, the first is BM25."""
+        self.names = names
+        self.environment: Environment = evaluation.open_task(request)[1]
+        self.judgements = self.environment.judgements[self.environment.headline]
+        self.compares = self.environment.metric.startswith((WIN, "Flip"))  # documents; none is searched for
+        self.metric = WIN if self.compares else NDCG
+
+        self.request = replace(request, metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"))
+
+    @property
+    def verifier(self) -> Request:
+        """What a verifier is asked, who is handed everything relevant, or each query's own pool."""
+        queries, documents = self.environment.queries, len(self.environment.documents)
+        size = max(POOL, *(4 * len(self.judgements.relevant(query.query_id)) for query in queries))
+        pool = f"oracle:{min(size, documents)}({','.join(self.names)})"
+        own = all(query.candidates is not None for query in queries)
+        return replace(self.request, program=VERIFIER, pool=None if own else pool)
+
+    @cached_property
+    def searches(self) -> dict[str, scored.Run]:
+        """A run of each retriever alone."""
+        return {name: run(replace(self.request, retriever=name, lm="offline")) for name in self.names}
+
+    def compare(self, *runs: scored.Run) -> Any:
+        """Return how two runs differ, as stats.paired."""
+        return paired(*zip(*scored.pair(*(run.columns[self.metric] for run in runs)).values(), strict=True))
+
+
+def run(request: Request) -> scored.Run:
+    """Return an ordinary run, scored."""
+    result = evaluation.run(request)
+    if result.problem:
+        raise result.problem
+    return scored.read(result.folder)
+
+
+def find_ease(subject: Subject) -> Iterator[Figure]:
+    """Yield how far BM25 alone gets."""
+    named = {"win": WIN} if subject.compares else {"recall": "R@10", "ndcg": NDCG, "first": "P@1"}
+    for name, metric in named.items():
+        rows = scored.pair(next(iter(subject.searches.values())).columns[metric])
+        yield Figure(name, bootstrap_mean([value for [value] in rows.values()]))
+
+
+def find_gap(subject: Subject) -> Iterator[Figure]:
+    """Yield how much better one recognises than finds (OBLIQ-Bench, section 3), and what the verifier took wrongly."""
+    if subject.compares:
+        yield Figure("gap", None, "documents are compared, none is searched for")
+        return
+    verified = run(subject.verifier)
+    best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
+    found = {"R": best.mean(NDCG), "V": verified.mean(NDCG), "retriever": best.retriever, "lm": subject.request.lm}
+    floor, gap, wrong = subject.request.lm == "offline", subject.compare(best, verified), list[list[str]]()
+    yield Figure("gap", Interval(*gap[:3]), "a floor: offline counts words" * floor, found | {"p": gap.p}, floor)
+    shares = list[float]()
+    for query_id in verified.query_ids:
+        gold = subject.judgements.recalled(query_id)
+        first = collapse(verified.outcomes[query_id]["ranking"], subject.judgements)[: len(gold)]
+        missed = [[query_id, doc_id] for doc_id in first if doc_id not in gold]
+        wrong, shares = wrong + missed, [*shares, *[len(missed) / len(gold)] * bool(gold)]
+    yield Figure("false", bootstrap_mean(shares) if shares else None, found=wrong[:SHOWN], floor=floor)
+
+
+def find_pool_bias(subject: Subject) -> Iterator[Figure]:
+    """Yield what hangs on who was pooled: positives are taken away that one system alone brought (Zobel 1998)."""
+    judged, gold = subject.environment.judgements, subject.judgements.qrels
+    if POOLED not in judged or judged[POOLED] is subject.judgements:
+        yield Figure("tau", None, "no judgements called pooled beside gold ones")
+        return
+    pool = judging.open_pool([run.path for run in subject.searches.values()], subject.request.task, TOP)
+    scale = HIGHEST / max(grade for of in gold.values() for grade in of.values())  # as a judge's grades
+    ours = {
+        one: {key: of[key] * scale for key in of.keys() - gold[one].keys()} for one, of in judged[POOLED].qrels.items()
+    }
+    pool = pool._replace(known={query_id: dict(gold[query_id]) for query_id in pool.known})
+    rows = judging.leave_out(pool, ours)
+    taus = [row["tau"] for row in rows if row["tau"] is not None]
+    yield Figure("tau", min(taus, default=None), "" if taus else "all systems have one mean", rows)
+    yield Figure("change", max(row["change"] for row in rows))
+    shares = [measure_unjudged([NDCG], judged[POOLED], one)[NDCG]["judged"] for one in pool.rankings]
+    yield Figure("judged", min(shares), found=dict(zip(subject.names, shares, strict=True)))
+
+
+def find_power(subject: Subject) -> Iterator[Figure]:
+    """Yield the smallest difference that is found in 80 % of cases, of the pair of systems that vary most."""
+    rows = [subject.compare(*pair) for pair in combinations(subject.searches.values(), 2)]
+    differ = sum(p < 0.05 for p in holm([row.p for row in rows]))
+    says = f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)" if rows else "it takes two --retrievers"
+    yield Figure("power", max((row.detectable for row in rows if row.detectable is not None), default=None), says)
+
+
+def find_repeats(subject: Subject) -> Iterator[Figure]:
+    """Yield relevant documents whose text stands elsewhere with a lower grade, and queries that are alike."""
+    environment, twins, wrong = subject.environment, defaultdict[str, set[str]](set), list[list[str]]()
+    unit, first = subject.judgements.unit_of or str, environment.documents.repeats()
+    for doc_id, original in first.items():
+        twins[original] |= {original, doc_id}
+    wanted = {query.query_id: subject.judgements.relevant(query.query_id) for query in environment.queries}
+    for query in environment.queries:
+        grades = subject.judgements.qrels.get(query.query_id, {})
+        for doc_id, grade in wanted[query.query_id].items():
+            others = twins[first.get(doc_id, doc_id)] - query.excluded
+            others &= others if query.candidates is None else query.candidates
+            lower = (one for one in sorted(others) if unit(one) != unit(doc_id) and grades.get(one, 0) < grade)
+            wrong += [[query.query_id, doc_id, one] for one in lower]
+    yield Figure("twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN])
+    best = dict[str, float]()
+    for query_id, row in zip(wanted, compare([query.text for query in environment.queries]), strict=True):
+        row[len(best)] = 0.0
+        if subject.compares:  # steps of one ladder are no repeats
+            row[[one == wanted[query_id] for one in wanted.values()]] = 0.0
+        best[query_id] = float(row.max())
+    alike = [query_id for query_id, one in best.items() if one >= ALIKE]
+    yield Figure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
+    yield Figure("near", fmean(NEAR <= one < ALIKE for one in best.values()), f"similarity of {NEAR:g} to {ALIKE:g}")
+
+
+def find_generator(subject: Subject) -> Iterator[Figure]:
+    """Yield how well a classifier of words and pairs of words tells texts of queries that it has not seen."""
+    texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
+    order = sorted(texts, key=lambda text: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
+    rows = [[text for text in order if texts[text][0] is kind][:TEXTS] for kind in (True, False)]
+    if min(map(len, rows)) < LEAST or len({texts[text][1] for text in rows[0]}) < FOLDS:
+        yield Figure("generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries")
+        return
+    words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+", sublinear_tf=True)
+    classifier = make_pipeline(words, LogisticRegression(max_iter=1000, class_weight="balanced"))
+    chosen = [*rows[0], *rows[1]]
+    labels, groups = zip(*map(texts.__getitem__, chosen), strict=True)  # what is of one query is in one fold
+    folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
+    aucs = cross_val_score(classifier, chosen, labels, groups=groups, cv=folds, scoring="roc_auc")
+    told = "original from spoiled sentences" if subject.compares else "positives from distractors"
+    yield Figure("generator", float(aucs.mean()), told, list(map(len, rows)))
+
+
+def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
+    """Return sentence -> whether it is the original, and of which record: what one of two compared documents has."""
+    found = dict[str, tuple[bool, str]]()
+    for comparisons in environment.comparisons.values():
+        for one in comparisons:
+            better, worse = (dict.fromkeys(sentences(environment.documents[key].text)) for key in one[1:])
+            for kind, only in ((True, better.keys() - worse.keys()), (False, worse.keys() - better.keys())):
+                found |= {text: (kind, comparisons[0].better) for text in only if text not in found}
+    return found
+
+
+def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
+    """Return text -> whether it is relevant to a query, and to which one; of others, in whose pool it is."""
+    unit, found = environment.judgements[environment.headline].unit_of or str, dict[str, tuple[bool, str]]()
+    wanted, pools = dict[str, str](), dict[str, str]()
+    for query in environment.queries:
+        of = (key for one in environment.judgements.values() for key in one.relevant(query.query_id))
+        wanted |= dict.fromkeys(of, query.query_id)
+        pools |= dict.fromkeys(query.candidates or (), query.query_id)
+    for one in environment.documents.stream():
+        query_id = wanted.get(one.doc_id) or wanted.get(unit(one.doc_id), "")
+        if query_id or not pools or one.doc_id in pools:
+            found.setdefault(one.text, (bool(query_id), query_id or pools.get(one.doc_id, one.doc_id)))
+    return found
+
+
+def find_kappa(subject: Subject, spec: str) -> Figure:
+    """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
+    if subject.compares:
+        return Figure("kappa", None, "documents are compared, none is judged by itself")
+    shared = {one.name: getattr(subject.request, one.name) for one in fields(Common)}
+    request = Common(**shared | {"program": "programs.judging:Judge", "lm": spec})
+    runs = [run.path for run in subject.searches.values()]
+    found = judging.judge(request, runs, depth=0, sample=PAIRS)["agreement"]
+    return Figure("kappa", found["kappa"], judging.describe_agreement(found), found)
+
+
+def look(request: Request, names: Sequence[str], bounds: Mapping[str, float], judge: str = "") -> dict[str, Any]:
+    """Return all figures of a benchmark, as --json prints them; `bounds` are those that are not the usual ones."""
+    if strange := [name for name in bounds if name not in BOUNDS]:
+        raise UnknownName("figure", strange[0], BOUNDS)
+    subject = Subject(request, names)
+    kinds = (find_ease, find_gap, find_pool_bias, find_power, find_repeats, find_generator)
+    found = [one for kind in kinds for one in kind(subject)] + ([find_kappa(subject, judge)] if judge else [])
+    return {
+        **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
+        **{"queries": len(subject.environment.queries), "metric": subject.metric, "lm": request.lm},
+        "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
+        "figures": [one.json(bounds.get(one.name, BOUNDS[one.name].value)) for one in found],
+    }
+
+
+def render(found: Mapping[str, Any]) -> str:
+    """Return the figures as a person reads them."""
+    rows = list[list[str]]()
+    for row in found["figures"]:
+        value = number(row["value"], "{}" if isinstance(row["value"], int) else "{:.4f}", "-")
+        value += f" ({row['low']:.4f} to {row['high']:.4f})" if row["low"] is not None else ""
+        sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
+        rows.append([row["name"], row["what"], value, f"{row['at']} {row['bound']:g}", sign, row["says"]])
+    systems = ", ".join(f"{name} {number(mean)}" for name, mean in found["systems"].items())
+    parts = [f"{task_line(dict(found))}  {queries(found['queries'])}"]
+    parts += [f"{found['metric']}: {systems}; the verifier's model: {model(found['lm'])}"]
+    parts += [f"broken: {problem}" for problem in found["broken"]] or ["everything holds that must"]
+    return printed([*parts, Grid("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5))])
+
+
+def find_task(place: str) -> str:
+    """Return the task that a name or a folder stands for: of a build, its release."""
+    return str(Path(place) / "release") if (Path(place) / "release").is_dir() else place
+
+
+def add(parser: Any) -> None:
+    """Add the options of `check` to a command line."""
+    add = parser.add_argument
+    add("place", metavar="FOLDER_OR_TASK", help="a build, a folder with data, or a task's name")
+    add("--retrievers", default="", metavar="SPECS", help="systems to look with beside BM25, e.g. dense,lsi")
+    add("--judge", default="", metavar="SPEC", help=f"a second judge, who grades {PAIRS} judged pairs again")
+    usual = ", ".join(f"{name}={one.value:g}" for name, one in BOUNDS.items())
+    add("--bound", type=options.pair, action="append", default=[], metavar="NAME=X", help=f"in place of: {usual}")
+    add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    options.add_options(parser, Request, without=WITHOUT)
+
+
+def command(arguments: Any) -> int:
+    """Look, print; exit code 3 where something does not hold that must."""
+    task, given = find_task(arguments.place), map(retrievers.check, Expressions(arguments.retrievers).each())
+    names = list(dict.fromkeys(["bm25", *map(str, given)]))
+    request = options.from_options(Request, vars(arguments) | {"program": FLOOR, "task": task})
+    if arguments.dry_run:
+        ahead = forecast.forecast(Subject(request, names).verifier)
+        put_out(json.dumps(ahead) + "\n" if arguments.json else forecast.render(ahead))
+        return 0
+    try:
+        bounds = {name: float(value) for name, value in arguments.bound}
+    except ValueError as error:
+        raise UsageError(f"--bound takes numbers: {error}") from None
+    if task == arguments.place:
+        broken = [f"{one.what}: {one.said}" for one in card.findings(task, request.data) if not one.fine]
+    else:
+        broken = release.check_release(Path(arguments.place))
+    found = look(request, names, bounds, arguments.judge) | {"broken": broken}
+    put_out(json.dumps(found) + "\n" if arguments.json else render(found))
+    return DataError.exit_code if broken else 0
