@@ -1,1 +1,16 @@
-"""What a build asks a model, a file a recipe: signatures, and the rules that fill them without a model."""
+"""What the stages of a build ask a model: signatures, and the rules that fill them without a model."""
+
+# The name of a stage -> what it asks (programs/building/fill.py: Asked).
+STAGES = {
+    "screen": "programs.building.latent:SCREEN",
+    "extract": "programs.building.latent:EXTRACT",
+    "label": "programs.building.latent:LABEL",
+    "collapse": "programs.building.latent:COLLAPSE",
+    "merge": "programs.building.latent:MERGE",
+    "validate": "programs.building.latent:VALIDATE",
+    "write": "programs.building.writing:WRITE",
+    "rephrase": "programs.building.writing:REPHRASE",
+    "distinct": "programs.building.writing:DISTINCT",
+    "rejudge": "programs.building.grading:GRADE",
+    "judge": "programs.building.grading:GRADE",
+}
