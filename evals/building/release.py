@@ -121,7 +121,7 @@ def without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmar
 def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
     """Write FOLDER/release in one step: a reader, or a kill, finds the one before, none, or the new one.
 
-    `made` says how it came about: recipe, digest, models, prices, counts, human (agreement by sheet), licence (as the
+    `made` says how it came about: recipe, digest, models, prices, counts, human (a line), licence (as the
     Hub has it), source; of the card alone: funnel (rows of stage, went_in, came_out, dropped) and limits (sentences).
     `release_text = False` leaves texts of documents out. DataError for a benchmark that could not be read again.
     """
@@ -253,7 +253,7 @@ def _toml_lines(settings: Mapping[str, Any], made: Mapping[str, Any]) -> list[st
 def _card_lines(settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: bool) -> list[str]:
     files = {"corpus": {"corpus": "corpus.jsonl"}, "queries": {"queries": "queries.jsonl"}}
     files["default"] = {part: f"qrels/{part}.tsv" for part in (("test", "dev") if has_dev else ("test",))}
-    checked = f"People checked it: {_say(made['human'])}." if made.get("human") else UNCHECKED
+    checked = made.get("human") or UNCHECKED
     name = settings.get("name", "A benchmark")
     lines = [front_matter(name, _TAGS, files, made.get("licence") or "unknown")]
     lines += [checked, "", f"# {name}", "", settings.get("objective", ""), "", "| | |", "|---|---|"]

@@ -19,7 +19,8 @@ from tools.corpus import Corpus
 from tools.disk import home
 from tools.errors import FAULTS, RunIncomplete
 from tools.models.spec import check_key
-from tools.records import Query, total, usage_from_json
+from tools.models.terms import Terms
+from tools.records import Query, Usage, total, usage_from_json
 from tools.retrievers.bm25 import BM25
 
 # What a stage's configuration has in place of what only runs of tasks have.
@@ -43,13 +44,23 @@ class Stage:
     """`program` over `documents`, with the model and budget of `request`, in the folder `where`-DIGEST."""
 
     def __init__(
-        self, program: Program, documents: Corpus, where: Path, config: run_folder.Config, request: Common
+        self,
+        program: Program,
+        documents: Corpus,
+        where: Path,
+        config: run_folder.Config,
+        request: Common,
+        terms: Terms | None = None,
     ) -> None:
-        """`config` has a task's name and all that outcomes depend on beside program, prompts, texts and model."""
+        """`config` has a task's name and all that outcomes depend on beside program, prompts, texts and model.
+
+        Stages may share `terms`, which are then open.
+        """
         if request.lm == "offline":
             check_offline(request.program_label, program)
         self._program, self._documents, self._request = program, documents, request
-        self.model = connect(request, make_terms(request), documents)
+        self._own = terms is None
+        self.model = connect(request, terms or make_terms(request), documents)
         self.model.lm.meet()
         asked = [part for one in program.predictors() for part in (one.signature, *one.demos)]
         lm = {"name": self.model.name, **self.model.settings}
@@ -64,20 +75,23 @@ class Stage:
         return run_folder.read_outcomes(self.path) if self.path.exists() else {}
 
     @contextmanager
-    def open(self) -> Iterator[Callable[[Sequence[Query]], Outcomes]]:
+    def open(self) -> Iterator[Callable[..., Outcomes]]:
         """Claim the folder; yield what asks about those units that have no outcome, and returns all outcomes.
 
-        SextantError where units are left without one.
+        It takes units and the hooks of runner.run. SextantError where units are left without one.
         """
         if self._request.lm != "offline":
             check_key(self._request.lm, self._request.headers)
         try:
             with run_folder.claim(self.path, self.config) as folder:
-                self.model.begin(folder.path, folder.usage)
+                if self._own:
+                    self.model.begin(folder.path, folder.usage)
+                elif self.model.lm.caller.free:
+                    self.model.terms.budget.resume(Usage(calls=folder.usage.calls))
 
-                def ask(units: Sequence[Query]) -> Outcomes:
+                def ask(units: Sequence[Query], **hooks: Any) -> Outcomes:
                     asked = (units, self._documents, folder, self.model)
-                    if fault := runner.run(self._program, *asked, workers=self._request.workers):
+                    if fault := runner.run(self._program, *asked, workers=self._request.workers, **hooks):
                         raise RunIncomplete(fault)
                     return folder.outcomes
 

@@ -1,0 +1,128 @@
+"""recipe.toml: all that determines a benchmark, as dataclasses; a recipe's own sections are in its file.
+
+`write_toml` spells every default out, with what it means beside it; `read_recipe` checks what a person made of that.
+"""
+
+import hashlib
+import json
+import tomllib
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+from evals.building.clean import CleanSection
+from evals.building.ingest import CorpusSection, CutSection
+from tools import forms
+from tools.errors import DataError, UnknownName, UsageError
+from tools.names import check
+
+FILE = "recipe.toml"
+RECIPES = {  # name -> the class of its parameters, in whose file `make` is
+    "latent": "evals.building.latent:Latent",
+    "adapt": "evals.building.adapt:Adapt",
+}
+
+
+@dataclass(frozen=True)
+class Models:
+    """Which model is asked; the one of --lm where a name is empty."""
+
+    sweep: Annotated[str, "reads the whole corpus: a cheap one"] = ""
+    write: Annotated[str, "writes queries, and labels and merges groups: a strong one"] = ""
+    judge: Annotated[str, "judges: best of another family than the one that writes"] = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large it becomes."""
+
+    queries: Annotated[int, "queries at most"] = 100
+    min_positives: Annotated[int, "relevant documents without which a query is dropped"] = 3
+    max_positives: Annotated[int, "members of a group beyond which it is divided again"] = 60
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is written, and what its card says."""
+
+    name: Annotated[str, "tables call the task own/NAME; empty: the folder's name"] = ""
+    objective: Annotated[str, "what counts as a find; models read it with every query"] = ""
+    document: Annotated[str, "what a document is, in a few words"] = ""
+    metric: Annotated[str, "the headline"] = "nDCG@10"
+    metrics: Annotated[list[str], "what is reported"] = field(
+        default_factory=lambda: ["nDCG@10", "nDCG@50", "R@10", "R@50", "R@100"]
+    )
+    dev: Annotated[float, "share of the queries that is kept for dev"] = 0.2
+    text: Annotated[bool, "false: documents are released by their ids alone"] = True
+    licence: Annotated[str, "of the texts"] = ""
+    source: Annotated[str, "where the texts are from"] = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all recipes have."""
+
+    corpus: CorpusSection = field(default_factory=CorpusSection)
+    clean: CleanSection = field(default_factory=CleanSection)
+    cut: CutSection = field(default_factory=CutSection)
+    models: Models = field(default_factory=Models)
+    limits: Limits = field(default_factory=Limits)
+    release: Release = field(default_factory=Release)
+
+
+def read_recipe(folder: Path) -> tuple[str, Recipe]:
+    """Return the name and the parameters of the recipe in a folder. DataError where they cannot be used."""
+    path = folder / FILE
+    try:
+        content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(
+            f"{folder} has no {FILE}; python -m evals.build new {folder} --recipe NAME writes one"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read as TOML: {error}") from None
+    name = str(content.pop("recipe", ""))
+    kind = find(name)
+    try:
+        check_names(content, kind, "")
+        return name, forms.make(kind, content)
+    except (ValueError, UnknownName) as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def digest(recipe: Recipe) -> str:
+    """Return eight hex digits over all parameters."""
+    return hashlib.sha256(json.dumps(asdict(recipe), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def find(name: str) -> type[Recipe]:
+    """Return the class of a recipe's parameters. UnknownName where there is none of that name."""
+    source, _, attribute = check("recipe", name, RECIPES).rpartition(":")
+    found: type[Recipe] = getattr(import_module(source), attribute)
+    return found
+
+
+def check_names(content: dict[str, Any], kind: Any, where: str) -> None:
+    """Raise UnknownName for a key that a section does not have."""
+    hints = get_type_hints(kind)
+    for name, value in content.items():
+        if name not in hints:
+            raise UnknownName(f"key of [{where}]" if where else "section", name, hints)
+        if isinstance(value, dict) and is_dataclass(hints[name]):
+            check_names(value, hints[name], name)
+
+
+def write_toml(name: str, recipe: Recipe) -> str:
+    """Return a recipe as TOML, with what each value means behind it."""
+    lines = [f"recipe = {json.dumps(name)}"]
+    for section in fields(recipe):
+        value = getattr(recipe, section.name)
+        about = (type(value).__doc__ or "").partition("\n")[0]
+        lines += ["", f"[{section.name}]  # {about}"]
+        hints = get_type_hints(type(value), include_extras=True)
+        lines += [
+            f"{one.name} = {forms.toml(getattr(value, one.name))}  # {get_args(hints[one.name])[1]}"
+            for one in fields(value)
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,159 @@
+"""Run a recipe in its folder, say ahead what that takes, and say how far it is."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from evals.building import ingest, recipe, release
+from evals.building.engine import Build, Reached
+from evals.building.units import Benchmark
+from evals.running.forecast import LEVELS
+from evals.running.request import Common
+from evals.showing.tables import Grid, printed
+from evals.studies.work import FIGURES
+from tools import disk
+from tools.console import number, say
+from tools.errors import FAULTS, DataError, RunBusy, UsageError
+from tools.models.spec import check_key
+
+ROLES = ("sweep", "write", "judge")
+Range = list[float] | None  # low, likely, high
+Result = dict[str, Any]  # what --json prints
+
+
+def run(
+    folder: Path,
+    request: Common,
+    named: Mapping[str, str] = {},
+    *,
+    until: str = "",
+    dry_run: bool = False,
+    cassette: Path | None = None,
+    limit: int | None = None,
+) -> Result:
+    """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage; `named` are models by role.
+
+    SextantError where it cannot be finished; what was answered is kept.
+    """
+    name, parameters = recipe.read_recipe(folder)
+    lms = {role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES}
+    if limit is not None:
+        parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
+    requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
+    for one in requests.values():
+        if one.lm != "offline" and not (dry_run or cassette):
+            check_key(one.lm, one.headers)
+    make = import_module(recipe.RECIPES[name].partition(":")[0]).make
+    with _held(folder):
+        source = ingest.ingest(parameters.corpus, parameters.clean, parameters.cut, folder / "corpus")
+        for warning in source.warnings:
+            say(warning)
+        with Build(folder, name, parameters, source, requests, ahead=dry_run, cassette=cassette) as build:
+            build.until = until
+            made: Benchmark | None = None
+            try:
+                made = make(build)
+            except Reached:
+                pass
+            except DataError as problem:
+                if not dry_run:
+                    raise
+                say(f"the rehearsal ends here: {problem}")
+            except FAULTS as problem:
+                raise problem.saying(f"{problem}; what was answered is kept in {folder}") from None
+        if dry_run:
+            return {"dry_run": True, "stages": sum_up(build.forecasts)}
+        if until or made is None:
+            return read_status(folder)
+        told = {
+            "recipe": name,
+            "digest": recipe.digest(parameters),
+            "models": lms,
+            "release_text": parameters.release.text,
+        }
+        told |= {"funnel": json.loads((folder / "funnel.json").read_text(encoding="utf-8"))}
+        release.write(made, folder, told | {"licence": parameters.release.licence, "source": parameters.release.source})
+    if problems := release.check_release(folder):
+        raise DataError(f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)")
+    return read_status(folder)
+
+
+def _held(folder: Path) -> Any:
+    def busy() -> None:
+        raise RunBusy(f"another process is at {folder}; wait for it")
+
+    return disk.hold(folder / ".lock", busy, disk.PRIVATE)
+
+
+def read_status(folder: Path) -> Result:
+    """Return what went through the stages so far, and where the release is."""
+    try:
+        funnel = json.loads((folder / "funnel.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"nothing was built in {folder} yet; python -m evals.build run {folder}") from None
+    made = folder / "release"
+    return {"folder": str(folder), "stages": funnel, "release": str(made) if made.is_dir() else None}
+
+
+def render(found: Result) -> str:
+    """Return the funnel, or the forecast, as a person reads it."""
+    if "dry_run" in found:
+        return printed(["dry run: nothing was sent; figures are low, likely and high", _lay_out_ahead(found["stages"])])
+    rows = []
+    for row in found["stages"]:
+        why = ", ".join(f"{many:,} {reason}" for reason, many in row["dropped"].items())
+        used = row["usage"]
+        calls = f"{used['calls']:,}" if used else ""
+        price = number(used["list_usd"], "${:.4f}") if used and row["lm"] != "offline" else ""
+        rows.append([row["stage"], f"{row['went_in']:,}", f"{row['came_out']:,}", why, calls, row["lm"], price])
+    heads = ["stage", "in", "out", "left out", "calls", "model", "list price"]
+    lines: list[Any] = [Grid("", heads, rows, (0, 3, 5))]
+    if any(row["lm"] == "offline" for row in found["stages"]):
+        lines.append("offline, which counts words, filled some stages: what comes of them is a floor")
+    if found["release"]:
+        lines.append(f"release: {found['release']}; python -m evals.run --task {found['release']} --program multihop")
+    return printed(lines)
+
+
+def sum_up(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
+    """Return what each stage takes, by figure: low, likely and high; None where a price is not known.
+
+    Where the units of a stage follow from answers that are not there yet, it may be asked of nothing at all, and of as
+    many as the recipe allows at most.
+    """
+    sums: dict[str, dict[str, Range]] = {}
+    for name, parts in groupby(forecasts, key=lambda part: part["stage"]):
+        some = list(parts)
+        units, most = sum(part["units"] for part in some), max(part["most"] for part in some)
+        more = 1 if some[0]["certain"] else max(most, units) / max(1, units)
+        for key in FIGURES:
+            levels = [part[key] and [part[key][level] for level in LEVELS] for part in some]
+            low, likely, high = _add(levels) or (None, None, None)
+            known = None
+            if low is not None and likely is not None and high is not None:
+                known = [low if some[0]["certain"] else 0.0, likely, high * more]
+            before = sums.setdefault(name, {}).get(key, [0.0, 0.0, 0.0])
+            sums[name][key] = _add([before, known])
+    return sums
+
+
+def _lay_out_ahead(sums: Mapping[str, Mapping[str, Range]]) -> Grid:
+    every = {key: _add([one[key] for one in sums.values()]) for key in FIGURES}
+    rows = [
+        [name, *(_levels(one[key], digits) for key, digits in FIGURES.items())]
+        for name, one in {**sums, "all": every}.items()
+    ]
+    return Grid("", ["stage", "calls", "tokens in", "tokens out", "list price", "hours"], rows, (0,))
+
+
+def _add(parts: Sequence[Range]) -> Range:
+    known = [part for part in parts if part is not None]
+    return [sum(column) for column in zip(*known, strict=True)] if len(known) == len(parts) else None
+
+
+def _levels(values: Range, digits: int) -> str:
+    return "unknown" if values is None else " ".join(f"{value:,.{digits}f}" for value in values)
