@@ -23,6 +23,7 @@ COMMANDS = {
     "report": ("evals.report", "put many runs into one report, beside the papers' figures"),
     "reproduce": ("evals.reproduce", "make a paper's table or figure again, beside its figures"),
     "judge": ("evals.judge", "have a model judge what runs bring and nobody has judged"),
+    "build": ("evals.build", "make a benchmark of a corpus, and check one"),
     "export": ("evals.export", "write a run in the format of another tool"),
     "import": ("evals.import_run", "make a run folder from the results of another system"),
     "compile": ("optimizers.compile", "optimize the prompts or parameters of a program on dev"),

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ from environments import tables
 from environments.base import DevSplit, EmptySplit, Environment, Qrels
 from environments.chunking import LIMIT, bert_tokens, chunks
 from evals.building.ingest import TASK, digest_id
+from evals.building.recipe import Recipe
 from evals.building.review import Item
 from evals.building.units import Benchmark
 from tools.console import plural
@@ -43,6 +44,13 @@ class AdaptSection:
     positive: Annotated[float, "grades from this on become 1, others 0; 0: grades stay as they are"] = 0.0
     phrase: Annotated[str, "text of a query: {text} is what it was, other names are columns of `fields`"] = "{text}"
     fields: Annotated[str, "JSON Lines with columns of queries by _id, e.g. the state of a legal question"] = ""
+
+
+@dataclass(frozen=True)
+class Adapt(Recipe):
+    """The sections of the recipe."""
+
+    adapt: AdaptSection = field(default_factory=AdaptSection)
 
 
 def make(build: Any) -> Benchmark:

@@ -139,9 +139,9 @@ def test_a_card_says_first_that_nobody_checked_or_who_did_and_what_was_left_out(
     assert 'license: "cc-by-4.0"\n' in front and "qrels/dev.tsv" in front
     assert card.strip().startswith(release.UNCHECKED) and "| write | 1,200 | 40 | too long 1,160 |" in card
     assert "differences of 0.09" in card and "| for dev | 1 |" in card
-    release.write(small(), tmp_path, MADE | {"human": {"gold": {"items": 100, "kappa": 0.71}}})
+    release.write(small(), tmp_path, MADE | {"human": "Checked by 2 people: 100 judgements, kappa 0.71."})
     text = (tmp_path / "release/README.md").read_text()
-    assert release.UNCHECKED not in text and "gold items 100, kappa 0.71" in text
+    assert release.UNCHECKED not in text and "Checked by 2 people: 100 judgements, kappa 0.71." in text
     assert "People have checked" in environments.load(str(tmp_path / "release")).notes[-1]
 
 

@@ -1,0 +1,1 @@
+"""The command evals.build; what it does is in evals/building."""

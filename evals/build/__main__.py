@@ -1,0 +1,137 @@
+"""Make a benchmark of a corpus: `python -m evals.build new FOLDER --recipe latent --corpus FILE`, then `run FOLDER`.
+
+What asks a model is kept stage by stage, so `run` goes on where it was ended; docs/guide/build.md goes through it.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from evals.running.request import Common
+from tools import options
+from tools.console import Parser, put_out, run_and_leave
+from tools.errors import UsageError
+
+ROLES = ("sweep", "write", "judge")
+# Options of a run that a build has no use for: its recipe says what is asked of what.
+_WITHOUT = (
+    "program",
+    "task",
+    "data",
+    "columns",
+    "qrels",
+    "instruction",
+    "limit",
+    "retriever",
+    "parameters",
+    "k",
+    "runs",
+)
+_BLANK = {"program": "programs.building.fill:Fill", "task": "build"}
+_ELSEWHERE = {  # commands with a file of their own: what is there has `add(parser)` and `command(arguments)`
+    "review": ("evals.building.review", "write a page on which people judge, or take in their answers"),
+    "check": ("evals.building.checks", "check a finished benchmark, and say how far to trust it"),
+    "contamination": ("evals.building.contamination", "say what share of a task a model knows by heart"),
+}
+
+
+class _Late(Parser):
+    """A parser that imports what has the options of its command when it is asked for them."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, with those options."""
+        if (found := _ELSEWHERE.get(self.prog.rpartition(" ")[2])) and not self._defaults.get("do"):
+            module = import_module(found[0])
+            module.add(self)
+            self.set_defaults(do=module.command)
+        return super().parse_known_args(args, namespace)
+
+
+def parser() -> Parser:
+    """Return the command line."""
+    made = Parser(prog="python -m evals.build", description="Make a benchmark of a corpus.")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Late)
+    one = commands.add_parser("list", help="list the recipes")
+    one.set_defaults(do=list_recipes)
+    one = commands.add_parser("new", help="write a recipe with every default spelled out, to be edited")
+    one.add_argument("folder", type=Path, metavar="FOLDER")
+    one.add_argument("--recipe", required=True, metavar="NAME", help="python -m evals.build list has them")
+    one.add_argument("--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME")
+    one.set_defaults(do=new)
+    one = commands.add_parser("run", help="make the benchmark; the same command goes on where it was ended")
+    one.add_argument("folder", type=Path, metavar="FOLDER")
+    one.add_argument("--until", default="", metavar="STAGE", help="stop after this stage")
+    one.add_argument("--dry-run", action="store_true", help="say what each stage will take; nothing is sent")
+    one.add_argument("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
+    one.add_argument("--limit", type=int, metavar="N", help="only N of the documents")
+    one.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    about = "the model, or sweep=, write= or judge= and the model of that role; repeatable"
+    one.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
+    options.add_options(one, Common, without=(*_WITHOUT, "lm"))
+    one.set_defaults(do=run)
+    one = commands.add_parser("status", help="say how far a build is: what went in, came out and was dropped")
+    one.add_argument("folder", type=Path, metavar="FOLDER")
+    one.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    one.set_defaults(do=status)
+    for name, (_, about) in _ELSEWHERE.items():
+        commands.add_parser(name, help=about)
+    return made
+
+
+def list_recipes(arguments: argparse.Namespace) -> int:
+    """Print every recipe, with what it is for."""
+    recipe = import_module("evals.building.recipe")
+    lines = []
+    for name, reference in recipe.RECIPES.items():
+        about = import_module(reference.partition(":")[0]).__doc__ or ""
+        lines.append(f"{name:<13} {about.partition(': ')[2].partition(chr(10))[0]}")
+    put_out("\n".join(lines) + "\n")
+    return 0
+
+
+def new(arguments: argparse.Namespace) -> int:
+    """Write recipe.toml into a folder that has none."""
+    recipe = import_module("evals.building.recipe")
+    kind = recipe.find(arguments.recipe)
+    if (path := arguments.folder / recipe.FILE).exists():
+        raise UsageError(f"{path} is there; edit it, or choose another folder")
+    made = kind()
+    made = replace(made, corpus=replace(made.corpus, path=arguments.corpus))
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(recipe.write_toml(arguments.recipe, made), encoding="utf-8")
+    put_out(f"{path}: edit it, then python -m evals.build run {arguments.folder} --dry-run\n")
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a build, or say what it would take; print the funnel."""
+    running = import_module("evals.building.running")
+    named = dict(one.split("=", 1) for one in arguments.lm if one.partition("=")[0] in ROLES)
+    plain = [one for one in arguments.lm if one.partition("=")[0] not in ROLES]
+    request = options.from_options(Common, vars(arguments) | {"lm": plain[-1] if plain else None, **_BLANK})
+    asked = {name: getattr(arguments, name) for name in ("until", "dry_run", "cassette", "limit")}
+    found = running.run(arguments.folder, request, named, **asked)
+    put_out(json.dumps(found) + "\n" if arguments.json else running.render(found))
+    return 0
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Print how far a build is."""
+    running = import_module("evals.building.running")
+    found = running.read_status(arguments.folder)
+    put_out(json.dumps(found) + "\n" if arguments.json else running.render(found))
+    return 0
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Do what the command names."""
+    do: Callable[[argparse.Namespace], int] = arguments.do
+    return do(arguments)
+
+
+if __name__ == "__main__":
+    run_and_leave(parser(), command)

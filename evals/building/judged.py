@@ -1,0 +1,130 @@
+"""Grading of documents by a query: what a build found itself, graded again, and what retrievers bring beside it.
+
+OBLIQ-Bench, appendix D: after queries are written, only pairs with the highest grade stay; then the first documents of
+several systems are judged, beside known ones to be as strict by.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
+
+from evals.building.engine import Build
+from evals.building.review import Item
+from evals.building.units import Unit
+from evals.measuring.judging import EXAMPLES
+from programs.judging import HIGHEST, RULES
+from tools.errors import DataError
+from tools.records import Query
+
+SHEETS = {"rejudge": "gold", "judge": "pooled"}  # stage -> the sheet on which people grade the same
+Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
+
+
+@dataclass(frozen=True)
+class Judge:
+    """How documents are graded by a query."""
+
+    rule: Annotated[str, "what the grades 2, 1 and 0 mean; empty: by the lens"] = ""
+    near: Annotated[int, "documents outside of a group that are graded with it: those described most like it"] = 10
+    batch: Annotated[int, "documents in a call of grading what the build found; pooled ones go by twice as many"] = 10
+    keep: Annotated[int, "the grade from which a document is relevant"] = HIGHEST
+    passes: Annotated[int, "how often a document is graded, among others each time; the lowest grade counts"] = 2
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Judging what several retrievers bring, beside what the build found itself."""
+
+    retrievers: Annotated[list[str], "whose first documents are judged; without any there are no pooled judgements"] = (
+        field(default_factory=list)
+    )
+    k: Annotated[int, "documents of each"] = 10
+
+
+class Asked(NamedTuple):
+    """What is graded: the texts that a model is shown of documents, by query."""
+
+    query: Query
+    candidates: Sequence[str]
+    examples: Sequence[str] = ()  # texts of relevant documents
+
+
+def grade(build: Build, stage: str, judge: Judge, lens: str, asked: Sequence[Asked], batch: int, most: int) -> Grades:
+    """Return the grades of the candidates of each query; those that no usable answer names are left out."""
+    found: Grades = {}
+    rule = judge.rule or RULES.get(lens, RULES[""])
+
+    def units() -> Iterator[Unit]:
+        for one in asked:
+            told = {"objective": one.query.objective, "description": one.query.text, "grades": rule}
+            for turn in range(judge.passes):
+                order = sorted(one.candidates, key=lambda doc_id: _order(turn, one.query.query_id, doc_id))
+                for start in range(0, len(order), batch):
+                    some = [(doc_id, build.text(doc_id)) for doc_id in order[start : start + batch]]
+                    yield Unit(one.query.query_id, {**told, "examples": list(one.examples)}, some)
+
+    for unit, answer in build.ask(stage, units(), most=most):
+        grades = found.setdefault(unit.key, {})
+        for doc_id, row in (answer or {}).get("verdicts", {}).items():
+            grades[doc_id] = min(float(row["grade"]), grades.get(doc_id, HIGHEST))
+    said = {(one, doc_id): f"{of:.0f}" for one, grades in found.items() for doc_id, of in grades.items()}
+    texts = {one.query.query_id: one.query.text for one in asked}
+    build.review(SHEETS[stage], said, lambda pair: Item([("query", texts[pair[0]]), ("document", build.text(pair[1]))]))
+    for (query_id, doc_id), of in said.items():
+        found[query_id][doc_id] = float(of)
+    return found
+
+
+def _order(*parts: object) -> bytes:
+    return hashlib.sha256(":".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest()
+
+
+def regrade(build: Build, judge: Judge, lens: str, asked: Sequence[Asked]) -> Grades:
+    """Return the grades of what the build found, for the queries that keep enough relevant documents."""
+    limits, kept = build.recipe.limits, Grades()
+    most = judge.passes * (build.most_queries + len(build.source.documents) // judge.batch)
+    graded = grade(build, "rejudge", judge, lens, asked, judge.batch, most)
+    for one in asked:
+        query_id, grades = one.query.query_id, graded.get(one.query.query_id, {})
+        if sum(of >= judge.keep for of in grades.values()) < limits.min_positives and not build.ahead:
+            build.drop("rejudge", query_id, "too few documents are relevant", one.query.text)
+        else:
+            kept[query_id] = {doc_id: float(of >= judge.keep) for doc_id, of in sorted(grades.items())}
+    build.count("rejudge", len(asked), len(kept))
+    if not kept:
+        raise DataError(f"no query is left after {build.describe()}; dropped.jsonl says why")
+    return kept
+
+
+def pool(
+    build: Build,
+    judge: Judge,
+    wanted: Pool,
+    lens: str,
+    queries: Sequence[Query],
+    gold: Mapping[str, Mapping[str, float]],
+) -> Grades:
+    """Return the gold judgements with grades of what the pool's retrievers bring; nothing without retrievers."""
+    if not wanted.retrievers:
+        return {}
+    brought: dict[str, dict[str, None]] = {query.query_id: {} for query in queries}
+    for spec in wanted.retrievers:
+        for query in queries:
+            hits = build.retriever(spec).search(query.text, wanted.k, excluded=query.excluded)
+            brought[query.query_id] |= {hit.doc_id: None for hit in hits if hit.doc_id not in build.source.twins}
+    asked = []
+    for query in queries:
+        known = gold[query.query_id]
+        best = sorted((one for one in known if known[one] >= judge.keep), key=lambda one: _order(query.query_id, one))
+        left = [one for one in brought[query.query_id] if one not in known]
+        asked.append(Asked(query, left, [build.text(one) for one in best[:EXAMPLES]]))
+    batch = 2 * judge.batch
+    most = judge.passes * build.most_queries * -(-wanted.k * len(wanted.retrievers) // batch)
+    graded = grade(build, "judge", judge, lens, asked, batch, most)
+    build.count("judge", sum(len(one.candidates) for one in asked), sum(map(len, graded.values())))
+    return {
+        one.query_id: {doc_id: float(of >= judge.keep) for doc_id, of in sorted(graded.get(one.query_id, {}).items())}
+        | dict(gold[one.query_id])
+        for one in queries
+    }

@@ -1,0 +1,84 @@
+"""The recipe `latent`: a model that knows the groups behind a miniature gets them back, and offline is a floor."""
+
+import json
+
+import pytest
+from building import bcubed, build, load, prepare, relevant
+from building.knowing import Knowing
+from openai_server import OpenAIServer
+
+from tools.errors import BudgetReached, DataError
+
+STANCE = {"attribute": {"lens": "stance"}, "limits": {"min_positives": 2}, "write": {"words": [5, 60]}}
+
+
+@pytest.fixture
+def knowing(server: OpenAIServer):
+    server.answer = Knowing("obliq/twitter")
+    return server.answer
+
+
+def test_the_groups_behind_a_miniature_are_recovered_to_the_line_within_what_the_dry_run_says(
+    tmp_path, server, knowing
+):
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
+    ahead = build(folder, server.spec, dry_run=True)["stages"]
+    assert not server.requests
+    for stage in build(folder, server.spec)["stages"]:
+        for figure in ("calls", "input_tokens", "output_tokens") if stage["usage"] else ():
+            low, _, high = ahead[stage["stage"]][figure]
+            assert low <= stage["usage"][figure] <= high, (stage["stage"], figure)
+    ours, theirs = relevant(load(folder)), relevant(knowing.environment)
+    assert sorted(map(sorted, ours.values())) == sorted(map(sorted, theirs.values()))
+    assert bcubed(ours, theirs) == (1.0, 1.0, 1.0)
+
+
+def test_a_change_of_the_recipe_asks_again_what_follows_from_it_alone(tmp_path, server, knowing):
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
+    build(folder, server.spec)
+    sent = len(server.requests)
+    prepare(folder, "latent", "task:obliq/twitter", **STANCE, judge={"rule": "2: yes; 0: no"})
+    build(folder, server.spec)
+    later = [body["messages"][-1]["content"] for body in server.requests[sent:]]
+    assert later and all("verdicts" in text for text in later)
+
+
+def test_a_build_whose_budget_is_used_up_goes_on_where_it_ended(tmp_path, server, knowing):
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
+    with pytest.raises(BudgetReached, match="what was answered is kept"):
+        build(folder, server.spec, budget_calls=20)
+    assert len(server.requests) == 20
+    build(folder, server.spec)
+    again = [json.dumps(body["messages"]) for body in server.requests]
+    assert len(again) == len(set(again))
+
+
+def test_an_answer_that_cannot_be_used_drops_its_unit_and_says_why(tmp_path, server, knowing):
+    server.answer = lambda prompt: {"raw": "?"} if "accc" in prompt else knowing(prompt)
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
+    build(folder, server.spec, until="label")
+    dropped = [json.loads(line) for line in (folder / "dropped.jsonl").open()]
+    assert dropped and {row["why"] for row in dropped} <= {"no usable answer", "left out by the model"}
+    assert not (folder / "release").exists()
+
+
+def test_offline_makes_a_task_that_runs_and_calls_it_a_floor(tmp_path, command_of, run):
+    from evals.build import __main__ as command
+
+    made = command_of(command)
+    assert made("new", tmp_path / "own", "--recipe", "latent", "--corpus", "task:obliq/twitter").code == 0
+    text = (tmp_path / "own/recipe.toml").read_text()
+    (tmp_path / "own/recipe.toml").write_text(text.replace('lens = ""', 'lens = "stance"', 1))
+    found = made("run", tmp_path / "own")
+    assert found.code == 0 and "a floor" in found.out and "handles in 7 documents" in found.err
+    assert (tmp_path / "own/release/README.md").read_text().count("No person has checked this benchmark.") == 1
+    assert run("--task", tmp_path / "own/release", "--program", "multihop").code == 0
+    assert "extract" in made("status", tmp_path / "own").out
+
+
+def test_a_recipe_that_leaves_nothing_says_where_it_went(tmp_path):
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE | {"limits": {"min_positives": 50}})
+    with pytest.raises(DataError, match=r"no group is left after extract \(84 in, 84 out\)"):
+        build(folder)
+    with pytest.raises(DataError, match="neither a lens nor an attribute"):
+        build(prepare(tmp_path / "other", "latent", "task:obliq/twitter"))

@@ -1,0 +1,60 @@
+"""Builds for tests: a recipe in a folder, run against a server that knows the groups, and what came of it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import environments
+from environments.base import Environment
+from evals.building import recipe, running
+from evals.running.request import Common
+
+PROGRAM = {"program": "programs.building.fill:Fill", "task": "build"}
+
+
+def prepare(folder: Path, name: str, corpus: str, **sections: Mapping[str, Any]) -> Path:
+    """A folder with the recipe, with other values in some sections."""
+    made = recipe.find(name)()
+    sections = {"corpus": {}, **sections}
+    sections["corpus"] = {"path": corpus, **sections["corpus"]}
+    made = replace(made, **{key: replace(getattr(made, key), **values) for key, values in sections.items()})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / recipe.FILE).write_text(recipe.write_toml(name, made), encoding="utf-8")
+    return folder
+
+
+def build(folder: Path, lm: str = "offline", **more: Any) -> dict[str, Any]:
+    """Run the recipe; `more` are options of the request, or of evals.building.running.run."""
+    own = {name: more.pop(name) for name in ("until", "dry_run", "cassette", "limit") if name in more}
+    return running.run(folder, Common(**PROGRAM, lm=lm, **more), **own)
+
+
+def load(folder: Path) -> Environment:
+    return environments.load(str(folder / "release"), split="all")
+
+
+def relevant(environment: Environment, name: str = "gold") -> dict[str, frozenset[str]]:
+    """What is relevant for each query."""
+    qrels = environment.judgements[name].qrels
+    return {one.query_id: frozenset(d for d, g in qrels[one.query_id].items() if g > 0) for one in environment.queries}
+
+
+def bcubed(ours: Mapping[str, frozenset[str]], theirs: Mapping[str, frozenset[str]]) -> tuple[float, float, float]:
+    """Extended BCubed precision, recall and F1 of overlapping groups (Amigo et al. 2009), over what theirs have."""
+
+    def side(first: Mapping[str, frozenset[str]], second: Mapping[str, frozenset[str]]) -> float:
+        values = []
+        for one in sorted(frozenset().union(*theirs.values())):
+            of = [group for group in first.values() if one in group]
+            others = frozenset().union(*of) if of else frozenset()
+            shares = []
+            for other in others:
+                a = sum(one in group and other in group for group in first.values())
+                b = sum(one in group and other in group for group in second.values())
+                shares.append(min(a, b) / a)
+            values.append(sum(shares) / len(shares) if shares else 0.0)
+        return sum(values) / len(values)
+
+    precision, recall = side(ours, theirs), side(theirs, ours)
+    return precision, recall, 2 * precision * recall / (precision + recall)
