@@ -293,7 +293,8 @@ def _changes(found: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, values in found["parameters"].items():
         old, new = (clean(str(value)) or '""' for value in values)
-        lines.append(f"{name}: {old} to {new}")
+        between = " to " if len(old + new) < SHORT else "\nto "
+        lines += f"{name}: {old}{between}{new}".splitlines()
     for name, difference in found["changes"].items():
         lines += ["", f"prompt of {name}", *difference.splitlines()[2:]]
     return [*lines, ""] if lines else []
