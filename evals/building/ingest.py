@@ -273,8 +273,11 @@ def _is_outside(text: str, section: CorpusSection | CutSection) -> bool:
 def _write_text(value: Any, where: str) -> str:
     """Return a cell as text; of a list of messages, a line "[Role]: what it says" each."""
     if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-        said = ((one.get("role") or one.get("from"), message_text(one) or one.get("value")) for one in value)
-        value = "\n".join(f"[{str(role).title()}]: {text}" for role, text in said)
+        try:
+            said = [(one.get("role") or one["from"], message_text(one) or one.get("value", "")) for one in value]
+            value = "\n".join(f"[{role.title()}]: {text}" for role, text in said)
+        except (AttributeError, KeyError, TypeError):
+            raise DataError(f"{where}: not every message of the conversation is {{role, content}}") from None
     elif value is not None and not isinstance(value, str):
         value = disk.dumps(value)
     return tables.check_text(value, where, optional=True)

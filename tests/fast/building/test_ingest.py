@@ -86,6 +86,9 @@ def test_conversations_are_written_in_turns_and_may_be_cut_into_them(tmp_path):
     turns = take(tmp_path, rows, id="conversation_id", cut=CutSection(by="turns"))
     assert texts(turns) == {"c:0": "[User]: Sort this.\nPlease.", "c:1": "[Assistant]: Done: a, b."}
     assert turns.documents["c:1"].parent == "c" and turns.group == {"c:0": "c", "c:1": "c"}
+    for message in ({"content": "x"}, {"role": 5, "content": "x"}, {"role": "user", "content": [5]}):
+        with pytest.raises(DataError, match=r"line 2: not every message of the conversation is {role, content}"):
+            take(tmp_path, [*rows, {"conversation_id": "d", "conversation": [message]}], id="conversation_id")
 
 
 def test_filters_count_what_they_leave_out_and_a_sample_is_the_same_in_any_order(tmp_path):
