@@ -175,11 +175,11 @@ def find_pool_bias(subject: Subject) -> Iterator[Figure]:
         yield Figure("tau", None, "no judgements called pooled beside gold ones")
         return
     pool = judging.open_pool([run.path for run in subject.searches.values()], subject.request.task, TOP)
-    scale = HIGHEST / max(grade for of in gold.values() for grade in of.values())  # as a judge's grades
-    ours = {
-        one: {key: of[key] * scale for key in of.keys() - gold[one].keys()} for one, of in judged[POOLED].qrels.items()
-    }
-    pool = pool._replace(known={query_id: dict(gold[query_id]) for query_id in pool.known})
+    pool = pool._replace(known={query_id: dict(gold.get(query_id, {})) for query_id in pool.known})
+    scale, ours = HIGHEST / max(grade for of in gold.values() for grade in of.values()), judging.Grades()
+    for query_id, known in pool.known.items():  # in the grades of a judge
+        grades = judged[POOLED].qrels.get(query_id, {})
+        ours[query_id] = {key: grade * scale for key, grade in grades.items() if key not in known}
     rows = judging.leave_out(pool, ours)
     taus = [row["tau"] for row in rows if row["tau"] is not None]
     yield Figure("tau", min(taus, default=None), "" if taus else "all systems have one mean", rows)
@@ -307,16 +307,11 @@ def render(found: Mapping[str, Any]) -> str:
     return printed([*parts, Grid("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5))])
 
 
-def find_task(place: str) -> str:
-    """Return the task that a name or a folder stands for: of a build, its release."""
-    return str(Path(place) / "release") if (Path(place) / "release").is_dir() else place
-
-
 def add(parser: Any) -> None:
     """Add the options of `check` to a command line."""
     add = parser.add_argument
     add("place", metavar="FOLDER_OR_TASK", help="a build, a folder with data, or a task's name")
-    add("--retrievers", default="", metavar="SPECS", help="systems to look with beside BM25, e.g. dense,lsi")
+    add("--retrievers", default="", metavar="SPECS", help="systems to look with beside BM25, e.g. dense")
     add("--judge", default="", metavar="SPEC", help=f"a second judge, who grades {PAIRS} judged pairs again")
     usual = ", ".join(f"{name}={one.value:g}" for name, one in BOUNDS.items())
     add("--bound", type=options.pair, action="append", default=[], metavar="NAME=X", help=f"in place of: {usual}")
@@ -327,7 +322,10 @@ def add(parser: Any) -> None:
 
 def command(arguments: Any) -> int:
     """Look, print; exit code 3 where something does not hold that must."""
-    task, given = find_task(arguments.place), map(retrievers.check, Expressions(arguments.retrievers).each())
+    place = Path(arguments.place)
+    folder = place.parent if place.name == release.RELEASE else place
+    task = str(folder / release.RELEASE) if (built := (folder / release.RELEASE).is_dir()) else arguments.place
+    given = map(retrievers.check, Expressions(arguments.retrievers).each())
     names = list(dict.fromkeys(["bm25", *map(str, given)]))
     request = options.from_options(Request, vars(arguments) | {"program": FLOOR, "task": task})
     if arguments.dry_run:
@@ -338,10 +336,9 @@ def command(arguments: Any) -> int:
         bounds = {name: float(value) for name, value in arguments.bound}
     except ValueError as error:
         raise UsageError(f"--bound takes numbers: {error}") from None
-    if task == arguments.place:
-        broken = [f"{one.what}: {one.said}" for one in card.findings(task, request.data) if not one.fine]
-    else:
-        broken = release.check_release(Path(arguments.place))
+    findings = () if built else card.findings(task, request.data)
+    broken = [f"{one.what}: {one.said}" for one in findings if not one.fine]
+    broken += release.check_release(folder) if built else []
     found = look(request, names, bounds, arguments.judge) | {"broken": broken}
     put_out(json.dumps(found) + "\n" if arguments.json else render(found))
     return DataError.exit_code if broken else 0

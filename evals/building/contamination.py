@@ -22,7 +22,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import environments
 from environments.base import EmptySplit
@@ -41,7 +41,7 @@ from tools.console import plural, positive, put_out, queries
 from tools.corpus import Corpus
 from tools.disk import home
 from tools.errors import UsageError
-from tools.records import Document, Query
+from tools.records import Document, Hit, Query
 from tools.retriever import NoRetriever, Search
 from tools.session import Toolbox
 from tools.text import all_words
@@ -62,12 +62,7 @@ CATEGORIES = {
 LEFT = "what it wants is taken out"
 
 
-class Guess(NamedTuple):
-    """A guess for a query, with the document wanted for it that is nearest."""
-
-    text: str
-    doc_id: str
-    cosine: float
+Nearest = Mapping[str, tuple[str, Hit]]  # query id -> the guess that is nearest to a document wanted for it, and that
 
 
 class Trial:
@@ -106,40 +101,41 @@ class Trial:
         wanted = dict(zip(asked, self.wanted.values(), strict=True))
         return self.stage("guess", program, self.texts, self.request.lm), wanted | titles
 
-    def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> dict[str, Guess]:
+    def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
-        encoder, found = retrievers.check(self.request.retriever or "dense"), dict[str, Guess]()
+        encoder, found = retrievers.check(self.request.retriever or "dense"), dict[str, tuple[str, Hit]]()
         built = retrievers.build(encoder, Corpus(self.gold.values()), home(), terms=evaluation.make_terms(self.request))
         for query_id, wanted in self.wanted.items():
             texts = guesses[f"query/{query_id}"]
             hits = built.search_many([Search(text, among=wanted) for text in texts], 1)
-            if best := [Guess(text, *hit) for text, some in zip(texts, hits, strict=True) for hit in some]:
-                found[query_id] = max(best, key=lambda one: one.cosine)
+            if best := [(text, hit) for text, some in zip(texts, hits, strict=True) for hit in some]:
+                found[query_id] = max(best, key=lambda one: one[1].score)
         return found
 
-    def judge(self, lm: str, nearest: Mapping[str, Guess]) -> dict[str, str]:
+    def judge(self, lm: str, nearest: Nearest) -> dict[str, str]:
         """Return what a judge takes guesses for, who grades each as a document of its query beside the wanted one."""
-        made = {key: Document(f"guess of {key}", one.text) for key, one in nearest.items()}
-        documents = Corpus([*made.values(), *{one.doc_id: self.gold[one.doc_id] for one in nearest.values()}.values()])
+        made = [Document(f"guess of {key}", text) for key, (text, _) in nearest.items()]
+        documents = Corpus([*made, *{hit.doc_id: self.gold[hit.doc_id] for _, hit in nearest.values()}.values()])
         program = Judge(Toolbox(documents, NoRetriever()), lens=self.environment.hints.get("lens", ""))
-        program.examples = {key: [one.doc_id] for key, one in nearest.items()}
-        pools = {key: frozenset([made[key].doc_id, one.doc_id]) for key, one in nearest.items()}
+        program.examples = {key: [hit.doc_id] for key, (_, hit) in nearest.items()}
+        pools = {key: frozenset([f"guess of {key}", hit.doc_id]) for key, (_, hit) in nearest.items()}
         with self.stage("grade", program, documents, lm).open() as ask:
             outcomes = ask([replace(self.queries[key], candidates=pool) for key, pool in pools.items()])
-        grades = {key: outcomes[key]["scores"][0] for key in nearest if outcomes[key].get("scores")}
-        right = {key: "same" if one.cosine >= SAME else "other" for key, one in nearest.items()}
-        return {key: right[key] if grade == HIGHEST else "worse" for key, grade in grades.items()}
+        said = dict[str, str]()
+        for key, (_, hit) in nearest.items():
+            if grades := outcomes[key].get("scores"):
+                right = "same" if hit.score >= SAME else "other"
+                said[key] = right if grades[0] == HIGHEST else "worse"
+        return said
 
-    def ask_people(self, out: Path, nearest: Mapping[str, Guess], judged: Mapping[str, str]) -> dict[str, str]:
+    def ask_people(self, out: Path, nearest: Nearest, judged: Mapping[str, str]) -> dict[str, str]:
         """Offer guesses to people in `out`, and return what they have said of them."""
-        names = dict[str, str]()
-        items = list[review.Item]()
-        for key, one in nearest.items():
-            shown = {"query": self.queries[key].text, "by heart": one.text, "the task's": self.gold[one.doc_id].text}
-            items.append(review.Item(list(shown.items()), judged.get(key)))
-            names[key] = review.identify("contamination", items[-1])
-        review.offer(out, "contamination", items)
-        said = review.answers(out)
+        items = dict[str, review.Item]()
+        for key, (text, hit) in nearest.items():
+            shown = {"query": self.queries[key].text, "by heart": text, "the task's": self.gold[hit.doc_id].text}
+            items[key] = review.Item(list(shown.items()), judged.get(key))
+        review.offer(out, "contamination", items.values())
+        said, names = review.answers(out), {key: review.identify("contamination", one) for key, one in items.items()}
         return {key: str(said[name]) for key, name in names.items() if name in said}
 
     def write(self, removed: Collection[str], out: Path, made: Mapping[str, Any]) -> None:
@@ -153,7 +149,7 @@ class Trial:
             dev = {one.query_id for one in environments.load(self.request.task, self.request.data, "dev").queries}
         settings = {"name": f"{rest.task.rpartition('/')[2]}-not-by-heart", "objective": rest.queries[0].objective}
         benchmark = Benchmark(
-            Corpus(one for one in rest.documents.stream() if one.doc_id not in gone),
+            Corpus(one for one in rest.documents.stream() if one.doc_id not in gone) if gone else rest.documents,
             [replace(one, excluded=one.excluded - gone) for one in rest.queries],
             {name: one.qrels for name, one in rest.judgements.items()},
             {**settings, "metrics": list(rest.metrics), "depth": rest.depth, **rest.hints},
@@ -195,7 +191,7 @@ def measure(trial: Trial, judge: str, out: Path | None, *, dry_run: bool) -> dic
         nearest = trial.find_nearest(guesses)
         said = trial.judge(judge, nearest) if judge else {}
         said |= trial.ask_people(out, nearest, said) if out else {}
-        removed = {f"query/{key}": f"the same as {nearest[key].doc_id}" for key in said if said[key] == "same"}
+        removed = {f"query/{key}": f"the same as {nearest[key][1].doc_id}" for key in said if said[key] == "same"}
     for key, wanted in trial.wanted.items():
         if all(f"document/{one}" in removed for one in wanted):
             removed.setdefault(f"query/{key}", LEFT)

@@ -217,7 +217,8 @@ def test_a_second_judge_s_kappa_is_that_of_sklearn(server, look):
 def test_what_does_not_hold_that_must_is_named_with_exit_code_3(look, tmp_path):
     write(benchmark(), tmp_path, {})
     lines(tmp_path / "release/qrels/test.tsv", ["query-id\tcorpus-id\tscore", "q0\td0\t1", "q0\tnobody\t1"])
-    code, found, figures = look(tmp_path)
+    code, found, figures = look(tmp_path / "release")
+    assert look(tmp_path)[1] == found
     assert code == 3 and any("nobody" in problem for problem in found["broken"]) and "recall" in figures
 
 
