@@ -83,4 +83,4 @@ def render(found: Result) -> str:
     counts = {cause: [of.get(cause, {}).get("documents", 0) for of in named] for cause in (*CAUSES, UNNAMED)}
     rows = [[CAUSES.get(cause, cause), *map(str, row)] for cause, row in counts.items() if any(row)]
     title = f"why documents of a sample were lost, as {found['named_by']} reads the steps"
-    return printed(["", Grid(title, ["cause", *labels], rows), found["folder"]])
+    return printed(["", Grid(title, ["cause", *labels], rows) if rows else "no document was lost", found["folder"]])
