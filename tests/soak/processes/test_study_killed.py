@@ -1,5 +1,6 @@
 """Studies as processes: killed at random, two at once, against a server; and what a study costs beside its cells."""
 
+import gc
 import json
 import random
 import subprocess
@@ -12,6 +13,8 @@ from conftest import ROOT
 from openai_server import Failure
 
 from evals.studies import plan, work
+from tools.corpus import Corpus
+from tools.retrievers.bm25 import BM25
 
 LARGE = """
     name = "large"
@@ -137,3 +140,20 @@ def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeyp
     took = time.process_time() - began
     print(f"{sum(spent):.2f} s of {took:.2f} s are its cells")  # noqa: T201
     assert took < 1.02 * sum(spent)
+
+
+def test_a_study_holds_one_task_and_the_retrievers_of_a_cell_or_two_however_many_it_has(tmp_path):
+    alive = []
+
+    class Counts(work.Board):
+        def end(self, made):
+            gc.collect()
+            every = gc.get_objects()
+            alive.append([sum(type(one) is kind for one in every) for kind in (BM25, Corpus)])
+
+    rows = {"program": "retrieve", "retriever": [f"bm25(b=0.{number})" for number in range(10, 19)]}
+    study = plan.Study(name="many", tasks=["congress", "legal_qa"], fixed={"data": "mini", "limit": 1}, rows=rows)
+    cells = plan.cells(study, tmp_path / "runs")
+    work.run_cells(cells, Counts(cells))
+    indexes, corpora = zip(*alive, strict=True)
+    assert len(cells) == len(alive) == 18 and max(indexes) - indexes[0] <= 1 and max(corpora) - corpora[0] <= 1
