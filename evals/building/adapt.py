@@ -17,7 +17,8 @@ import environments
 from environments import tables
 from environments.base import DevSplit, EmptySplit, Environment, Qrels
 from environments.chunking import LIMIT, bert_tokens, chunks
-from evals.building.ingest import TASK, digest_id
+from evals.building.engine import Build
+from evals.building.ingest import TASK, CutSection, digest_id
 from evals.building.recipe import Recipe
 from evals.building.review import Item
 from evals.building.units import Benchmark
@@ -37,7 +38,7 @@ class AdaptSection:
     """Whose labels are carried over, and how."""
 
     task: Annotated[str, "task or folder with the queries and judgements; empty: that of corpus.path"] = ""
-    labels: Annotated[Literal["documents", "passages"], "what judgements name; passages are old ones"] = "documents"
+    labels: Annotated[Literal["documents", "passages"], "what is judged: documents, or (old) passages"] = "documents"
     max_p: Annotated[bool, "documents: the best passage stands for each; else all passages inherit its label"] = True
     coverage: Annotated[float, "passages: share of an old one, in a row, that a new one has to have"] = 0.9
     review: Annotated[float, "passages: share from which on, up to `coverage`, a person is asked"] = 0.6
@@ -50,12 +51,14 @@ class AdaptSection:
 class Adapt(Recipe):
     """The sections of the recipe."""
 
+    cut: CutSection = field(default_factory=lambda: CutSection(by="chunks"))
     adapt: AdaptSection = field(default_factory=AdaptSection)
 
 
-def make(build: Any) -> Benchmark:
+def make(build: Build) -> Benchmark:
     """Return the task with the build's documents, and the judgements and queries that could be carried over."""
-    section, corpus, documents = build.recipe.adapt, build.recipe.corpus, build.source.documents
+    recipe: Adapt = build.recipe
+    section, corpus, said, documents = recipe.adapt, recipe.corpus, recipe.release, build.source.documents
     task = section.task or corpus.path.removeprefix(TASK)
     given = environments.load(task, corpus.data or None, "all")
     grade = (lambda value: float(value >= section.positive)) if section.positive else float
@@ -67,9 +70,10 @@ def make(build: Any) -> Benchmark:
         raise DataError(f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is relevant to it")
     settings = {
         **{name: given.hints[name] for name in ("document", "lens") if name in given.hints},
+        **({"document": said.document} if said.document else {}),
         **({"max_p": ":"} if of_documents and section.max_p and next(documents.stream()).parent else {}),
-        "name": re.sub(r"\W+", "-", given.task),
-        "objective": given.queries[0].objective,
+        "name": said.name or build.folder.resolve().name,
+        "objective": said.objective or given.queries[0].objective,
         "metrics": list(given.metrics),
         "metric": given.metric,
         "depth": given.depth,
@@ -81,7 +85,7 @@ def make(build: Any) -> Benchmark:
     return Benchmark(documents, queries, {"gold": gold}, settings, dev=dev, provenance=made, private=private)
 
 
-def _inherit(build: Any, given: Environment, graded: Qrels) -> dict[str, dict[str, float]]:
+def _inherit(build: Build, given: Environment, graded: Qrels) -> dict[str, dict[str, float]]:
     """Return the grades of documents, or with `max_p` off those of their passages."""
     source, gold = build.source, dict[str, dict[str, float]]()
     passages = _by_parent(source.documents)
@@ -100,7 +104,7 @@ def _inherit(build: Any, given: Environment, graded: Qrels) -> dict[str, dict[st
     return gold
 
 
-def _contain(build: Any, given: Environment, graded: Qrels) -> dict[str, dict[str, float]]:
+def _contain(build: Build, given: Environment, graded: Qrels) -> dict[str, dict[str, float]]:
     """Return the grades of the new passages that contain judged old ones, of queries that keep all that is relevant."""
     section, gold = build.recipe.adapt, dict[str, dict[str, float]]()
     judged = sorted({doc_id for row in graded.values() for doc_id in row if doc_id in given.documents})

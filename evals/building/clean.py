@@ -38,13 +38,13 @@ _PERSONAL = {
 class CleanSection:
     """What is taken out of the texts, and what becomes of repeated documents."""
 
-    unicode: Annotated[Literal["", "NFC", "NFKC"], "Unicode normalisation form; empty: none"] = "NFC"
-    urls: Annotated[Literal["keep", "strip", "domain"], "addresses of pages; domain leaves their host"] = "keep"
+    unicode: Annotated[Literal["", "NFC", "NFKC"], "Unicode normalisation form: NFC, NFKC; empty: none"] = "NFC"
+    urls: Annotated[Literal["keep", "strip", "domain"], "addresses of web pages: keep, strip, domain"] = "keep"
     bylines: Annotated[tuple[str, ...], "regular expressions, ^ and $ at line ends: what they find is cut"] = ()
     boilerplate: Annotated[float, "cut lines (three words and more, no headings) of more than this share of texts"] = (
         0.05
     )
-    duplicates: Annotated[Literal["mark", "drop", "keep"], "documents whose text was there before"] = "mark"
+    duplicates: Annotated[Literal["mark", "drop", "keep"], "texts that were there before: mark, drop, keep"] = "mark"
     near: Annotated[float, "Jaccard similarity of five-word runs that makes texts the same; 0: only equal ones"] = 0.9
     hash_ids: Annotated[bool, "digests for ids and groups, where these give something away (dates, names)"] = False
 

@@ -74,9 +74,7 @@ class CorpusSection:
 class CutSection:
     """How documents are cut into the pieces that are searched; a document's pieces have it as their parent."""
 
-    by: Annotated[Cut, "turns of speakers, snippets, or of Markdown chunks or sections; empty, conversation: whole"] = (
-        ""
-    )
+    by: Annotated[Cut, "turns (of speakers), snippets, chunks, sections (of Markdown); empty, conversation: whole"] = ""
     speaker: Annotated[str, "turns: regular expression of what begins one"] = _SPEAKER
     words: Annotated[int, "snippets: words after which one ends, with its paragraph"] = 350
     tokens: Annotated[int, "chunks: BERT tokens, headings included, of one that is not a single block"] = LIMIT

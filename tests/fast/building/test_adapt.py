@@ -1,13 +1,12 @@
 """Labels carried over to passages, and CRUMB's passages made again from its documents."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
 import environments
 from environments.chunking import bert_tokens, chunks
-from evals.building.adapt import AdaptSection, compare_labels, compare_passages, make
+from evals.building.adapt import Adapt, AdaptSection, compare_labels, compare_passages, make
 from evals.building.clean import CleanSection
 from evals.building.ingest import CorpusSection, CutSection, ingest
 from evals.building.release import write
@@ -20,9 +19,9 @@ class Build:
     """What a recipe is given, with a list of what it dropped and offered, and the answers of a person."""
 
     def __init__(self, home, corpus, cut=None, clean=None, answers=None, **adapt):
-        sections = {"corpus": corpus, "adapt": AdaptSection(**adapt), "clean": clean or CleanSection()}
-        self.recipe, self.answers = SimpleNamespace(**sections), answers or {}
-        self.source = ingest(corpus, self.recipe.clean, cut or CutSection(), home)
+        sections = {"corpus": corpus, "clean": clean or CleanSection(), "cut": cut or CutSection()}
+        self.recipe, self.answers, self.folder = Adapt(**sections, adapt=AdaptSection(**adapt)), answers or {}, home
+        self.source = ingest(corpus, self.recipe.clean, self.recipe.cut, home)
         self.dropped, self.offered, self.counts = [], [], {}
 
     def drop(self, stage, item, why, evidence=""):
