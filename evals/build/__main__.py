@@ -6,7 +6,6 @@ What asks a model is kept stage by stage, so `run` goes on where it was ended; d
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -61,6 +60,8 @@ def parser() -> Parser:
     one.add_argument("folder", type=Path, metavar="FOLDER")
     one.add_argument("--recipe", required=True, metavar="NAME", help="python -m evals.build list has them")
     one.add_argument("--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME")
+    about = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
+    one.add_argument("--set", type=options.pair, action="append", default=[], metavar="SECTION.KEY=VALUE", help=about)
     one.set_defaults(do=new)
     one = commands.add_parser("run", help="make the benchmark; the same command goes on where it was ended")
     one.add_argument("folder", type=Path, metavar="FOLDER")
@@ -99,8 +100,7 @@ def new(arguments: argparse.Namespace) -> int:
     kind = recipe.find(arguments.recipe)
     if (path := arguments.folder / recipe.FILE).exists():
         raise UsageError(f"{path} is there; edit it, or choose another folder")
-    made = kind()
-    made = replace(made, corpus=replace(made.corpus, path=arguments.corpus))
+    made = recipe.change(kind(), [("corpus.path", arguments.corpus), *arguments.set])
     arguments.folder.mkdir(parents=True, exist_ok=True)
     path.write_text(recipe.write_toml(arguments.recipe, made), encoding="utf-8")
     put_out(f"{path}: edit it, then python -m evals.build run {arguments.folder} --dry-run\n")

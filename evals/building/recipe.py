@@ -6,6 +6,7 @@
 import hashlib
 import json
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -89,6 +90,23 @@ def read_recipe(folder: Path) -> tuple[str, Recipe]:
         return name, forms.make(kind, content)
     except (ValueError, UnknownName) as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def change(recipe: Recipe, values: Sequence[tuple[str, str]]) -> Recipe:
+    """Return the recipe with other values: ("section.key", text as TOML has it; one that is none stands for itself)."""
+    content = asdict(recipe)
+    for name, text in values:
+        section, _, key = name.partition(".")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        check_names({section: {key: value}}, type(recipe), "")
+        content[section][key] = value
+    try:
+        return forms.make(type(recipe), content)
+    except ValueError as error:
+        raise UsageError(f"--set: {error}") from None
 
 
 def digest(recipe: Recipe) -> str:
