@@ -5,6 +5,7 @@ What asks a model is kept stage by stage, so `run` goes on where it was ended; d
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,6 @@ from tools import options
 from tools.console import Parser, put_out, run_and_leave
 from tools.errors import UsageError
 
-ROLES = ("sweep", "write", "judge")
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = (
     "program",
@@ -70,7 +70,7 @@ def parser() -> Parser:
     one.add_argument("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
     one.add_argument("--limit", type=int, metavar="N", help="only N of the documents")
     one.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    about = "the model, or sweep=, write= or judge= and the model of that role; repeatable"
+    about = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
     one.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
     options.add_options(one, Common, without=(*_WITHOUT, "lm"))
     one.set_defaults(do=run)
@@ -110,8 +110,8 @@ def new(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Run a build, or say what it would take; print the funnel."""
     running = import_module("evals.building.running")
-    named = dict(one.split("=", 1) for one in arguments.lm if one.partition("=")[0] in ROLES)
-    plain = [one for one in arguments.lm if one.partition("=")[0] not in ROLES]
+    named = dict(options.pair(one) for one in arguments.lm if re.match(r"[a-z_]+=", one))
+    plain = [one for one in arguments.lm if not re.match(r"[a-z_]+=", one)]
     request = options.from_options(Common, vars(arguments) | {"lm": plain[-1] if plain else None, **_BLANK})
     asked = {name: getattr(arguments, name) for name in ("until", "dry_run", "cassette", "limit")}
     found = running.run(arguments.folder, request, named, **asked)

@@ -73,7 +73,7 @@ class Build:
         ahead: bool = False,
         cassette: Path | None = None,
     ) -> None:
-        """`requests` has one for each role of programs/building/fill.py; they share what the first one allows."""
+        """`requests` are by role of programs/building/fill.py, or by stage; they share what the first one allows."""
         self.folder, self.name, self.recipe, self.source, self.ahead = folder, name, recipe, source, ahead
         self.until = ""  # the stage after which the build stops
         self.funnel = dict[str, Row]()
@@ -202,7 +202,7 @@ class Build:
     def _open(self, stage: str) -> tuple[Fill, Stage]:
         if stage not in self._stages:
             program = Fill(Toolbox(Corpus(()), NoRetriever()), stage=stage)
-            request = self._requests[program.asked.role]
+            request = self._requests.get(stage) or self._requests[program.asked.role]
             config = {"task": f"build/{self.name}", "parameters": {"stage": stage}, "data_fingerprint": ""}
             if request.lm == "offline":  # a unit has all that a model is shown; rules weigh words by the corpus
                 rules = sources.reach([STAGES[stage].partition(":")[0]]).digest()

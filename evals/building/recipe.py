@@ -32,6 +32,7 @@ class Models:
     sweep: Annotated[str, "reads the whole corpus: a cheap one"] = ""
     write: Annotated[str, "writes queries, and labels and merges groups: a strong one"] = ""
     judge: Annotated[str, "judges: best of another family than the one that writes"] = ""
+    stages: Annotated[dict[str, str], "another model for single stages, by name"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

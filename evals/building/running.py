@@ -15,9 +15,10 @@ from evals.running.forecast import LEVELS
 from evals.running.request import Common
 from evals.showing.tables import Grid, printed
 from evals.studies.work import FIGURES
+from programs.building import STAGES
 from tools import disk
 from tools.console import number, say
-from tools.errors import FAULTS, DataError, RunBusy, UsageError
+from tools.errors import FAULTS, DataError, RunBusy, UnknownName, UsageError
 from tools.models.spec import check_key
 
 ROLES = ("sweep", "write", "judge")
@@ -35,12 +36,15 @@ def run(
     cassette: Path | None = None,
     limit: int | None = None,
 ) -> Result:
-    """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage; `named` are models by role.
+    """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage; `named` are models by role or stage.
 
     SextantError where it cannot be finished; what was answered is kept.
     """
     name, parameters = recipe.read_recipe(folder)
     lms = {role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES}
+    lms |= {**parameters.models.stages, **{one: lm for one, lm in named.items() if one not in ROLES}}
+    if strange := [one for one in lms if one not in (*ROLES, *STAGES)]:
+        raise UnknownName("stage or role", strange[0], (*ROLES, *STAGES))
     if limit is not None:
         parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
