@@ -180,8 +180,7 @@ def points_svg(points: Sequence[Mapping[str, Any]], title: str, axes: tuple[str,
         panel.set(xlim=(0, 1), ylim=(0, 1), xlabel=_escape(axes[0]), ylabel=_escape(axes[1]))
         panel.plot([0, 1], [0, 1], color=MUTED, linestyle=":")
         for point in points:
-            side, at = ("right", (-5, 4)) if point["x"] > 0.7 else ("left", (5, 4))
-            where = {"xytext": at, "textcoords": "offset points", "ha": side, "fontsize": "x-small"}
+            where = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center", "fontsize": "x-small"}
             panel.annotate(_escape(point["id"]), (point["x"], point["y"]), **where)
     for number, kind in enumerate(dict.fromkeys(point["kind"] for point in points)):
         places = [(point["x"], point["y"]) for point in points if point["kind"] == kind]
