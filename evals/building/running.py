@@ -36,9 +36,9 @@ def run(
     cassette: Path | None = None,
     limit: int | None = None,
 ) -> Result:
-    """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage; `named` are models by role or stage.
+    """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage.
 
-    SextantError where it cannot be finished; what was answered is kept.
+    `named` are models by role or stage.     SextantError where it cannot be finished; what was answered is kept.
     """
     name, parameters = recipe.read_recipe(folder)
     lms = {role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES}
