@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 
 from environments import card
 from environments.base import POOLED, Environment
-from evals.building import release
+from evals.building import recipe, release
 from evals.measuring import judging, scored
 from evals.measuring.metrics import collapse, measure_unjudged
 from evals.measuring.similarity import compare
@@ -111,7 +111,6 @@ class Subject:
         self.judgements = self.environment.judgements[self.environment.headline]
         self.compares = self.environment.metric.startswith((WIN, "Flip"))  # documents; none is searched for
         self.metric = WIN if self.compares else NDCG
-
         self.request = replace(request, metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"))
 
     @property
@@ -325,6 +324,8 @@ def command(arguments: Any) -> int:
     place = Path(arguments.place)
     folder = place.parent if place.name == release.RELEASE else place
     task = str(folder / release.RELEASE) if (built := (folder / release.RELEASE).is_dir()) else arguments.place
+    if (place / recipe.FILE).exists() and not built:
+        raise UsageError(f"{place} has no release yet; python -m evals.build run {place}")
     given = map(retrievers.check, Expressions(arguments.retrievers).each())
     names = list(dict.fromkeys(["bm25", *map(str, given)]))
     request = options.from_options(Request, vars(arguments) | {"program": FLOOR, "task": task})

@@ -76,7 +76,8 @@ class Trial:
             raise UsageError(f"{self.environment.task} scores passages by their documents, which cannot be taken out")
         asked = sorted(self.environment.queries, key=lambda one: hashlib.sha256(one.query_id.encode()).digest())
         self.queries = {query.query_id: query for query in asked[:sample]}
-        self.wanted = {query_id: list(judgements.relevant(query_id)) for query_id in self.queries}
+        found = {query_id: judgements.relevant(query_id) for query_id in self.queries}
+        self.wanted = {key: [doc_id for doc_id in of if doc_id in self.texts] for key, of in found.items()}
         self.gold = {doc_id: self.texts[doc_id] for wanted in self.wanted.values() for doc_id in wanted}
         titled = any(one.title for one in self.gold.values())
         if kind == "title" and not titled:
@@ -193,7 +194,7 @@ def measure(trial: Trial, judge: str, out: Path | None, *, dry_run: bool) -> dic
         said |= trial.ask_people(out, nearest, said) if out else {}
         removed = {f"query/{key}": f"the same as {nearest[key][1].doc_id}" for key in said if said[key] == "same"}
     for key, wanted in trial.wanted.items():
-        if all(f"document/{one}" in removed for one in wanted):
+        if wanted and all(f"document/{one}" in removed for one in wanted):
             removed.setdefault(f"query/{key}", LEFT)
     about = {key: getattr(trial.environment, key) for key in ("task", "data", "split")} | {"kind": trial.kind}
     if out:
