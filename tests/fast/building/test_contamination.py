@@ -92,6 +92,12 @@ def test_ten_titles_known_by_heart_are_removed_and_nothing_else(server, task, co
 
 def test_ten_quotations_known_by_heart_are_removed_and_nothing_else(server, task, command, tmp_path):
     folder, truth = task("relic", "clinical_trial")
+    for file, row in (
+        ("queries.jsonl", '{"_id": "odd", "text": "Its document is missing."}'),
+        ("qrels/test.tsv", "odd\tno\t1"),
+    ):
+        with (folder / file).open("a") as rows:
+            rows.write(f"{row}\n")
     memories, chosen = [], set()
     for place, one in enumerate(sorted(truth.queries, key=lambda one: one.query_id)):
         gold = all_words(truth.documents[max(truth.judgements["gold"].relevant(one.query_id))].text)
