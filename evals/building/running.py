@@ -58,6 +58,9 @@ def run(
             say(warning)
         with Build(folder, name, parameters, source, requests, ahead=dry_run, cassette=cassette) as build:
             build.until = until
+            for why, many in source.counts.items():
+                build.leave("ingest", why, many)
+            build.count("ingest", len(source.documents) + sum(source.counts.values()), len(source.documents))
             made: Benchmark | None = None
             try:
                 made = make(build)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from building import build
 
 import environments
 from environments.chunking import bert_tokens, chunks
@@ -135,3 +136,13 @@ def test_a_document_that_was_left_out_takes_its_queries_with_it(tmp_path):
     assert sorted(map(len, made.judgements["gold"].values())) == [1, 1, 2]
     assert build.dropped == [("q2 o2", "the relevant document is not in the corpus", "")]
     assert set().union(*made.judgements["gold"].values()) <= set(made.documents) and "max_p" not in made.settings
+
+
+def test_the_funnel_begins_with_what_was_left_out_of_the_corpus(tmp_path):
+    task, _ = write_task(tmp_path)
+    recipe = f'recipe = "adapt"\ncorpus = {{ path = "{task}", without = "boiling" }}\ncut = {{ by = "" }}\n'
+    (tmp_path / "recipe.toml").write_text(recipe)
+    ingested, transferred = build(tmp_path)["stages"]
+    why = {"documents that `pattern` or `without` leaves out": 1, "files of another form, left out": 3}
+    assert ingested == {"stage": "ingest", "went_in": 7, "came_out": 3, "dropped": why, "usage": {}, "lm": ""}
+    assert transferred["dropped"] == {"the relevant document is not in the corpus": 1}

@@ -78,7 +78,7 @@ def test_offline_makes_a_task_that_runs_and_calls_it_a_floor(tmp_path, command_o
 
 def test_a_recipe_that_leaves_nothing_says_where_it_went(tmp_path):
     folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE | {"limits": {"min_positives": 50}})
-    with pytest.raises(DataError, match=r"no group is left after extract \(84 in, 84 out\)"):
+    with pytest.raises(DataError, match=r"no group is left after ingest \(84 in, 84 out\); extract"):
         build(folder)
     with pytest.raises(DataError, match="neither a lens nor an attribute"):
         build(prepare(tmp_path / "other", "latent", "task:obliq/twitter"))
