@@ -76,14 +76,11 @@ def run(
             return {"dry_run": True, "stages": sum_up(build.forecasts)}
         if until or made is None:
             return read_status(folder)
-        told = {
-            "recipe": name,
-            "digest": recipe.digest(parameters),
-            "models": lms,
-            "release_text": parameters.release.text,
-        }
+        told = {"recipe": name, "digest": recipe.digest(parameters), "models": lms}
         told |= {"funnel": json.loads((folder / "funnel.json").read_text(encoding="utf-8"))}
-        release.write(made, folder, told | {"licence": parameters.release.licence, "source": parameters.release.source})
+        says = parameters.release
+        told |= {"release_text": says.text, "licence": says.licence, "source": says.source}
+        release.write(made, folder, told)
     if problems := release.check_release(folder):
         raise DataError(f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)")
     return read_status(folder)
