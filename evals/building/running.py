@@ -76,7 +76,7 @@ def run(
             return {"dry_run": True, "stages": sum_up(build.forecasts)}
         if until or made is None:
             return read_status(folder)
-        told = {"recipe": name, "digest": recipe.digest(parameters), "models": lms}
+        told: Result = {"recipe": name, "digest": recipe.digest(parameters), "models": lms}
         told |= {"funnel": json.loads((folder / "funnel.json").read_text(encoding="utf-8"))}
         says = parameters.release
         told |= {"release_text": says.text, "licence": says.licence, "source": says.source}
