@@ -53,15 +53,9 @@ TITLES = "Somebody describes one document. Wanted is its title."  # what is aske
 NEARLY = 0.9  # of two titles: how much is common of the letters of their words, put in order
 SAME = 0.9
 # What a guess is beside the wanted document, as on the sheet for people -> its category in BIRCO's Table 3.
-CATEGORIES = {
-    "same": "0: agrees",
-    "other": "1: another, and right",
-    "worse": "2: not as good",
-    "open": "1, 2 or undecided",
-}
+CATEGORIES = {"same": "0: agrees", "other": "1: another, and right", "worse": "2: not as good"}
+CATEGORIES["open"] = "1, 2 or undecided"
 LEFT = "what it wants is taken out"
-
-
 Nearest = Mapping[str, tuple[str, Hit]]  # query id -> the guess that is nearest to a document wanted for it, and that
 
 
@@ -99,8 +93,8 @@ class Trial:
         program = ClosedBook(Toolbox(self.texts, NoRetriever()), document=kind)
         asked = [replace(one, query_id=f"query/{key}", candidates=None) for key, one in self.queries.items()]
         titles = {Query(f"document/{key}", self.texts[key].text, TITLES): [key] for key in self.titled}
-        wanted = dict(zip(asked, self.wanted.values(), strict=True))
-        return self.stage("guess", program, self.texts, self.request.lm), wanted | titles
+        stage = self.stage("guess", program, self.texts, self.request.lm)
+        return stage, dict(zip(asked, self.wanted.values(), strict=True)) | titles
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
@@ -156,6 +150,7 @@ class Trial:
             {**settings, "metrics": list(rest.metrics), "depth": rest.depth, **rest.hints},
             rest.comparisons,
             dev & set(kept),
+            twins=rest.twins,
         )
         release.write(release.without(benchmark, dict.fromkeys(kept, gone)), out, made)
 

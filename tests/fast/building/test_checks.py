@@ -236,3 +236,8 @@ def test_a_build_without_a_release_is_told_what_to_do(look, tmp_path):
     lines(tmp_path / "recipe.toml", ['recipe = "latent"'])
     code, found, _ = look(tmp_path)
     assert code == 2 and "has no release yet; python -m evals.build run" in found["said"]
+
+
+def test_a_query_with_nothing_of_grade_1_has_no_first_documents_to_be_wrong(look):
+    code, _, figures = look("doris_mae", "--split", "all")
+    assert code == 0 and 0 < figures["false"]["value"] < 1

@@ -9,7 +9,7 @@ from openai_server import given, ids
 
 import environments
 from evals.building import contamination as module
-from evals.building import review
+from evals.building import release, review
 from evals.building.contamination import recall
 from tools.console import Parser, run_command
 from tools.records import Document
@@ -182,3 +182,14 @@ def test_wrong_requests_are_refused_in_a_line_and_a_dry_run_sends_nothing(server
     assert command(*words, "--sample", 3, "--out", tmp_path)[0] == 2
     code, found = command(*words, "--dry-run")
     assert code == 0 and found["queries"] == 9 and found["calls"]["expected"] == 9 and not server.requests
+
+
+@pytest.mark.parametrize(
+    "name", ["people:format", "wildchat", "birco/doris_mae", "writing", "tip_of_the_tongue:document"]
+)
+def test_of_each_protocol_what_is_left_is_a_task_for_which_everything_holds(name, command, tmp_path):
+    code, _ = command("--task", name, "--kind", "mask", "--runs", tmp_path / "runs", "--out", tmp_path)
+    truth, rest = (environments.load(one, None, "all") for one in (name, str(tmp_path / "release")))
+    assert code == 0 and release.check_release(tmp_path) == []
+    assert [one.text for one in rest.queries] == [one.text for one in truth.queries]
+    assert (rest.metrics, rest.comparisons, rest.twins) == (truth.metrics, truth.comparisons, truth.twins)
