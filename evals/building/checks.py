@@ -163,7 +163,7 @@ def find_gap(subject: Subject) -> Iterator[Figure]:
         gold = subject.judgements.recalled(query_id)
         first = collapse(verified.outcomes[query_id]["ranking"], subject.judgements)[: len(gold)]
         missed = [[query_id, doc_id] for doc_id in first if doc_id not in gold]
-        wrong, shares = wrong + missed, shares + [len(missed) / len(first)] * bool(first)
+        wrong, shares = wrong + missed, shares + ([len(missed) / len(first)] if first else [])
     yield Figure("false", bootstrap_mean(shares) if shares else None, found=wrong[:SHOWN], floor=floor)
 
 
