@@ -141,14 +141,14 @@ class Build:
         if many:
             self._dropped.setdefault(stage, Counter())[why] += many
 
-    def review(self, sheet: str, values: dict[K, str], show: Callable[[K], Item]) -> None:
+    def review(self, sheet: str, values: dict[K, Any], show: Callable[[K], Item]) -> None:
         """Offer every value to people on a sheet, and put what they said in place of what the model did."""
         if self.ahead:
             return
         review.offer(self.folder, sheet, (show(one)._replace(model=value) for one, value in values.items()))
         for one in values if self._answers else ():
             if (said := self._answers.get(review.identify(sheet, show(one)))) is not None:
-                values[one] = str(said)
+                values[one] = said
 
     def text(self, doc_id: str, chars: int = 0, private: Sequence[str] = ()) -> str:
         """Return the first `chars` characters of a document (0 all), then those of its private texts that are named."""
@@ -178,9 +178,13 @@ class Build:
         queries: Sequence[Query],
         judgements: Mapping[str, Mapping[str, Mapping[str, float]]],
         provenance: Iterable[Mapping[str, Any]],
+        together: Mapping[str, str] = {},
         **settings: Any,
     ) -> Benchmark:
-        """Return the benchmark; what is judged of a text holds for all documents that have it."""
+        """Return the benchmark; what is judged of a text holds for all documents that have it.
+
+        `together` is query_id -> what is all for dev, or all for test.
+        """
         said, twins = self.recipe.release, self.source.twins
         told = {"name": said.name or self.folder.resolve().name, "objective": said.objective or GENERIC}
         told |= {"document": said.document, "metrics": list(said.metrics), "metric": said.metric, **settings}
@@ -192,7 +196,7 @@ class Build:
             provenance=provenance,
             private=self.source.private,
         )
-        return release.split(made, DevSplit(SEED, said.dev)) if said.dev else made
+        return release.split(made, DevSplit(SEED, said.dev), together) if said.dev else made
 
     @cached_property
     def statistics(self) -> TermStatistics:
