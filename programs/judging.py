@@ -28,6 +28,8 @@ RULES = {
     "failure": "2: what was asked is of the kind described, the answer fails in the way described, and a reasonable "
     "reader would call it that same failure; slight and unintended ones count; 1: a relative of that failure; 0: "
     "none, also where the answer does as it was told, or in doubt. A faulty instruction is taken as it is.",
+    "recollection": "2: it could be the very moment that is remembered, known mistakes allowed for; 1: it goes alike, "
+    "but something that is told speaks against it; 0: it is another moment.",
     "proof": "2: the same step unlocks both problems; 1: the routes are related, the insight is another; 0: else.",
 }
 

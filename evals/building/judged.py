@@ -17,7 +17,7 @@ from programs.judging import HIGHEST, RULES
 from tools.errors import DataError
 from tools.records import Query
 
-SHEETS = {"rejudge": "gold", "judge": "pooled"}  # stage -> the sheet on which people grade the same
+SHEETS = {"rejudge": "gold", "unique": "gold", "judge": "pooled"}  # stage -> the sheet on which people grade the same
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 

@@ -21,6 +21,7 @@ from tools.names import check
 FILE = "recipe.toml"
 RECIPES = {  # name -> the class of its parameters, in whose file `make` is
     "latent": "evals.building.latent:Latent",
+    "recollection": "evals.building.recollect:Recollection",
     "adapt": "evals.building.adapt:Adapt",
 }
 

@@ -11,6 +11,10 @@ STAGES = {
     "write": "programs.building.writing:WRITE",
     "rephrase": "programs.building.writing:REPHRASE",
     "distinct": "programs.building.writing:DISTINCT",
+    "recollect": "programs.building.recollect:RECOLLECT",
+    "open": "programs.building.recollect:OPEN",
+    "harden": "programs.building.recollect:HARDEN",
+    "unique": "programs.building.recollect:UNIQUE",
     "rejudge": "programs.building.grading:GRADE",
     "judge": "programs.building.grading:GRADE",
 }

@@ -13,7 +13,7 @@ from evals.running.request import Common
 PROGRAM = {"program": "programs.building.fill:Fill", "task": "build"}
 
 
-def prepare(folder: Path, name: str, corpus: str, **sections: Mapping[str, Any]) -> Path:
+def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, Any]) -> Path:
     """A folder with the recipe, with other values in some sections."""
     made = recipe.find(name)()
     sections = {"corpus": {}, **sections}

@@ -56,11 +56,11 @@ class Knowing:
 
     def _sorted(self, prompt: str) -> dict[str, Any]:
         kinds = list(json.loads(given(prompt, "kinds")))
-        return {"sorted": [{"id": one, "kind": kinds[not self.of(text)], "why": ""} for one, text in _passages(prompt)]}
+        return {"sorted": [{"id": one, "kind": kinds[not self.of(text)], "why": ""} for one, text in passages(prompt)]}
 
     def _found(self, prompt: str) -> dict[str, Any]:
         rows = []
-        for one, text in _passages(prompt):
+        for one, text in passages(prompt):
             groups = self.of(text)
             label = self._label(groups[0], text) if groups else ""
             rows.append({"id": one, "attribute": ", ".join(groups), "label": label, "more": []})
@@ -73,9 +73,7 @@ class Knowing:
         return f"said otherwise: {group}" if self.chance("reworded", text) else group
 
     def _labels(self, prompt: str) -> dict[str, Any]:
-        return {
-            "labels": [{"id": one, "label": self._label(self.of(text)[0], text)} for one, text in _passages(prompt)]
-        }
+        return {"labels": [{"id": one, "label": self._label(self.of(text)[0], text)} for one, text in passages(prompt)]}
 
     def _collapsed(self, prompt: str) -> dict[str, Any]:
         labels = list(json.loads(given(prompt, "labels")))
@@ -84,13 +82,13 @@ class Knowing:
 
     def _merged(self, prompt: str) -> dict[str, Any]:
         by: dict[str, list[str]] = {}
-        for one, text in _passages(prompt):
+        for one, text in passages(prompt):
             by.setdefault(self.of(text.partition("\n")[0])[0], []).append(one)
         return {"merged": [{"ids": ids, "label": name, "why": ""} for name, ids in by.items() if len(ids) > 1]}
 
     def _members(self, prompt: str) -> dict[str, Any]:
         named = self.of(given(prompt, "label"))
-        rows = [{"id": one, "belongs": named[0] in self.of(text), "why": ""} for one, text in _passages(prompt)]
+        rows = [{"id": one, "belongs": named[0] in self.of(text), "why": ""} for one, text in passages(prompt)]
         return {"members": rows, "better": given(prompt, "label")}
 
     def _query(self, prompt: str) -> dict[str, Any]:
@@ -108,14 +106,14 @@ class Knowing:
         described = given(prompt, "description")
         wanted = self.queries.get(described) or next(iter(self.of(described)), "")
         rows = []
-        for one, text in _passages(prompt):
+        for one, text in passages(prompt):
             grade = 2 if wanted in self.of(text) else 0
             grade = 2 - grade if self.chance("graded", described, text, prompt) else grade
             rows.append({"id": one, "grade": grade, "reason": ""})
         return {"verdicts": rows}
 
 
-def _passages(prompt: str) -> list[tuple[str, str]]:
+def passages(prompt: str) -> list[tuple[str, str]]:
     return [(row["id"], row["text"]) for row in json.loads(given(prompt, "passages"))]
 
 

@@ -1,0 +1,155 @@
+"""The recipe `recollection`: one moment each, as somebody half remembers it, and the one passage in which it happens.
+
+OBLIQ-Bench's Congress Hearings (section 4, appendix D.5): passages are rated, the memorable ones recollected with a
+particular or two gone wrong, openings varied, what identifies taken out. The paper takes for granted that no other
+passage fits; here the nearest ones are judged as well, and the passage itself has to be recognised.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle, zip_longest
+from typing import Annotated, Any, Literal
+
+from evals.building import judged, queries
+from evals.building.clean import compile_pattern
+from evals.building.engine import Build, order
+from evals.building.recipe import Limits, Recipe, Release
+from evals.building.review import Item
+from evals.building.units import Benchmark, Unit
+from programs.building.recollect import OPENINGS
+from tools.errors import DataError
+from tools.records import Query
+
+LENS = "recollection"
+SHOWN = 6  # passages, its own and the nearest, of which people say which could be meant
+WANTED = (
+    "Somebody remembers one moment, imperfectly and without names, and a detail or two may be wrong. The one passage "
+    "in which that moment happens is wanted."
+)
+Posts = dict[str, str]  # doc_id -> what somebody remembers of it
+Notes = Mapping[str, Mapping[str, Any]]  # doc_id -> what came of recollecting it: rating, post, changed, tells
+
+
+@dataclass(frozen=True)
+class Recollect:
+    """Which passages are recollected, and how."""
+
+    sample: Annotated[int, "passages that are rated, in turn of every group; 0: all"] = 500
+    group: Annotated[str, "regular expression that finds a passage's group in its id, where the corpus has none"] = ""
+    rating: Annotated[int, "how memorable a passage is at least: 1 procedure, 3 has a detail, 5 everybody knows it"] = 3
+    words: Annotated[int, "of a recollection, about"] = 200
+    retrievers: Annotated[list[str], "whose nearest passages, to a recollection and to its passage, are judged"] = (
+        field(default_factory=lambda: ["bm25"])
+    )
+    many: Annotated[Literal["add", "drop"], "others that could be meant: relevant, too, or the query is dropped"] = (
+        "add"
+    )
+
+
+@dataclass(frozen=True)
+class Recollection(Recipe):
+    """The sections of the recipe."""
+
+    recollect: Recollect = field(default_factory=Recollect)
+    judge: judged.Judge = field(default_factory=lambda: judged.Judge(near=20))
+    pool: judged.Pool = field(default_factory=judged.Pool)
+    limits: Limits = field(default_factory=lambda: Limits(min_positives=1))
+    release: Release = field(default_factory=lambda: Release(objective=WANTED))
+
+
+def make(build: Build) -> Benchmark:
+    """Go through the stages. DataError, with the stage, where nothing is left."""
+    recipe: Recollection = build.recipe
+    notes = _recollect(build)
+    posts, ways = {one: note["post"] for one, note in notes.items()}, dict(zip(order(notes), cycle(OPENINGS)))
+    parts = {one: split_opening(post) for one, post in posts.items()}
+    told = {one: {"opening": first, "rest": rest, "way": ways[one]} for one, (first, rest) in parts.items() if rest}
+    posts = _rewrite(build, "open", posts, (Unit(*one) for one in told.items()), {one: parts[one][1] for one in parts})
+    leaks = {one: {"text": post, "forbidden": queries.find_leaks(build, post, [one])} for one, post in posts.items()}
+    posts = _rewrite(build, "harden", posts, (Unit(one, leaks[one], [(one, build.text(one))]) for one in leaks))
+    posts = queries.mend(build, posts, {one: [one] for one in posts})
+    own = {queries.make_query(build, post).query_id: one for one, post in posts.items()}
+    build.leave("unique", "in the very words of another", len(posts) - len(own))
+    asked = [queries.make_query(build, posts[one]) for one in own.values()]
+    gold = _judge(build, asked, own, notes)
+    if not gold:
+        raise DataError(f"no query is left after {build.describe()}; dropped.jsonl says why")
+    kept = [query for query in asked if query.query_id in gold]
+    pooled = judged.pool(build, recipe.judge, recipe.pool, LENS, kept, gold)
+    made_of = [{"query_id": one, "doc_id": own[one], "opening": ways[own[one]], **notes[own[one]]} for one in gold]
+    return build.finish(kept, {"gold": gold} | ({"pooled": pooled} if pooled else {}), made_of, lens=LENS)
+
+
+def _recollect(build: Build) -> Notes:
+    """Return what is remembered of passages: of one of each group, then of a second one, and so on."""
+    section, named = build.recipe.recollect, compile_pattern(build.recipe.recollect.group)
+    groups = defaultdict[str, list[str]](list)
+    for one in order(one for one in build.source.documents if one not in build.source.twins):
+        groups[build.source.group.get(one) or (named.search(one) or [""])[0]].append(one)
+    turns = zip_longest(*(groups[name] for name in order(groups)))
+    some = [one for turn in turns for one in turn if one][: section.sample or None]
+    told = {"least": section.rating, "words": section.words}
+    answers = build.ask("recollect", (Unit(one, told, [(one, build.text(one))]) for one in some))
+    rated = {unit.key: answer for unit, answer in answers if answer}
+    memorable = [one for one, answer in rated.items() if answer["rating"] >= section.rating]
+    build.leave("recollect", "less memorable", len(rated) - len(memorable))
+    kept = memorable[: build.recipe.limits.queries]
+    build.leave("recollect", "more than queries are wanted", len(memorable) - len(kept))
+    build.count("recollect", len(some), len(kept))
+    return {one: {**rated[one], "post": " ".join(rated[one]["post"].split())} for one in kept}
+
+
+def split_opening(post: str) -> tuple[str, str]:
+    """Return the first two sentences of a post, of three and fewer the first one, and the rest to the letter."""
+    ends = [match.end() for match in re.finditer(r"[.!?][\"')\]]* ", post)]
+    end = ends[1 if len(ends) > 2 else 0] if ends else len(post)
+    return post[:end].rstrip(), post[end:]
+
+
+def _rewrite(build: Build, stage: str, posts: Posts, units: Iterable[Unit], rest: Mapping[str, str] = {}) -> Posts:
+    """Return the posts as a stage writes them, before what is the `rest`; without a usable answer as they were.
+
+    The rest is not the model's to write, so it stays to the letter.
+    """
+    answers = build.ask(stage, units, most=build.most_queries)
+    new = {one.key: [*answer["written"].split(), rest.get(one.key, "")] for one, answer in answers if answer}
+    build.count(stage, len(posts), len(posts))
+    return posts | {one: " ".join(parts).rstrip() for one, parts in new.items()}
+
+
+def _judge(build: Build, asked: Sequence[Query], own: Mapping[str, str], notes: Notes) -> judged.Grades:
+    """Return which passages could be meant by each query; it is dropped where its `own` one is not recognised."""
+    recipe: Recollection = build.recipe
+    judge, engines = recipe.judge, [build.retriever(spec) for spec in recipe.recollect.retrievers if asked]
+    near, pairs = dict[str, list[str]](), list[judged.Asked]()
+    for query in asked:
+        one = own[query.query_id]
+        found = [
+            engine.search(text, judge.near // 2 + 1) for engine in engines for text in (query.text, build.text(one))
+        ]
+        nearest = dict.fromkeys([one, *(hit.doc_id for hits in found for hit in hits)])
+        near[query.query_id] = [hit for hit in nearest if hit not in build.source.twins]
+        told = "\n".join([query.text, *(f"Misremembered: {what}" for what in notes[one]["changed"])])
+        pairs.append(judged.Asked(replace(query, text=told), near[query.query_id]))
+    most = build.most_queries * judge.passes * -(-(judge.near + 3) * len(engines) // judge.batch)
+    graded = judged.grade(build, "unique", judge, LENS, pairs, judge.batch, most)
+    meant = {query_id: [one for one, of in graded[query_id].items() if of >= judge.keep] for query_id in graded}
+    texts = {query.query_id: query.text for query in asked}
+
+    def show(query_id: str) -> Item:
+        some = near[query_id][:SHOWN]
+        return Item([("remembered", texts[query_id]), *((one, build.text(one)) for one in some)], values=some)
+
+    build.review("ambiguity", meant, show)
+    gold: judged.Grades = {}
+    for query_id, found_in in meant.items():
+        if own[query_id] not in found_in and not build.ahead:
+            build.drop("unique", own[query_id], "its own passage is not recognised in it", texts[query_id])
+        elif len(found_in) > 1 and recipe.recollect.many == "drop":
+            build.drop("unique", own[query_id], "other passages could be meant as well", ", ".join(found_in))
+        else:
+            gold[query_id] = {one: float(one in found_in) for one in sorted({*graded[query_id], *found_in})}
+    build.count("unique", len(asked), len(gold))
+    return gold
