@@ -22,6 +22,7 @@ FILE = "recipe.toml"
 RECIPES = {  # name -> the class of its parameters, in whose file `make` is
     "latent": "evals.building.latent:Latent",
     "recollection": "evals.building.recollect:Recollection",
+    "external": "evals.building.external:External",
     "adapt": "evals.building.adapt:Adapt",
 }
 

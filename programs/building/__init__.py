@@ -15,6 +15,7 @@ STAGES = {
     "open": "programs.building.recollect:OPEN",
     "harden": "programs.building.recollect:HARDEN",
     "unique": "programs.building.recollect:UNIQUE",
+    "scrub": "programs.building.scrub:SCRUB",
     "rejudge": "programs.building.grading:GRADE",
     "judge": "programs.building.grading:GRADE",
 }
