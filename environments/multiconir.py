@@ -14,6 +14,7 @@ belongs to Query{i}; elsewhere HN{i} fails i of the ten conditions, so the right
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +70,7 @@ TASKS = {
 
 
 @dataclass(slots=True)
-class _Draft:
+class Draft:
     """The parts of an environment, gathered record by record."""
 
     objective: str
@@ -97,9 +98,22 @@ class _Draft:
         self.grades[query_id] = grades
 
     def ask_ladder(self, query_id: str, text: str, ladder: Sequence[str]) -> None:
-        """Add a query over eleven documents: the first meets all ten conditions, each next one fewer."""
-        self.ask(query_id, text, {doc_id: 10.0 - failed for failed, doc_id in enumerate(ladder)})
-        self.comparisons[query_id] = tuple(Comparison(f"Win({k})", ladder[k - 1], ladder[k]) for k in TENS)
+        """Add a query over documents of which the first meets all conditions, each next one fewer, the last none."""
+        self.ask(query_id, text, {doc_id: len(ladder) - 1.0 - failed for failed, doc_id in enumerate(ladder)})
+        self.comparisons[query_id] = tuple(
+            Comparison(f"Win({k})", *pair) for k, pair in enumerate(pairwise(ladder), start=1)
+        )
+
+    def ask_formats(self, name: str, listed: str, prose: str, ladder: Sequence[str]) -> None:
+        """Add a query over a ladder in two styles."""
+        self.ask_ladder(f"{name}-list", listed, ladder)
+        self.ask_ladder(f"{name}-prose", prose, ladder)
+        self.twins[f"{name}-prose"] = f"{name}-list"
+
+    def ask_pair(self, query_id: str, text: str, k: int, positive: str, negative: str) -> None:
+        """Add a query with k conditions over a document that meets all of them, and one that fails one."""
+        self.ask(query_id, text, {negative: 0.0, positive: 1.0})
+        self.comparisons[query_id] = (Comparison(f"Win({k})", positive, negative),)
 
 
 def load(request: Request) -> Environment:
@@ -108,7 +122,7 @@ def load(request: Request) -> Environment:
     if not any((request.folder / part).is_dir() for part in ("datasets", "Task1", "Task2_&_3", "Task4")):
         return _ported(request, task)
     padded = LENGTHS.get(request.variant, "")
-    draft = _Draft(request.objective(task.objective), padded and f"{padded}-")
+    draft = Draft(request.objective(task.objective), padded and f"{padded}-")
     single = [] if padded else read_csv(request.folder, task.name, "Task1")
     rows = read_csv(request.folder, task.name, padded or "Task2_&_3")
     _add_documents(draft, single, rows)
@@ -129,7 +143,7 @@ def load(request: Request) -> Environment:
     )
 
 
-def _add_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) -> None:
+def _add_documents(draft: Draft, single: Sequence[Row], rows: Sequence[Row]) -> None:
     """Add every document of the domain, so that all variants but the padded ones share a corpus."""
     for record, row in enumerate(rows, start=1):
         _ladder(draft, row, record)
@@ -140,7 +154,7 @@ def _add_documents(draft: _Draft, single: Sequence[Row], rows: Sequence[Row]) ->
             draft.document(row[f"HN_{n}"], f"{record}-T1-HN_{n}")
 
 
-def _ladder(draft: _Draft, row: Row, record: int) -> list[str]:
+def _ladder(draft: Draft, row: Row, record: int) -> list[str]:
     """Return the ids of a record's positive and its ten negatives, best first."""
     ladder: list[str] = []
     for name in LADDER:
@@ -148,31 +162,31 @@ def _ladder(draft: _Draft, row: Row, record: int) -> list[str]:
     return ladder
 
 
-def _ask(draft: _Draft, variant: str, row: Row, record: int) -> None:
+def _ask(draft: Draft, variant: str, row: Row, record: int) -> None:
     if variant == COMPLEXITY:
         positive = draft.document(row["Positive"], f"{record}-T1-Positive")
         for k in TENS:
-            query_id = f"{record}-q{k}"
             negative = draft.document(row[f"HN{k}"], f"{record}-T1-HN{k}", beside=[positive])
-            draft.ask(query_id, row[f"Query{k}"], {negative: 0.0, positive: 1.0})
-            draft.comparisons[query_id] = (Comparison(f"Win({k})", positive, negative),)
+            draft.ask_pair(f"{record}-q{k}", row[f"Query{k}"], k, positive, negative)
         return
     ladder = _ladder(draft, row, record)
     if variant == SEARCH:
         draft.ask(str(record), row["Query10"], {ladder[0]: 1.0}, pooled=False)
     elif variant == FORMAT:
-        draft.ask_ladder(f"{record}-list", row["Query10"], ladder)
-        draft.ask_ladder(f"{record}-prose", row["Natural_Query10"], ladder)
-        draft.twins[f"{record}-prose"] = f"{record}-list"
+        draft.ask_formats(str(record), row["Query10"], row["Natural_Query10"], ladder)
     else:
         draft.ask_ladder(f"{record}-q10", row["Query10"], ladder)
 
 
 def _make(request: Request, **fields: Any) -> Environment:
-    wins = ("Win", *(f"Win({k})" for k in TENS))
+    return request.make(RELEASE, metrics=list_metrics(request.variant, len(TENS)), **fields)
+
+
+def list_metrics(variant: str, conditions: int) -> tuple[str, ...]:
+    """Return the metrics of a variant whose queries have so many conditions, the headline first."""
+    wins = ("Win", *(f"Win({k})" for k in range(1, conditions + 1)))
     searched = ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10")
-    metrics = {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(request.variant, (*wins, "nDCG@10"))
-    return request.make(RELEASE, metrics=metrics, **fields)
+    return {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(variant, (*wins, "nDCG@10"))
 
 
 def _ported(request: Request, task: Task) -> Environment:
