@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 
 from environments import card
 from environments.base import POOLED, Environment
-from evals.building import recipe, release
+from evals.building import ladders, recipe, release
 from evals.measuring import judging, scored
 from evals.measuring.metrics import collapse, measure_unjudged
 from evals.measuring.similarity import compare
@@ -76,6 +76,9 @@ BOUNDS = {
     "twins": Bound("equal texts with a lower grade", 0, "most", "one of two grades is wrong, or missing"),
     "alike": Bound("queries that nearly repeat another", 0, "most", "they count twice"),
     "near": Bound("share of queries much like another", 0.1, "most", "they may want the same"),
+    "steps": Bound("records not of one sentence a step", 0, "most", "conditions fail together, or none does"),
+    "foreign": Bound("records asked for a number they lack", 0, "most", "a condition contradicts its document"),
+    "repeated": Bound("records with a sentence twice", 0, "most", "where one is changed, the other still stands"),
     "generator": Bound("AUC of a classifier of words", 0.8, "most", "their wording gives positives away"),
     "kappa": Bound("kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"),
 }
@@ -221,6 +224,16 @@ def find_repeats(subject: Subject) -> Iterator[Figure]:
     yield Figure("near", fmean(NEAR <= one < ALIKE for one in best.values()), f"similarity of {NEAR:g} to {ALIKE:g}")
 
 
+def find_ladders(subject: Subject) -> Iterator[Figure]:
+    """Yield what records of ever fewer conditions, as MultiConIR's, have that they should not."""
+    rows = ladders.check_ladders(subject.environment)
+    named = {"steps": [row for row in rows if {*row.steps} != {1}]}
+    named |= {name: [row for row in rows if getattr(row, name)] for name in ("foreign", "repeated")}
+    for name, found in named.items() if rows else ():
+        shown = [[row.doc_id, *getattr(row, name)] for row in found]
+        yield Figure(name, len(found) / len(rows), f"{len(found)} of {plural(len(rows), 'record')}", shown[:SHOWN])
+
+
 def find_generator(subject: Subject) -> Iterator[Figure]:
     """Yield how well a classifier of words and pairs of words tells texts of queries that it has not seen."""
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
@@ -281,7 +294,7 @@ def look(request: Request, names: Sequence[str], bounds: Mapping[str, float], ju
     if strange := [name for name in bounds if name not in BOUNDS]:
         raise UnknownName("figure", strange[0], BOUNDS)
     subject = Subject(request, names)
-    kinds = (find_ease, find_gap, find_pool_bias, find_power, find_repeats, find_generator)
+    kinds = (find_ease, find_gap, find_pool_bias, find_power, find_repeats, find_ladders, find_generator)
     found = [one for kind in kinds for one in kind(subject)] + ([find_kappa(subject, judge)] if judge else [])
     return {
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
@@ -339,7 +352,7 @@ def command(arguments: Any) -> int:
         raise UsageError(f"--bound takes numbers: {error}") from None
     findings = () if built else card.findings(task, request.data)
     broken = [f"{one.what}: {one.said}" for one in findings if not one.fine]
-    broken += release.check_release(folder) if built else []
+    broken += release.check_release(folder, [ladders.find_broken]) if built else []
     found = look(request, names, bounds, arguments.judge) | {"broken": broken}
     put_out(json.dumps(found) + "\n" if arguments.json else render(found))
     return DataError.exit_code if broken else 0

@@ -12,7 +12,7 @@ import environments
 from environments import crumb, multiconir
 from environments.card import GOLDEN, READINGS, count_agreement, findings
 from environments.chunking import bert_tokens, chunks
-from tools.text import sentences
+from evals.building.ladders import pad
 
 TASKS = [task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()]
 RECORDED = json.loads(GOLDEN.read_text())
@@ -173,43 +173,6 @@ def test_a_domain_of_multiconir_has_three_records_and_ten_conditions(task):
         assert all(longer > 0.9 * shorter for shorter, longer in pairwise(lengths)), "a condition more, reworded"
         assert lengths[-1] > 4 * lengths[0]
         assert not runs(row["Query10"], 8) & runs(row["Positive"], 8)
-
-
-# MultiConIR's paper (section 5.2) pads documents to 512 and 1,024 words with short sentences that mean nothing, after
-# Wang et al. 2023. The release has the padded texts ready; the miniature's were made by `pad`.
-FILLER = (
-    "The clock on the wall is round.",
-    "Some days are longer than others.",
-    "A cup stands next to the lamp.",
-    "There is a road and it goes on.",
-    "Grey is a colour between two others.",
-    "The door was open and then it was not.",
-    "Water runs downhill.",
-    "One chair is as good as the next.",
-    "It is neither early nor late.",
-    "Somewhere a window is being closed.",
-    "The grass by the fence is short.",
-    "And so it goes from here to there.",
-)
-
-
-def pad(text: str, words: int) -> str:
-    """Return `text` with filler spread evenly between its sentences, to at least `words` words; never shortened.
-
-    Every sentence of `text` stays whole, and in order. Texts with as many sentences and words get the same padding.
-    """
-    parts = sentences(text)
-    missing = words - len(text.split())
-    filler: list[str] = []
-    while missing > 0:
-        filler.append(FILLER[len(filler) % len(FILLER)])
-        missing -= len(filler[-1].split())
-    padded, used = [], 0
-    for place, sentence in enumerate(parts, start=1):
-        until = len(filler) * place // len(parts)
-        padded += [sentence, *filler[used:until]]
-        used = until
-    return " ".join(padded)
 
 
 @pytest.mark.parametrize("task", of("multiconir"))

@@ -1,0 +1,99 @@
+"""Records of documents that meet ever fewer conditions, MultiConIR's or one's own: what is wrong in them, and padding.
+
+Sentences are told apart by `tools.text.sentences`; one with an abbreviation in it may count as two.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from environments.base import Environment
+from tools.text import sentences
+
+_LEADING = re.compile(r"(?<!\S)\(?\d{1,2}[.):](?=\s)")  # what numbers the conditions of a list
+# What pads a document: sentences that mean nothing, as the paper's do (section 5.2, after Wang et al. 2023).
+FILLER = (
+    "The clock on the wall is round.",
+    "Some days are longer than others.",
+    "A cup stands next to the lamp.",
+    "There is a road and it goes on.",
+    "Grey is a colour between two others.",
+    "The door was open and then it was not.",
+    "Water runs downhill.",
+    "One chair is as good as the next.",
+    "It is neither early nor late.",
+    "Somewhere a window is being closed.",
+    "The grass by the fence is short.",
+    "And so it goes from here to there.",
+)
+
+
+class Rungs(NamedTuple):
+    """What was found of one record: a document that meets all conditions, and those it is compared with."""
+
+    doc_id: str
+    steps: Sequence[int]  # of each comparison: sentences in which its documents differ
+    foreign: Sequence[str]  # numbers that a query asks for, and the document does not have
+    repeated: Sequence[str]  # sentences that it has twice, and no other record has: those are padding
+
+
+def check_ladders(environment: Environment) -> list[Rungs]:
+    """Look at every record of a task that compares documents, lengthened or not.
+
+    A number that the document has anywhere is fine, so what contradicts its sentence is counted from below.
+    """
+    steps, asked = defaultdict[str, dict[tuple[str, str], int]](dict), defaultdict[str, dict[str, None]](dict)
+    texts = environment.documents
+    for query in environment.queries:
+        comparisons = environment.comparisons.get(query.query_id, ())
+        pairs = [(one.better, one.worse) for one in comparisons if one.label.startswith("Win")]
+        if pairs:
+            first = pairs[0][0]
+            steps[first] |= {pair: differ(*(texts[one].text for one in pair)) for pair in pairs}
+            own = _numbers(texts[first].text)
+            asked[first] |= {one: None for one in _numbers(_LEADING.sub(" ", query.text)) if one not in own}
+    records = Counter(one for first in steps for one in {*sentences(texts[first].text)})
+    again = {first: [one for one in repeated(texts[first].text) if records[one] == 1] for first in steps}
+    return [Rungs(first, [*of.values()], [*asked[first]], again[first]) for first, of in steps.items()]
+
+
+def find_broken(environment: Environment) -> Iterator[str]:
+    """Yield the records of a built benchmark that are no ladders."""
+    for row in check_ladders(environment):
+        if {*row.steps} != {1}:
+            yield f"the documents compared with {row.doc_id!r} do not differ by one sentence at a time"
+
+
+def _numbers(text: str) -> dict[str, None]:
+    return dict.fromkeys(one.replace(",", "") for one in re.findall(r"\d+(?:[.,]\d+)*", text))
+
+
+def differ(one: str, other: str) -> int:
+    """Return in how many sentences two texts differ; one that took the place of another counts once."""
+    mine, theirs = {*sentences(one)}, {*sentences(other)}
+    return max(len(mine - theirs), len(theirs - mine))
+
+
+def repeated(text: str) -> list[str]:
+    """Return the sentences that stand in a text more than once."""
+    return [one for one, times in Counter(sentences(text)).items() if times > 1]
+
+
+def pad(text: str, words: int) -> str:
+    """Return `text` with filler spread evenly between its sentences, to at least `words` words; never shortened.
+
+    Every sentence stays whole, and in order. Texts with as many sentences and words get the same padding.
+    """
+    if (missing := words - len(text.split())) <= 0:
+        return text
+    parts, filler, used = sentences(text), list[str](), 0
+    while missing > 0:
+        filler.append(FILLER[len(filler) % len(FILLER)])
+        missing -= len(filler[-1].split())
+    padded = list[str]()
+    for place, sentence in enumerate(parts, start=1):
+        until = len(filler) * place // len(parts)
+        padded += [sentence, *filler[used:until]]
+        used = until
+    return " ".join(padded)
