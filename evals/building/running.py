@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -130,18 +129,16 @@ def sum_up(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
     many as the recipe allows at most.
     """
     sums: dict[str, dict[str, Range]] = {}
-    for name, parts in groupby(forecasts, key=lambda part: part["stage"]):
-        some = list(parts)
+    for name in dict.fromkeys(part["stage"] for part in forecasts):
+        some = [part for part in forecasts if part["stage"] == name]  # a stage may be asked more than once
         units, most = sum(part["units"] for part in some), max(part["most"] for part in some)
-        more = 1 if some[0]["certain"] else max(most, units) / max(1, units)
+        more = 1 if all(part["certain"] for part in some) else max(most, units) / max(1, units)
+        sums[name] = {}
         for key in FIGURES:
             levels = [part[key] and [part[key][level] for level in LEVELS] for part in some]
-            low, likely, high = _add(levels) or (None, None, None)
-            known = None
-            if low is not None and likely is not None and high is not None:
-                known = [low if some[0]["certain"] else 0.0, likely, high * more]
-            before = sums.setdefault(name, {}).get(key, [0.0, 0.0, 0.0])
-            sums[name][key] = _add([before, known])
+            least = [level and [level[0] * part["certain"]] for level, part in zip(levels, some, strict=True)]
+            low, whole = _add(least), _add(levels)
+            sums[name][key] = [low[0], whole[1], whole[2] * more] if low and whole else None
     return sums
 
 
