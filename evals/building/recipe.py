@@ -24,6 +24,7 @@ RECIPES = {  # name -> the class of its parameters, in whose file `make` is
     "recollection": "evals.building.recollect:Recollection",
     "external": "evals.building.external:External",
     "adapt": "evals.building.adapt:Adapt",
+    "conditions": "evals.building.conditions:Conditions",
 }
 
 

@@ -18,4 +18,9 @@ STAGES = {
     "scrub": "programs.building.scrub:SCRUB",
     "rejudge": "programs.building.grading:GRADE",
     "judge": "programs.building.grading:GRADE",
+    "conditions": "programs.building.conditions:CONDITIONS",
+    "query_of_k": "programs.building.conditions:QUERY_OF_K",
+    "covers": "programs.building.conditions:COVERS",
+    "spoil": "programs.building.conditions:SPOIL",
+    "meets": "programs.building.conditions:MEETS",
 }
