@@ -37,7 +37,7 @@ def run(
 ) -> Result:
     """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage.
 
-    `named` are models by role or stage.     SextantError where it cannot be finished; what was answered is kept.
+    `named` are models by role or stage. SextantError where it cannot be finished; what was answered is kept.
     """
     name, parameters = recipe.read_recipe(folder)
     lms = {role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES}
