@@ -341,7 +341,8 @@ def command(arguments: Any) -> int:
         raise UsageError(f"{place} has no release yet; python -m evals.build run {place}")
     given = map(retrievers.check, Expressions(arguments.retrievers).each())
     names = list(dict.fromkeys(["bm25", *map(str, given)]))
-    request = options.from_options(Request, vars(arguments) | {"program": FLOOR, "task": task})
+    runs = folder / "checks" if built and arguments.runs == Path("runs") else arguments.runs  # not among those compared
+    request = options.from_options(Request, vars(arguments) | {"program": FLOOR, "task": task, "runs": runs})
     if arguments.dry_run:
         ahead = forecast.forecast(Subject(request, names).verifier)
         put_out(json.dumps(ahead) + "\n" if arguments.json else forecast.render(ahead))
