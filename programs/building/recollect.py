@@ -5,6 +5,7 @@ without a model scatter words, and are a floor.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import dspy
@@ -89,20 +90,16 @@ class HardenPost(dspy.Signature):
     written: str = dspy.OutputField(desc="the post without that")
 
 
-def sized(field: str, bounds: Callable[[Inputs], tuple[int, int]]) -> Callable[[Inputs], list[Check]]:
-    """Make the check that a field has so many words, where the rating asks for it at all."""
+def sized(field: str, bounds: Callable[[Inputs], tuple[int, int]], inputs: Inputs) -> list[Check]:
+    """Check that a field has so many words, where the rating asks for it at all."""
+    least, most = bounds(inputs)
 
-    def make(inputs: Inputs) -> list[Check]:
-        least, most = bounds(inputs)
+    def fits(outputs: Outputs) -> None:
+        many, rating = len(outputs[field].split()), outputs.get("rating", 0)
+        if not least <= many <= most and rating >= inputs.get("least", 0):
+            raise Fault("wrong type", f"{field} has {many} words; it has {least} to {most}")
 
-        def check(outputs: Outputs) -> None:
-            many, rating = len(outputs[field].split()), outputs.get("rating", 0)
-            if not least <= many <= most and rating >= inputs.get("least", 0):
-                raise Fault("wrong type", f"{field} has {many} words; it has {least} to {most}")
-
-        return [check]
-
-    return make
+    return [fits]
 
 
 def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
@@ -133,16 +130,18 @@ RECOLLECT = Asked(
         "changed": lambda inputs, statistics: [],
         "tells": lambda inputs, statistics: "",
     },
-    checks=sized("post", lambda inputs: (inputs["words"] // 3, inputs["words"] * 2)),
+    checks=partial(sized, "post", lambda inputs: (inputs["words"] // 3, inputs["words"] * 2)),
 )
 OPEN = Asked(
     VaryOpening,
     {"written": lambda inputs, statistics: f"{OPENINGS[inputs['way']]} {inputs['opening']}"},
-    checks=sized("written", lambda inputs: (1, len(inputs["opening"].split()) + 25)),
+    checks=partial(sized, "written", lambda inputs: (1, len(inputs["opening"].split()) + 25)),
 )
 HARDEN = Asked(
     HardenPost,
     {"written": rephrase},
-    checks=sized("written", lambda inputs: (len(inputs["text"].split()) // 2, len(inputs["text"].split()) * 2)),
+    checks=partial(
+        sized, "written", lambda inputs: (len(inputs["text"].split()) // 2, len(inputs["text"].split()) * 2)
+    ),
 )
 UNIQUE = Asked(GradePassages, {"verdicts": recognise}, role="judge", rows="verdicts")
