@@ -80,7 +80,7 @@ class Build:
         self.forecasts = list[dict[str, Any]]()
         self._requests, self._file = requests, cassette
         self._cassette: Cassette | None = None
-        self._certain = True  # whether a dry run knows what a stage is asked
+        self.certain = True  # whether a dry run knows what a stage is asked
         self._terms = make_terms(next(iter(requests.values())))
         self._stages, self._held, self._asks = dict[str, tuple[Fill, Stage]](), ExitStack(), dict[str, Any]()
         self._retrievers = dict[str, Retriever]()
@@ -224,9 +224,9 @@ class Build:
 
     def _look_ahead(self, stage: str, opened: Stage, queries: list[Query], most: int | None) -> Mapping[str, Any]:
         found = opened.forecast(queries)
-        most = len(queries) if most is None or self._certain else most
-        self.forecasts.append({"stage": stage, "units": len(queries), "most": most, "certain": self._certain, **found})
-        self._certain &= not found["queries"]  # what comes after follows from answers that nobody has
+        most = len(queries) if most is None or self.certain else most
+        self.forecasts.append({"stage": stage, "units": len(queries), "most": most, "certain": self.certain, **found})
+        self.certain &= not found["queries"]  # what comes after follows from answers that nobody has
         return opened.outcomes
 
     def _read(self, stage: str, program: Fill, unit: Unit, query: Query, outcome: Any) -> dict[str, Any] | None:

@@ -139,7 +139,9 @@ def mend(build: Build, texts: Mapping[str, str], answers: Mapping[str, Sequence[
     """Return the queries, by handle, said in other words where they give answers away; dropped where that fails."""
     kept = dict(texts)
     for turn in range(REPAIRS + 1):
-        leaking = {one: found for one, text in kept.items() if (found := find_leaks(build, text, answers[one]))}
+        leaking = {one: find_leaks(build, text, answers[one]) for one, text in kept.items()}
+        if build.certain or turn:  # else a dry run has no texts yet, and any of them may give its answers away
+            leaking = {one: found for one, found in leaking.items() if found}
         if turn == REPAIRS or not leaking:
             break
         units = [Unit(one, {"text": kept[one], "forbidden": found}) for one, found in leaking.items()]

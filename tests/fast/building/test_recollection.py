@@ -35,10 +35,10 @@ class Remembering(Knowing):
             opening = given(prompt, "opening")
             stray = self.strays and len(opening) % 3 == 0
             return {"written": given(prompt, "rest") if stray else f"Now then. {opening}"}
-        return {"written": self._query(prompt)["query"]}
+        return {"written": self._query(prompt, 1)["query"]}  # the first thing that is found, and no other
 
-    def _query(self, prompt):
-        said = "|".join(map(re.escape, json.loads(given(prompt, "forbidden"))))
+    def _query(self, prompt, many=None):
+        said = "|".join(map(re.escape, json.loads(given(prompt, "forbidden"))[:many]))
         return {
             "query": re.sub(rf"\b({said})\b", "that", given(prompt, "text"), flags=re.I)
             if said
@@ -71,7 +71,9 @@ def test_the_recollections_behind_a_miniature_are_recovered_within_what_the_dry_
     folder = prepare(tmp_path / "built", "recollection", TASK)
     ahead = build(folder, server.spec, dry_run=True)["stages"]
     assert not server.requests
-    for stage in build(folder, server.spec)["stages"]:
+    done = build(folder, server.spec)["stages"]
+    assert {row["stage"] for row in done if row["usage"]} == {"recollect", "open", "harden", "rephrase", "unique"}
+    for stage in done:
         for figure in ("calls", "input_tokens", "output_tokens") if stage["usage"] else ():
             low, _, high = ahead[stage["stage"]][figure]
             assert low <= stage["usage"][figure] <= high, (stage["stage"], figure)
@@ -84,7 +86,15 @@ def test_the_recollections_behind_a_miniature_are_recovered_within_what_the_dry_
     assert {ways.count(way) for way in ways} == {2, 3}
     changed = [query for query in built.queries if query.text != f"Now then. {made_of[query.query_id]['post']}"]
     assert 0 < len(changed) < 8  # what gave passages away was taken out, of these alone
-    assert (folder / "review/offered/ambiguity.jsonl").read_text().count("\n") == 36
+    item, *others = [json.loads(line) for line in (folder / "review/offered/ambiguity.jsonl").open()]
+    assert len(others) == 35
+    said = [*item["model"], *item["values"]][-2:]
+    (folder / "review/answers.jsonl").write_text(
+        json.dumps({"item": item["item"], "rater": "Ann", "value": said}) + "\n"
+    )
+    sent = len(server.requests)
+    build(folder, server.spec)  # people go before models, and nothing is asked again
+    assert {*relevant(load(folder)).values()} - gold == {frozenset(said)} and len(server.requests) == sent
 
 
 def test_an_opening_that_is_none_leaves_the_text_as_it_was(tmp_path, server, knowing):
