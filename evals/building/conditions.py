@@ -19,7 +19,7 @@ from environments.own import SEED
 from evals.building import release
 from evals.building.engine import Build, order
 from evals.building.ladders import differ, pad, repeated
-from evals.building.recipe import Recipe
+from evals.building.recipe import Recipe, Release
 from evals.building.review import Item
 from evals.building.units import Benchmark, Unit
 from programs.building.conditions import cut, halve, items, squeeze
@@ -30,7 +30,7 @@ from tools.records import Document
 from tools.text import sentences
 
 REPAIRS = 2  # times that a query or a sentence is written again when its judge says that it is not what it should be
-UNTOUCHED = "['fluent']"  # what people are to say of a changed sentence: nothing but that it reads well
+UNTOUCHED = ["fluent"]  # what people are to say of a changed sentence: nothing but that it reads well
 Texts = dict[str, list[str]]  # doc_id -> its sentences, queries, conditions or changed sentences
 
 
@@ -84,6 +84,7 @@ class Conditions(Recipe):
     ask: Ask = field(default_factory=Ask)
     spoil: Spoil = field(default_factory=Spoil)
     ladder: Ladder = field(default_factory=Ladder)
+    release: Release = field(default_factory=lambda: Release(metric="", metrics=[]))  # the protocol has its own
 
 
 class Place(NamedTuple):
@@ -314,10 +315,15 @@ def _finish(build: Build, ladders: Texts, asked: Mapping[str, Texts], wanted: Te
         else:
             draft.ask_ladder(f"{one}-q{len(listed)}", listed[-1], found)
         record |= {query.query_id: one for query in draft.queries[len(record) :]}
-    metrics = list(multiconir.list_metrics(protocol, recipe.extract.number))
+    metrics = said.metrics or list(multiconir.list_metrics(protocol, recipe.extract.number))
     rows = [{"query_id": query_id, "document": one, "conditions": wanted[one]} for query_id, one in record.items()]
     made = build.finish(
-        draft.queries, {"gold": draft.grades}, rows, objective=draft.objective, metrics=metrics, metric=metrics[0]
+        draft.queries,
+        {"gold": draft.grades},
+        rows,
+        objective=draft.objective,
+        metrics=metrics,
+        metric=said.metric or metrics[0],
     )
     made = made._replace(
         documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),

@@ -41,7 +41,8 @@ class Rungs(NamedTuple):
 def check_ladders(environment: Environment) -> list[Rungs]:
     """Look at every record of a task that compares documents, lengthened or not.
 
-    A number that the document has anywhere is fine, so what contradicts its sentence is counted from below.
+    A number that the document has anywhere, or in a larger one (11 in 11,500), is fine: what contradicts its sentence
+    is counted from below.
     """
     steps, asked = defaultdict[str, dict[tuple[str, str], int]](dict), defaultdict[str, dict[str, None]](dict)
     texts = environment.documents
@@ -51,7 +52,7 @@ def check_ladders(environment: Environment) -> list[Rungs]:
         if pairs:
             first = pairs[0][0]
             steps[first] |= {pair: differ(*(texts[one].text for one in pair)) for pair in pairs}
-            own = _numbers(texts[first].text)
+            own = {*_numbers(texts[first].text), *re.findall(r"\d+", texts[first].text)}
             asked[first] |= {one: None for one in _numbers(_LEADING.sub(" ", query.text)) if one not in own}
     records = Counter(one for first in steps for one in {*sentences(texts[first].text)})
     again = {first: [one for one in repeated(texts[first].text) if records[one] == 1] for first in steps}

@@ -54,8 +54,8 @@ class Release:
     name: Annotated[str, "tables call the task own/NAME; empty: the folder's name"] = ""
     objective: Annotated[str, "what counts as a find; models read it with every query"] = ""
     document: Annotated[str, "what a document is, in a few words"] = ""
-    metric: Annotated[str, "the headline"] = "nDCG@10"
-    metrics: Annotated[list[str], "what is reported"] = field(
+    metric: Annotated[str, "the headline; empty where the recipe has its own"] = "nDCG@10"
+    metrics: Annotated[list[str], "what is reported; empty where the recipe has its own"] = field(
         default_factory=lambda: ["nDCG@10", "nDCG@50", "R@10", "R@50", "R@100"]
     )
     dev: Annotated[float, "share of the queries that is kept for dev"] = 0.2

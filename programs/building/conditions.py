@@ -259,7 +259,7 @@ def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
     asked, before = weigh(inputs["condition"], statistics), str(inputs["sentence"])
     found = re.findall(r"\w\w+", before)
     there = [one for one in asked if one in map(str.lower, found)] or words(before) or ["it"]
-    number = next((one for one in there if one.isdigit()), "")
+    number = next((one for one in there if one.isdecimal()), "")
     name = next((one for one in there if one.capitalize() in found[1:]), "")
     known = next((one for one in there if one in _OTHER), "")
     if number:
