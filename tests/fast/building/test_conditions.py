@@ -12,6 +12,7 @@ from openai_server import asked, given, prompts
 import environments
 from environments import multiconir
 from environments.base import Comparison
+from evals.build import __main__ as command
 from evals.building.ladders import check_ladders, differ
 from tools.errors import DataError
 from tools.text import sentences
@@ -265,6 +266,18 @@ def test_a_forecast_in_the_middle_of_a_build_contains_the_repairs_that_follow(ma
         for figure in ("calls", "input_tokens", "output_tokens"):
             low, _, high = ahead[stage][figure]
             assert low <= used[figure] - (before.get(stage) or {figure: 0})[figure] <= high, (stage, figure)
+
+
+def test_a_built_ladder_that_is_none_breaks_what_must_hold(make, author, texts, command_of):
+    check, (_, place) = command_of(command), make(author, texts)
+    corpus = place / "release/corpus.jsonl"
+    assert check("check", place).code == 0
+    corpus.write_text(corpus.read_text().replace('."}', '. And it rains."}', 1))
+    found = check("check", place, "--split", "all", "--json")
+    assert found.code == 3 and "do not differ by one sentence at a time" in found.json["broken"][0]
+    assert next(row for row in found.json["figures"] if row["name"] == "steps")["fine"] is False
+    (place / "recipe.toml").unlink()  # somebody else's records are only told of
+    assert check("check", place).code == 0
 
 
 def test_the_checker_finds_what_a_ladder_has_that_it_should_not():
