@@ -51,7 +51,9 @@ class External(Recipe):
 def make(build: Build) -> Benchmark:
     """Go through the stages. DataError where nothing is left."""
     source, column, limits = build.source, build.recipe.authors.field, build.recipe.limits
-    author = {one: of[column] for one, of in source.private.items() if of.get(column)} if column else source.group
+    author = {one: of[column] for one, of in source.private.items() if of.get(column)} if column else dict(source.group)
+    if not column:  # pieces of a text without an author have that text as their group
+        author = {one: of for one, of in author.items() if of != source.documents[one].parent}
     if not author:
         raise DataError("no text has an author; [corpus] names the column as its group, or as private and in [authors]")
     texts = _scrub(build, author, {one.doc_id: one for one in (*source.documents.stream(), *_distract(build, author))})

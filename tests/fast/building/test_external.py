@@ -93,6 +93,27 @@ def test_offline_takes_distractors_that_are_as_long(tmp_path, release):
         build(prepare(tmp_path / "bare", "external", path))
 
 
+def test_pieces_of_a_post_ask_for_other_posts_of_its_author(tmp_path):
+    words = np.random.default_rng(0).integers(0, 2000, (5, 40)).astype(str)
+    rows = [
+        {
+            "id": f"post-{n}",
+            "who": f"Ann{n % 2}" * (n < 4),
+            "text": "\n\n".join([" ".join(text), f"It is ann{n % 2}, no. {n}."]),
+        }
+        for n, text in enumerate(words)
+    ]
+    (tmp_path / "posts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shape = {"corpus": {"group": "who"}, "cut": {"by": "snippets", "words": 5}}
+    folder = prepare(tmp_path / "built", "external", str(tmp_path / "posts.jsonl"), **shape)
+    found = {row["stage"]: row for row in build(folder)["stages"]}
+    assert (found["authors"]["went_in"], found["authors"]["came_out"]) == (8, 8)  # the fifth post has no author
+    built = load(folder)
+    assert relevant(built)["post-0:0"] == {"post-2:0", "post-2:1"}
+    assert {one.query_id: one.excluded for one in built.queries}["post-0:0"] == {"post-0:0", "post-0:1"}
+    assert built.documents["post-2:1"].text == "It is [name], no. 2."
+
+
 def test_distractors_have_the_histogram_of_lengths_that_is_wanted():
     draw = np.random.default_rng(0)
     wanted, lengths = draw.normal(2000, 300, 500).astype(int), draw.integers(300, 4000, 20_000)
