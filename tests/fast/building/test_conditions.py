@@ -14,7 +14,7 @@ from environments import multiconir
 from environments.base import Comparison
 from evals.build import __main__ as command
 from evals.building.ladders import check_ladders, differ
-from tools.errors import DataError
+from tools.errors import BudgetReached, DataError
 from tools.text import sentences
 
 
@@ -86,6 +86,7 @@ def make(tmp_path, server):
 
     def made(author, texts, folder="built", recipe=None, **more):
         corpus = tmp_path / f"{folder}.jsonl"
+        corpus.parent.mkdir(exist_ok=True)
         rows = ({"_id": f"b{number}", "text": text} for number, text in enumerate(texts, start=1))
         corpus.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         place = prepare(tmp_path / folder, "conditions", str(corpus), **(recipe or {}))
@@ -153,6 +154,21 @@ def test_a_bad_answer_is_repaired_and_a_record_that_stays_bad_is_dropped_alone(m
     files, sent = (place / "release/comparisons.tsv").read_bytes(), len(server.requests)
     make(author, texts)
     assert len(server.requests) == sent and (place / "release/comparisons.tsv").read_bytes() == files
+
+
+def test_a_build_that_is_ended_between_repairs_goes_on_to_the_same_bytes(make, author, texts, server):
+    author.odd = {("spoiled", one): author._late for one in [*author.names.values()][::7]}
+    _, whole = make(author, texts, folder="a/built")
+    sent = len(server.requests)
+    for calls in (4, 20, 30, 60, 100):
+        with pytest.raises(BudgetReached):
+            make(author, texts, folder="b/built", budget_calls=calls)
+    _, place = make(author, texts, folder="b/built")
+    assert len(server.requests) == 2 * sent
+    names = ("corpus.jsonl", "queries.jsonl", "comparisons.tsv", "pools.json", "twins.json", "provenance.jsonl")
+    assert [(place / "release" / one).read_bytes() for one in names] == [
+        (whole / "release" / one).read_bytes() for one in names
+    ]
 
 
 def test_what_the_forms_forbid_is_asked_for_once_more_and_then_dropped(make, author, texts, server, tmp_path):
