@@ -4,7 +4,7 @@
 const TEXT = 4000; // characters of a text that are shown at once
 const main = document.getElementById("main");
 
-let sheet = null; // what is judged: { title, digest, raters, sheets }
+let sheet = null; // what is judged: { title, digest, sheets }
 let items = []; // all of this person's, sheet after sheet; each knows its sheet as `of`
 let rater = "";
 let judgements = new Map(); // item -> { value, note }
@@ -297,18 +297,16 @@ function digit(key) {
   else answer(value);
 }
 
-function begin(name, seat) {
+function begin(name) {
   rater = name;
   undone = [];
-  // A sheet that everybody judges, and a person's share of the others.
-  const mine = (of, place) => of.everyone || place % sheet.raters === seat;
   items = sheet.sheets.flatMap((of) => {
-    const some = of.items.filter((_, place) => mine(of, place)).map((one) => ({ ...one, of }));
+    const some = of.items.map((one) => ({ ...one, of }));
     return some.sort((a, b) => hash(`${rater} ${a.item}`) - hash(`${rater} ${b.item}`) || (a.item < b.item ? -1 : 1));
   });
   recall();
   try {
-    localStorage.setItem(home(), JSON.stringify([rater, seat]));
+    localStorage.setItem(home(), rater);
   } catch {
     keep();
   }
@@ -318,8 +316,7 @@ function begin(name, seat) {
 
 function remembered() {
   try {
-    const [name, seat] = JSON.parse(localStorage.getItem(home()));
-    return typeof name === "string" && name && Number.isInteger(seat) && seat < sheet.raters ? [name, seat] : null;
+    return localStorage.getItem(home());
   } catch {
     return null;
   }
@@ -331,19 +328,15 @@ function start() {
   items = [];
   frame("");
   const name = el("input", { required: true, maxlength: "100", autocomplete: "name", "aria-label": "Your name" });
-  const seats = [...Array(sheet.raters).keys()];
-  const called = (one) => el("option", { value: one }, `person ${one + 1} of ${sheet.raters}`);
-  const seat = el("select", { "aria-label": "Which of the people you are" }, seats.map(called));
   const form = el(
     "form",
     { class: "start" },
     el("label", { class: "field" }, "Your name, as it goes with your answers", name),
-    sheet.raters > 1 && el("label", { class: "field" }, "Your share", seat),
     el("button", { class: "button" }, "Begin"),
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    if (name.value.trim()) begin(name.value.trim(), Number(seat.value || 0));
+    if (name.value.trim()) begin(name.value.trim());
   });
   const cells = (of) => [of.name, of.ask, String(of.items.length)].map((text) => el("td", null, text));
   const titles = ["sheet", "what is asked", "items"].map((title) => el("th", { scope: "col" }, title));
@@ -372,7 +365,7 @@ listen({
 
 // Enter works buttons and links; elsewhere it answers with what is marked.
 document.addEventListener("keydown", (event) => {
-  const working = "button, a, textarea, select, input:not([type=checkbox])";
+  const working = "button, a, textarea, input:not([type=checkbox])";
   if (event.key !== "Enter" || event.repeat || dialog.open || event.target.closest?.(working)) return;
   event.preventDefault();
   confirmMarked();
@@ -394,6 +387,6 @@ addEventListener("beforeunload", (event) => losing && event.preventDefault());
 load("sheet.json").then((read) => {
   sheet = read;
   const known = remembered();
-  if (known) begin(...known);
+  if (known) begin(known);
   else start();
 });

@@ -146,7 +146,7 @@ def test_what_is_like_a_wanted_text_is_for_people_to_say_or_for_a_judge(server, 
     # People are shown the same guesses; what they say holds.
     out = tmp_path / "out"
     command(*words, "--judge", server.spec, "--out", out)
-    items = review.read_offered(out, ["contamination"])["contamination"]
+    items = review.read_offered(out)["contamination"]
     assert len(items) == len(truth.queries)
     [asked] = [row["item"] for row in items.values() if third.text in str(row["show"])]
     lines(tmp_path / "said.jsonl", [json.dumps({"item": asked, "rater": "ann", "value": "same"})])
