@@ -47,17 +47,13 @@ def list_files(path: Path, form: str, counts: Counter[str]) -> list[Path]:
     if not path.is_dir():
         raise DataError(f"there is no file or folder {path}")
     wanted = FORMS[form] if form else sum(FORMS.values(), ())
-    inside = [one for one in sorted(path.rglob("*")) if one.is_file() and not _is_hidden(one.relative_to(path))]
+    inside = [one for one in sorted(path.rglob("*")) if one.is_file() and "/." not in f"/{one.relative_to(path)}"]
     corpus = {one for one in find_files(path, "documents") if ending_of(one) in FORMS["table"]}
     files = [one for one in inside if ending_of(one) in wanted and (one in corpus or not corpus)]
     counts["files of another form, left out"] = len(inside) - len(files)
     if not files:
         raise DataError(f"{path} holds no file that is read (their names end in {', '.join(wanted)})")
     return files
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def read(root: Path, files: Sequence[Path], form: str, record: Record) -> tables.Rows:

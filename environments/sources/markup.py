@@ -6,7 +6,7 @@ file defines itself are refused by the parser where they grow, and external ones
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -17,6 +17,7 @@ from tools.errors import DataError
 
 _NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)  # links that show no words, or leave the page
 _LEFT_OUT = ("ref", "gallery", "references", "timeline")
+_PAGE = ("id", "title", "revision/{*}text")  # of a dump
 _LIST = re.compile(r"^((?:- )*)- +", re.MULTILINE)
 
 
@@ -31,38 +32,27 @@ class Record(NamedTuple):
 def read_xml(path: Path, doc_id: str, record: Record) -> tables.Rows:
     """Yield (place, row) of each record of a file, or of each page of a MediaWiki's dump that is an article."""
     count, root, wanted = 0, None, record.element
-    for event, element in _parse(path):
-        if root is None:
-            root, dump = element, not wanted and _local(element) == "mediawiki"
-            wanted = wanted or ("page" if dump else _local(root))
-        if event == "start" or _local(element) != wanted:
-            continue
-        count += 1
-        where = f"{path}, {wanted} {count}"
-        if not dump:
-            alone = {"id": f"{doc_id}:{count}" if element is not root else doc_id}
-            taken = {name: " ".join(_texts(element, name)) for name in record.fields}
-            yield where, alone | {"text": _write_sections(element, record.sections)} | taken
-        elif element.findtext("{*}ns") == "0" and element.find("{*}redirect") is None:
-            yield where, _read_page(element)
-        element.clear()
-        root.clear()  # else it holds every record that it has had, empty
-    if not count:
-        raise DataError(f"{path} has no element <{wanted}>")
-
-
-def _parse(path: Path) -> Iterator[Any]:
-    """Yield ("start" or "end", element) as the file is read."""
-    parser: Any = ElementTree.XMLPullParser(("start", "end"))
-    left = tables.most_unpacked(path)
     try:
         with tables.open_unpacked(path) as file:
-            while chunk := file.read(1 << 16):
-                if (left := left - len(chunk)) < 0:
-                    raise tables.unpacks_too_far(str(path))
-                parser.feed(chunk)
-                yield from parser.read_events()
-        parser.close()
+            for event, element in ElementTree.iterparse(file, ("start", "end")):
+                if root is None:
+                    root, dump = element, not wanted and _local(element) == "mediawiki"
+                    wanted = wanted or ("page" if dump else _local(root))
+                if event == "start" or _local(element) != wanted:
+                    continue
+                count += 1
+                where = f"{path}, {wanted} {count}"
+                if not dump:
+                    row = {"id": doc_id if element is root else f"{doc_id}:{count}"}
+                    row["text"] = _write_sections(element, record.sections)
+                    yield where, row | {name: " ".join(_texts(element, name)) for name in record.fields}
+                elif element.findtext("{*}ns") == "0" and element.find("{*}redirect") is None:
+                    number, title, text = (element.findtext(f"{{*}}{one}") or "" for one in _PAGE)
+                    yield where, {"id": number or title, "title": title, "text": write_markdown(text)}
+                element.clear()
+                root.clear()  # else it holds every record that it has had, empty
+        if not count:
+            raise DataError(f"{path} has no element <{wanted}>")
     except ElementTree.ParseError as error:
         raise DataError(f"{path} is not whole XML: {error}") from None
     except (EOFError, OSError, zlib.error) as error:
@@ -83,12 +73,6 @@ def _write_sections(element: ElementTree.Element, sections: Mapping[str, str]) -
         return "\n\n".join(text for part in element.itertext() if (text := " ".join(part.split())))
     written = ((heading, "\n\n".join(_texts(element, path))) for heading, path in sections.items())
     return "\n\n".join(f"## {heading}\n\n{text}" for heading, text in written if text)
-
-
-def _read_page(page: ElementTree.Element) -> dict[str, str]:
-    text = page.findtext("{*}revision/{*}text") or ""
-    title = page.findtext("{*}title") or ""
-    return {"id": page.findtext("{*}id") or title, "title": title, "text": write_markdown(text)}
 
 
 def read_wikitext(path: Path) -> Mapping[str, str]:

@@ -33,15 +33,8 @@ def read_html(path: Path) -> Mapping[str, str]:
     Of a page in which no main text is found, because it is very short, all text is returned.
     """
     trafilatura = need("trafilatura", "web pages")
-    with tables.open_unpacked(path) as file:
-        content = file.read(tables.LONGEST + 1)
-    if len(content) > tables.LONGEST:
-        raise DataError(f"{path}: larger than {tables.LONGEST >> 20} MiB, so no web page")
-    tree = trafilatura.load_html(content)  # by the encoding that the page names, or else seems to have
-    if tree is None:  # it may be a part of a page
-        tree = trafilatura.load_html(b"<html><body>%b</body></html>" % content)
-    if tree is None:
-        return {"text": ""}
+    with tables.open_unpacked(path) as file:  # it may be a part of a page, in an encoding that it names or not
+        tree = trafilatura.load_html(b"<html><body>%b</body></html>" % file.read())
     options = {"output_format": "markdown", "include_formatting": True, "include_comments": False}
     text = trafilatura.extract(tree, **options, favor_recall=True) or trafilatura.html2txt(tree)
     return {"title": " ".join((tree.findtext(".//title") or "").split()), "text": text or ""}
