@@ -36,15 +36,13 @@ _PERSONAL = {
 
 @dataclass(frozen=True)
 class CleanSection:
-    """What is taken out of the texts, and what becomes of repeated documents."""
+    """What is taken out of the texts, and which documents are the same; one that is judged stands for all of these."""
 
-    unicode: Annotated[Literal["", "NFC", "NFKC"], "Unicode normalisation form: NFC, NFKC; empty: none"] = "NFC"
     urls: Annotated[Literal["keep", "strip", "domain"], "addresses of web pages: keep, strip, domain"] = "keep"
     bylines: Annotated[tuple[str, ...], "regular expressions, ^ and $ at line ends: what they find is cut"] = ()
     boilerplate: Annotated[float, "cut lines (three words and more, no headings) of more than this share of texts"] = (
         0.05
     )
-    duplicates: Annotated[Literal["mark", "drop", "keep"], "texts that were there before: mark, drop, keep"] = "mark"
     near: Annotated[float, "Jaccard similarity of five-word runs that makes texts the same; 0: only equal ones"] = 0.9
     hash_ids: Annotated[bool, "digests for ids and groups, where these give something away (dates, names)"] = False
 
@@ -59,8 +57,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def clean_text(text: str, clean: CleanSection, boilerplate: Collection[int] = ()) -> str:
     """Return `text` without what the section names; `boilerplate` is what `find_boilerplate` found."""
-    text = re.sub(r"\r\n?", "\n", text)
-    before = text = unicodedata.normalize(clean.unicode, text) if clean.unicode else text
+    before = text = unicodedata.normalize("NFC", re.sub(r"\r\n?", "\n", text))
     for byline in clean.bylines:
         text = compile_pattern(byline).sub("", text)
     if boilerplate:
@@ -133,14 +130,13 @@ class Findings:
     """What a person should know of the texts before anything is sent."""
 
     def __init__(self) -> None:
-        self._counts, self._documents, self._examples = Counter[str](), Counter[str](), dict[str, str]()
+        self._found = dict[str, tuple[int, int, str]]()  # kind -> things, documents, the first example
 
     def add(self, kind: str, many: int, example: str) -> None:
         """Count `many` things of a kind in one document; the first example of each kind is kept."""
-        self._counts[kind] += many
-        self._documents[kind] += many > 0
         if many:
-            self._examples.setdefault(kind, example)
+            before, documents, first = self._found.get(kind, (0, 0, example))
+            self._found[kind] = before + many, documents + 1, first
 
     def look_at(self, document: Document) -> None:
         """Count the personal data of a document, of which an example is masked, and whether it speaks to a model."""
@@ -151,5 +147,5 @@ class Findings:
 
     def say(self) -> list[str]:
         """Return a sentence for each kind of finding."""
-        counts = ((kind, many, plural(self._documents[kind], "document")) for kind, many in self._counts.items())
-        return [f"{many:,} {kind} in {where}, e.g. {self._examples[kind]}" for kind, many, where in counts if many]
+        rows = ((f"{many:,} {kind} in", plural(of, "document"), one) for kind, (many, of, one) in self._found.items())
+        return [f"{what} {where}, e.g. {example}" for what, where, example in rows]

@@ -4,9 +4,9 @@ One document is in memory at a time; of all of them, ids and groups. What comes 
 once while the files, the sections of the recipe and this code are the same.
 """
 
-import hashlib
 import heapq
 import json
+import math
 import re
 import shutil
 from collections import Counter
@@ -21,15 +21,8 @@ from environments import collections, layouts, sources, tables
 from environments.chunking import LIMIT, bert_tokens, chunks, sections
 from environments.sources.markup import Record
 from environments.sources.pages import need
-from evals.building.clean import (
-    CleanSection,
-    Findings,
-    clean_text,
-    compile_pattern,
-    digest_line,
-    find_boilerplate,
-    find_twins,
-)
+from evals.building import clean as cleaning
+from evals.building.clean import CleanSection, clean_text, compile_pattern
 from evals.building.units import Source
 from tools import disk
 from tools.console import check_interrupts
@@ -39,8 +32,7 @@ from tools.records import Document
 from tools.sources import reach
 from tools.text import message_text
 
-Cut = Literal["", "conversation", "turns", "snippets", "chunks", "sections"]
-
+Cut = Literal["", "turns", "snippets", "chunks", "sections"]
 TASK = "task:"
 _CONVERSATIONS = ("conversation", "conversations", "messages")  # columns that hold lists of messages
 _SPEAKER = (
@@ -63,10 +55,7 @@ class CorpusSection:
     record: Annotated[str, "of XML: element that is a document; empty: a file is one (of a wiki's dump, a page)"] = ""
     sections: Annotated[dict[str, str], "of XML: path by heading; none: all text"] = field(default_factory=dict)
     language: Annotated[str, "language of the documents to take, by ISO 639-1 (en); empty: any"] = ""
-    min_chars: Annotated[int, "characters that a document has at least, before it is cleaned"] = 1
-    max_chars: Annotated[int, "characters that a document has at most, before it is cleaned; 0: any number"] = 0
     pattern: Annotated[str, "regular expression of what documents must have; empty: nothing"] = ""
-    without: Annotated[str, "regular expression of what documents must not have; empty: nothing"] = ""
     sample: Annotated[int, "documents to take, by a hash of their ids; 0: all"] = 0
 
 
@@ -74,25 +63,22 @@ class CorpusSection:
 class CutSection:
     """How documents are cut into the pieces that are searched; a document's pieces have it as their parent."""
 
-    by: Annotated[Cut, "turns (of speakers), snippets, chunks, sections (of Markdown); empty, conversation: whole"] = ""
+    by: Annotated[Cut, "turns (of speakers), snippets, chunks, sections (of Markdown); empty: they stay whole"] = ""
     speaker: Annotated[str, "turns: regular expression of what begins one"] = _SPEAKER
     words: Annotated[int, "snippets: words after which one ends, with its paragraph"] = 350
     tokens: Annotated[int, "chunks: BERT tokens, headings included, of one that is not a single block"] = LIMIT
-    levels: Annotated[int, "sections: levels of headings that begin one"] = 3
-    min_chars: Annotated[int, "characters that a piece has at least; others are left out"] = 1
-    max_chars: Annotated[int, "characters that a piece has at most; 0: any number"] = 0
+    min_chars: Annotated[int, "characters that a piece, or a whole document, has at least; others are left out"] = 1
+    max_chars: Annotated[int, "characters that it has at most; 0: any number"] = 0
 
 
 class PrivateTexts(Mapping[str, Mapping[str, str]]):
     """doc_id -> field -> text that is never released: on disk, a row a document that was read."""
 
-    def __init__(self, rows: Corpus, documents: Corpus, *, cut: bool) -> None:
-        self._rows, self._cut = rows, cut
-        self._documents = documents if len(rows) else Corpus(())
+    def __init__(self, rows: Corpus, documents: Corpus) -> None:
+        self._rows, self._documents = rows, documents if len(rows) else Corpus(())
 
     def __getitem__(self, doc_id: str) -> Mapping[str, str]:
-        document = self._documents[doc_id]
-        texts: dict[str, str] = disk.loads(self._rows[document.parent if self._cut else doc_id].text)
+        texts: dict[str, str] = disk.loads(self._rows[self._documents[doc_id].parent or doc_id].text)
         return texts
 
     def __iter__(self) -> Iterator[str]:
@@ -111,7 +97,7 @@ def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Pa
     home.mkdir(parents=True, exist_ok=True)
     job = _Ingestion(corpus, clean, cut)
     made_of = [asdict(corpus), asdict(clean), asdict(cut), job.identify(home), reach([__name__]).digest()]
-    place = home / hashlib.blake2b(disk.dumps(made_of).encode(), digest_size=8).hexdigest()
+    place = home / digest_id(disk.dumps(made_of))
     if not place.is_dir():
         with disk.drafting(place, disk.PRIVATE, folder=True) as draft:
             job.write(draft)
@@ -120,17 +106,13 @@ def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Pa
             if outdated != place:
                 shutil.rmtree(outdated, ignore_errors=True)
     documents = StoredCorpus(place / "documents")
-    private = PrivateTexts(StoredCorpus(place / "private"), documents, cut=_cuts(cut))
+    private = PrivateTexts(StoredCorpus(place / "private"), documents)
     return Source(documents, private=private, **disk.loads((place / "known.json").read_bytes()))
 
 
 def digest_id(doc_id: str) -> str:
     """Return the id that a document, or a group, has where `hash_ids` is set: 16 hex digits."""
-    return hashlib.blake2b(doc_id.encode(), digest_size=8).hexdigest()
-
-
-def _cuts(cut: CutSection) -> bool:
-    return cut.by not in ("", "conversation")
+    return digest_text(doc_id).hex()[:16]
 
 
 class _Ingestion:
@@ -138,12 +120,12 @@ class _Ingestion:
 
     def __init__(self, corpus: CorpusSection, clean: CleanSection, cut: CutSection) -> None:
         self.corpus, self.clean, self.cut = corpus, clean, cut
-        self.counts, self.groups, self.findings = Counter[str](), dict[str, str](), Findings()
+        self.counts, self.groups, self.findings = Counter[str](), dict[str, str](), cleaning.Findings()
         task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
         self.task = environments.load(task, corpus.data or None, "all") if task else None
         self.root = disk.expanded(corpus.path) if not task else Path()
         self.files = [] if task else sources.list_files(self.root, corpus.form, self.counts)
-        self.wanted, self.unwanted = compile_pattern(corpus.pattern), corpus.without and compile_pattern(corpus.without)
+        self.wanted = compile_pattern(corpus.pattern)
         self.classify = need("py3langid", "languages").classify if corpus.language else None
 
     def identify(self, home: Path) -> list[str]:
@@ -165,18 +147,12 @@ class _Ingestion:
         self.counts["documents outside the sample"] = len(read) - len(chosen)
         store(self._cut(read, chosen), folder / "documents")
         shutil.rmtree(raw)
-        made: Corpus = StoredCorpus(folder / "documents")
-        twins = find_twins(made, self.clean.near) if self.clean.duplicates != "keep" else {}
-        if twins and self.clean.duplicates == "drop":
-            self.counts["documents whose text was there before"] = len(twins)
-            store((one for one in made.stream() if one.doc_id not in twins), folder / "single")
-            shutil.rmtree(folder / "documents")
-            made = StoredCorpus((folder / "single").rename(folder / "documents"))
+        made = StoredCorpus(folder / "documents")
         left_out = {why: count for why, count in self.counts.items() if count}
         if not made:
             raise DataError(f"no document of {self.corpus.path} is left: {json.dumps(left_out)}")
-        group = {doc_id: group for doc_id, group in self.groups.items() if doc_id in made}
-        known = {"group": group, "twins": twins, "counts": left_out, "warnings": self.findings.say()}
+        known = {"group": {one: group for one, group in self.groups.items() if one in made}, "counts": left_out}
+        known |= {"twins": cleaning.find_twins(made, self.clean.near), "warnings": self.findings.say()}
         (folder / "known.json").write_text(disk.dumps(known), encoding="utf-8")
 
     def _read(self, aside: TextIO) -> Iterator[Document]:
@@ -184,7 +160,7 @@ class _Ingestion:
         ids = Counter[str]()
         for where, document, group, private in self._rows():
             check_interrupts()
-            doc_id = document.doc_id or digest_text(document.text).hex()[:16]
+            doc_id = document.doc_id or digest_id(document.text)
             ids[doc_id] += 1
             if not document.doc_id and ids[doc_id] > 1:
                 doc_id = f"{doc_id}-{ids[doc_id]}"
@@ -227,45 +203,37 @@ class _Ingestion:
 
     def _refuse(self, text: str) -> str:
         """Return why a document is left out; "" where it is not."""
-        names = self.corpus
         if not text.strip():
             return "documents without a text"
-        if _is_outside(text, names):
-            return "documents that are too short or too long"
-        if not self.wanted.search(text) or (self.unwanted and self.unwanted.search(text)):
-            return "documents that `pattern` or `without` leaves out"
-        if self.classify and self.classify(text[:2000])[0] != names.language:
-            return f"documents in another language than {names.language}"
+        if not self.wanted.search(text):
+            return "documents that `pattern` leaves out"
+        if self.classify and self.classify(text[:2000])[0] != self.corpus.language:
+            return f"documents in another language than {self.corpus.language}"
         return ""
 
     def _cut(self, read: Corpus, chosen: Collection[str]) -> Iterator[Document]:
         """Yield the chosen documents, cleaned, or the pieces that they are cut into."""
-        repeated = find_boilerplate(read, self.clean.boilerplate)
+        repeated = cleaning.find_boilerplate(read, self.clean.boilerplate)
         for document in read.stream():
             check_interrupts()
             if document.doc_id not in chosen:
                 continue
             text, title = clean_text(document.text, self.clean, repeated), clean_text(document.title, self.clean)
             whole = replace(document, text=text, title=title)
-            cut = sum(digest_line(line) in repeated for line in document.text.splitlines()) if repeated else 0
+            cut = sum(cleaning.digest_line(line) in repeated for line in document.text.splitlines()) if repeated else 0
             self.findings.add("lines that are cut as boilerplate", cut, document.doc_id)
             pieces = [whole]
-            if _cuts(self.cut):
-                parts = enumerate(cut_text(whole.text, self.cut))
-                pieces = [Document(f"{whole.doc_id}:{n}", text, whole.title, whole.doc_id) for n, text in parts]
-                group = self.groups.pop(whole.doc_id, whole.doc_id)
+            if self.cut.by and text:
+                parts = enumerate(cut_text(text, self.cut))
+                pieces = [Document(f"{document.doc_id}:{n}", part, title, document.doc_id) for n, part in parts]
+                group = self.groups.pop(document.doc_id, document.doc_id)
                 self.groups |= dict.fromkeys((piece.doc_id for piece in pieces), group)
-            self.counts["documents without a text once cleaned"] += not whole.text
-            for piece in pieces if whole.text else ():
-                if _is_outside(piece.text, self.cut):
-                    self.counts["pieces that are too short or too long"] += 1
-                else:
+            for piece in pieces:
+                if max(1, self.cut.min_chars) <= len(piece.text) <= (self.cut.max_chars or math.inf):
                     self.findings.look_at(piece)
                     yield piece
-
-
-def _is_outside(text: str, section: CorpusSection | CutSection) -> bool:
-    return len(text) < section.min_chars or 0 < section.max_chars < len(text)
+                else:
+                    self.counts["texts that are too short or too long"] += 1
 
 
 def _write_text(value: Any, where: str) -> str:
@@ -286,7 +254,7 @@ def cut_text(text: str, cut: CutSection) -> list[str]:
     if cut.by == "chunks":
         return chunks(text, bert_tokens(), cut.tokens)
     if cut.by == "sections":
-        return sections(text, cut.levels)
+        return sections(text)
     if cut.by == "turns":
         starts = [0, *(match.start() for match in compile_pattern(cut.speaker).finditer(text)), len(text)]
         return [piece for start, end in pairwise(starts) if (piece := text[start:end].strip())]
