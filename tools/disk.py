@@ -74,10 +74,13 @@ def append_line(path: Path, line: bytes, mode: int = PRIVATE) -> int:
     return size
 
 
-def replace(path: Path, text: str, mode: int = PRIVATE) -> None:
+def replace(path: Path, content: str | bytes, mode: int = PRIVATE) -> None:
     """Write a file in one step: a reader, or a crash, finds the old one or the new one."""
     with replacing(path, mode) as file:
-        file.write(text)
+        if isinstance(content, bytes):
+            file.buffer.write(content)
+        else:
+            file.write(content)
 
 
 @contextmanager

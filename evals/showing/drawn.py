@@ -19,27 +19,30 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from evals.showing.plots import Table, points_svg, table_svg
+from evals.showing.plots import Table, draw_points, draw_table, pdf, svg
 from tools import disk
 
 SIDES = ("published", "ours")
 
 
 def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG; return the files."""
+    """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF; return the files."""
     stem, title = folder / found["name"].replace("/", "-"), f"{found['name']}: {found['title']}"
     text, cells = io.StringIO(), found.get("points") or found["cells"]
     writer = csv.DictWriter(text, cells[0], lineterminator="\n")
     writer.writeheader()
     writer.writerows(cells)
-    files = {stem.with_suffix(".csv"): text.getvalue()}
+    files: dict[Path, str | bytes] = {stem.with_suffix(".csv"): text.getvalue()}
+    figure = None
     if "points" in found:
-        files[stem.with_suffix(".svg")] = points_svg(cells, title)
+        figure = draw_points(cells)
     elif drawn.get("kind") == "gaps":
         axes = f"nDCG@10 of {drawn['x']}", "nDCG@10 of the best of the others"
-        files[stem.with_suffix(".svg")] = points_svg(find_gaps(cells, drawn["x"]), title, axes)
+        figure = draw_points(find_gaps(cells, drawn["x"]), axes)
     elif drawn and (panels := arrange(cells, drawn)):
-        files[stem.with_suffix(".svg")] = table_svg(drawn["kind"], panels, drawn.get("value", ""), title)
+        figure = draw_table(drawn["kind"], panels, drawn.get("value", ""))
+    if figure:
+        files |= {stem.with_suffix(".svg"): svg(figure, title), stem.with_suffix(".pdf"): pdf(figure, title)}
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         disk.replace(path, content)

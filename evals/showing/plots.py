@@ -1,4 +1,4 @@
-"""Plots as SVG files that look alike: the same data makes the same bytes, and text stays text.
+"""Plots as SVG and PDF files that look alike: the same data makes the same bytes, and text stays text.
 
 Each series has a colour and a marker, in an order that tells them apart without colour, too (Okabe and Ito 2008).
 """
@@ -57,7 +57,7 @@ def curves_svg(result: dict[str, Any]) -> str:
     for panel, (axis, found) in zip(panels, axes.items(), strict=True):
         _draw_panel(panel, axis, found, numbers)
         panel.set_ylabel(_escape(result["metric"]))
-    return _finish(made, 2, f"{result['metric']} of {result['task']} for equal budgets")
+    return svg(_finish(made, 2), f"{result['metric']} of {result['task']} for equal budgets")
 
 
 def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str, int]) -> None:
@@ -82,7 +82,7 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
     panel.set_ylim(bottom=0)
 
 
-def table_svg(kind: str, panels: Mapping[str, Table], value: str, title: str) -> str:
+def draw_table(kind: str, panels: Mapping[str, Table], value: str) -> Figure:
     """Draw tables, a panel each: lines or bars for each row along the columns, or a square for each cell (KINDS).
 
     Or `pools`, whose columns are sizes, and whose rows are "MODEL, POOL": a colour for each model, dashes for its
@@ -103,14 +103,14 @@ def table_svg(kind: str, panels: Mapping[str, Table], value: str, title: str) ->
             KINDS[kind](panel, list(table), cells, numbers)
         if kind != "squares":
             panel.set_ylabel(_escape(value))
-    return _finish(made, 3, title)
+    return _finish(made, 3)
 
 
-def _finish(made: Figure, ncols: int, title: str) -> str:  # with a legend of what is in all panels
+def _finish(made: Figure, ncols: int) -> Figure:  # with a legend of what is in all panels
     labelled = [pair for panel in made.axes for pair in zip(*panel.get_legend_handles_labels(), strict=True)]
     if handles := {label: handle for handle, label in labelled}:
         made.legend(handles.values(), handles.keys(), loc="outside lower center", fontsize="small", ncols=ncols)
-    return svg(made, title)
+    return made
 
 
 def _draw_lines(panel: Any, rows: Sequence[str], cells: Any, numbers: Mapping[str, int]) -> None:
@@ -169,7 +169,7 @@ def project(known: Sequence[tuple[float, float]], size: float) -> float:
 KINDS = {"lines": _draw_lines, "bars": _draw_bars, "squares": _draw_squares}
 
 
-def points_svg(points: Sequence[Mapping[str, Any]], title: str, axes: tuple[str, str] | None = None) -> str:
+def draw_points(points: Sequence[Mapping[str, Any]], axes: tuple[str, str] | None = None) -> Figure:
     """Draw places in a plane (x, y), with a marker of its own for each `kind` of them.
 
     Axes without names mean nothing. Those with names go from 0 to 1, with a diagonal, and each place has its `id`.
@@ -185,7 +185,7 @@ def points_svg(points: Sequence[Mapping[str, Any]], title: str, axes: tuple[str,
     for number, kind in enumerate(dict.fromkeys(point["kind"] for point in points)):
         places = [(point["x"], point["y"]) for point in points if point["kind"] == kind]
         panel.plot(*zip(*places, strict=True), linestyle="", label=_escape(kind), **style(number))
-    return _finish(made, 2, title)
+    return _finish(made, 2)
 
 
 def _escape(text: str) -> str:  # matplotlib sets what is between two dollar signs as a formula

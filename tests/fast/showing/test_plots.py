@@ -3,15 +3,16 @@
 import pytest
 
 from evals.showing.drawn import arrange, find_gaps, save
-from evals.showing.plots import KINDS, project, table_svg
+from evals.showing.plots import KINDS, draw_table, project, svg
 
 OURS = {"BM25": {"books": 0.5, "films": None}, "$k$ <dense>": {"books": 0.25, "films": 1.0}}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_is_drawn_with_a_panel_for_each_part_and_gaps_where_nothing_was_measured(kind):
-    drawn = table_svg(kind, {"published": OURS | {"E5": {"books": 0.1}}, "ours": OURS}, "R@10", "Table 6")
-    assert drawn == table_svg(kind, {"published": OURS | {"E5": {"books": 0.1}}, "ours": OURS}, "R@10", "Table 6")
+    panels = {"published": OURS | {"E5": {"books": 0.1}}, "ours": OURS}
+    drawn, again = (svg(draw_table(kind, panels, "R@10"), "Table 6") for _ in range(2))
+    assert drawn == again
     for name in ("published", "ours", "films", "E5", "BM25", "&lt;dense&gt;"):
         assert name in drawn
 
@@ -19,7 +20,7 @@ def test_a_table_is_drawn_with_a_panel_for_each_part_and_gaps_where_nothing_was_
 def test_places_are_drawn_with_a_marker_for_each_kind_and_kept(tmp_path):
     points = [{"id": name, "kind": kind, "x": 0.5, "y": y} for y, (name, kind) in enumerate(["aq", "bh", "ch"])]
     found = {"name": "birco/figure4", "title": "Places", "cells": [{}], "points": points}
-    table, drawing = save(found, {"kind": "points"}, tmp_path)
+    table, drawing, _ = save(found, {"kind": "points"}, tmp_path)
     assert table.read_text().splitlines()[:2] == ["id,kind,x,y", "a,q,0.5,0"]
     assert "birco/figure4: Places" in drawing.read_text()
 
@@ -40,7 +41,10 @@ def test_a_figure_is_made_of_the_cells_of_its_table_and_kept_with_them(tmp_path)
         "published": {"as it is": {"BM25": 0.128}, "Query-to-Doc": {"BM25": 0.2}},
         "ours": {"as it is": {"BM25": 0.1, "E5": 0.3}},
     }
-    table, drawing = save({"name": "crumb/figure3", "title": "By rewriting", "cells": made}, how, tmp_path / "made")
+    found = {"name": "crumb/figure3", "title": "By rewriting", "cells": made}
+    table, drawing, paper = save(found, how, tmp_path / "made")
+    before = paper.read_bytes()
+    assert before.startswith(b"%PDF") and save(found, how, tmp_path / "made")[2].read_bytes() == before
     assert table.read_text().splitlines()[:2] == ["system,task,metric,published,ours", "BM25,crumb/*,nDCG@10,0.128,0.1"]
     assert "Query-to-Doc" in drawing.read_text()
 
@@ -66,15 +70,15 @@ def test_a_gap_is_between_the_ceiling_and_the_best_of_the_others_by_the_last_jud
     )
     assert find_gaps(made, "Oracle") == [{"id": "math", "kind": "published", "x": 0.8, "y": 0.2}]
     how = {"kind": "gaps", "x": "Oracle"}
-    _, drawing = save({"name": "obliq/figure1", "title": "Gaps", "cells": made}, how, tmp_path)
+    _, drawing, _ = save({"name": "obliq/figure1", "title": "Gaps", "cells": made}, how, tmp_path)
     assert "nDCG@10 of Oracle" in drawing.read_text() and "math" in drawing.read_text()
 
 
 def test_curves_over_sizes_of_pools_go_on_as_projections_where_a_model_ranked_no_larger_one():
     shares = {"25": 0.9, "50": 0.6, "100": 0.5, "200": 0.4}
     tables = {"ours": {"GPT, gold": shares, "GPT, found": shares, "Gemini, gold": shares | {"400": 0.1}}}
-    drawn = table_svg("pools", tables, "R@10", "Figure 3")
+    drawn = svg(draw_table("pools", tables, "R@10"), "Figure 3")
     assert "projected" in drawn and "documents in the pool" in drawn
-    assert "projected" not in table_svg("pools", {"ours": {"GPT, gold": shares}}, "R@10", "Figure 3")
+    assert "projected" not in svg(draw_table("pools", {"ours": {"GPT, gold": shares}}, "R@10"), "Figure 3")
     known = [(float(size), share) for size, share in shares.items()]
     assert project(known, 400) == pytest.approx(0.3) and project(known, 1e9) == 0

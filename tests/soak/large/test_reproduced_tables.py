@@ -17,7 +17,8 @@ def test_a_table_is_made_but_for_the_cells_that_it_announces(name, tmp_path, mon
     for cell, made in zip(section.cells, found["cells"], strict=True):
         announced = cell.lacks or (cell.system and section.system(cell).get("lacks"))
         assert made["ours"] is not None or (announced and made["remark"] == announced), made
-    assert ("drawn" in section.about) == any(file.endswith(".svg") for file in found.get("files", ()))
+    for ending in (".svg", ".pdf"):
+        assert ("drawn" in section.about) == any(file.endswith(ending) for file in found.get("files", ()))
 
 
 def test_a_run_that_breaks_off_leaves_the_other_cells_and_its_exit_code(command_of, server, tmp_path):
