@@ -67,7 +67,7 @@ def run(
 
     todo = [query for query in queries if query.query_id not in folder.outcomes]
     crew = _Crew(lambda query: attempt(system, query, documents, model), todo, model.terms.query_seconds)
-    faults = _Faults(model.name, [outcome["error"] for outcome in folder.outcomes.values()])
+    faults = _Faults(model, [outcome["error"] for outcome in folder.outcomes.values()])
     hurried = False  # whether nothing is waited for any more
     with _collecting_seldom():
         try:
@@ -174,7 +174,7 @@ def _finish(crew: _Crew, folder: RunFolder) -> None:
 class _Faults:
     """What kept queries from being answered, and when that is reason to stop."""
 
-    def __init__(self, model: str, earlier: Iterable[str | None]) -> None:
+    def __init__(self, model: Model, earlier: Iterable[str | None]) -> None:
         """`earlier` are the errors of outcomes that are there already."""
         counts = Counter(generalize(error) for error in earlier if error is not None)
         # An earlier sitting has stopped at these, and the command was given again.
@@ -188,7 +188,7 @@ class _Faults:
 
     def add_outcome(self, error: str | None) -> None:
         """Count a query that has an outcome."""
-        self.in_a_row = 0
+        self.in_a_row = self._model.terms.gate.lost = 0
         self._count(error)
 
     def add_fault(self, error: Exception) -> None:
@@ -196,10 +196,11 @@ class _Faults:
         if isinstance(error, SextantError):
             self.ending = self.ending or error
         elif fault(error) == "refused":
-            self.ending = self.ending or refusal(error, self._model)
+            self.ending = self.ending or refusal(error, self._model.name)
         else:
             self.in_a_row += 1
             whose = "" if isinstance(error, OutOfTime | TimeoutError) else "the model's provider failed: "
+            self._model.terms.gate.lost += bool(whose)
             self.last = whose + str(error).strip().partition("\n")[0]
             self._count(self.last)
 

@@ -2,7 +2,8 @@
 
 All cells share a budget, and cells of one model its gate. Cells of a task follow each other, so that its data are read
 and its retrievers opened once; what the next cell does not need is dropped. A finished run is taken as it is. A cell
-that another process is at is left for later; one whose provider refuses or is out stays pending, and the others go on.
+that another process is at is left for later. Where a model's provider refuses or is out, all its cells stay pending,
+and the others go on.
 """
 
 import json
@@ -24,6 +25,7 @@ from evals.running.evaluation import Opened, connect, make_terms, open_task, run
 from evals.running.events import Event, Progress, Watch
 from evals.running.forecast import LEVELS, find_run, forecast
 from evals.running.request import Request
+from evals.running.runner import OUTAGE
 from evals.running.watch import STILL_SECONDS, plain_line
 from evals.showing.tables import Grid, Part
 from evals.studies.plan import Cell
@@ -157,7 +159,8 @@ class Workshop:
             raise
         except UsageError as error:
             return Made(cell, unfit=str(error))
-        if isinstance(problem, BudgetReached | ProviderRefused):
+        gate = self._gates.get(request.lm)
+        if problem and (isinstance(problem, BudgetReached | ProviderRefused) or (gate and gate.lost >= OUTAGE)):
             self._out[request.lm] = problem
         return Made(cell, problem=problem) if problem else Made(cell, result.folder)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from conftest import ROOT
-from openai_server import Failure
+from openai_server import Failure, sensible
 
 from evals.studies import plan, work
 from tools.corpus import Corpus
@@ -114,6 +114,29 @@ def test_a_model_that_refuses_leaves_the_other_cells_to_be_run(tmp_path, server)
     assert process.returncode == 4 and "2 cells of 4 unfinished" in complained, complained
     assert "offline" in said and "report: " in said
     assert len(server.requests) <= 2  # of the first cell, at two queries at a time
+
+
+def test_a_model_whose_provider_is_out_is_found_out_before_all_its_cells_are_tried(tmp_path, server):
+    def fail(prompt):
+        if server.requests[-1]["model"] == "tiny":
+            raise Failure(503)
+        return sensible(prompt)
+
+    server.answer = fail
+    rows = f'rows = {{ lm = ["{server.spec}", "{server.spec.replace("tiny", "large")}"] }}'
+    # With one call at a time, the last request is the one that is answered.
+    fixed = 'fixed = { data = "mini", limit = 3, program = "rewrite", max_concurrent = 1, patience = 0.001 }'
+    (tmp_path / "study.toml").write_text(
+        f'name = "out"\ntasks = ["congress", "writing", "math", "relic"]\n{fixed}\n{rows}'
+    )
+    process = start(tmp_path / "place")
+    said, complained = process.communicate()
+    assert process.returncode == 7 and "4 cells of 8 unfinished, and the same command goes on" in complained, complained
+    assert "the model's provider failed" in complained and "report: " in said
+    sent = Counter(body["model"] for body in server.requests)
+    assert sent["large"] == 12 and sent["tiny"] == 6  # in the first two cells, of three queries each
+    server.answer = sensible
+    assert start(tmp_path / "place").wait() == 0
 
 
 def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeypatch):

@@ -44,6 +44,7 @@ class Gate:
         self._rest_ends = -math.inf  # when the rest that the provider asked for ends
         self._shut_until = -math.inf  # when a rest ends that is too long to wait for
         self._halted = threading.Event()
+        self.lost = 0  # queries in a row that the provider left unanswered, counted by who asks them
 
     @property
     def limit(self) -> int:
