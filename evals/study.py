@@ -45,7 +45,7 @@ def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, q
     if dry_run:
         ahead, cannot = work.look_ahead(cells)
         return Done({"study": study.name, **ahead}, results.printed(work.lay_out_ahead(ahead)), _problem(cannot))
-    made = work.run_cells(cells, None if quiet else work.Board(cells))
+    made = work.run_cells(cells, None if quiet else work.Board(cells), study.compare.get("metric", ""))
     gathered = results.gather(study, made)
     page = results.write(gathered, runs)
     tables: list[Any] = [results.lay_out(gathered)] if page else []

@@ -8,6 +8,7 @@ their own, tables/study-seconds.csv: all else is the same whenever and however o
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from evals.measuring.comparison import System, fill_metrics, is_lower_better
@@ -51,7 +52,7 @@ class Results(NamedTuple):
         cells = [
             {"row": cell.row, "task": cell.task, "seed": cell.request.seed, "run": folder and str(folder)}
             | {"why": unfit or (str(problem) if problem else None)}
-            for cell, folder, problem, unfit in self.made
+            for cell, folder, problem, unfit, _ in self.made
         ]
         tests = [test._asdict() for test in self.tests]
         about = {"study": self.study.name, "question": self.study.question, "baseline": self.baseline}
@@ -91,7 +92,28 @@ def lay_out(results: Results) -> Table:
             elif cell and row in tests and not tests[row].significant:
                 cell.text, cell.note = cell.text + SAME, f"cannot be told from {best} ({tests[row]})"
     told = f"bold is the best of a column; {SAME} cannot be told from it by paired permutation tests, corrected by Holm"
-    return Table("study", results.study.name, columns, rows, ["in brackets the 95 % interval", told])
+    programs = {row for (row, _), some in results.runs.items() if not all(run.is_floor for run in some)}
+    notes = ["in brackets the 95 % interval", told]
+    if bare := [row.label for row in rows if row.label not in programs]:
+        notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
+    return Table("study", results.study.name, columns, [*rows, *_bounds(results, columns)], notes)
+
+
+def _bounds(results: Results, columns: Sequence[Column]) -> list[Row]:
+    """Return the rows of floors and ceilings: a task's are those of its first cell that searches the same."""
+    found: dict[str, dict[str, float | None]] = {}
+    for one in results.made:
+        for name, value in (one.bounds or {}).items():
+            found.setdefault(name, {}).setdefault(one.cell.task, value)
+    rows = []
+    for name, by_task in found.items():
+        cells = list[Cell | None]()
+        for column in columns:
+            known = [value for task in column.tasks if (value := by_task.get(task)) is not None]
+            mean = fmean(known) if len(known) == len(column.tasks) else None
+            cells.append(None if mean is None else Cell(mean, f"{mean:.4f}", "computed, not run"))
+        rows += [Row("computed", name, cells, ranked=False)] if any(cells) else []
+    return rows
 
 
 def _cell(results: Results, row: str, column: Column) -> Cell | None:
@@ -154,10 +176,10 @@ def _seconds_table(results: Results) -> Words:
 
 def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | bytes]]:
     """Return the plots of means and of differences, and the files of both in the widths of papers."""
-    tests, many = {(test.row, test.tasks): test for test in results.tests}, len(table.rows)
+    rows, tests = table.of_kind("ours"), {(test.row, test.tasks): test for test in results.tests}
     means, changes = list[Series](), list[Series]()
-    for place, row in enumerate(table.rows):
-        shift = (place - (many - 1) / 2) * min(0.12, 0.7 / many)
+    for place, row in enumerate(rows):
+        shift = (place - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
         points = [Point(x + shift, one.value, one.low, one.high) for x, one in enumerate(row.cells) if one]
         means.append(Series(row.label, points, place))
         found = [(x, tests.get((row.label, column.tasks))) for x, column in enumerate(table.columns)]
@@ -208,7 +230,10 @@ def lay_out_plainly(table: Table | Words) -> Grid:
         return Grid(table.title, table.names, rows, [0, *table.words, *table.long], note)
     heads = ["system", *(f"{column.label} {column.below}".strip() for column in table.columns)]
     shown: list[list[Any]] = [
-        [row.label, *((Best if cell.best else str)(cell.text) if cell else "" for cell in row.cells)]
+        [
+            row.label + " (computed, not run)" * (row.kind == "computed"),
+            *((Best if cell.best else str)(cell.text) if cell else "" for cell in row.cells),
+        ]
         for row in table.rows
     ]
     return Grid(table.title, heads, shown, note=note)

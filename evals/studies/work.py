@@ -8,7 +8,7 @@ and the others go on.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,9 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 import environments
+from evals.measuring.bounds import KINDS, bound
 from evals.measuring.scored import Run, read
 from evals.running.configuration import Engines, conditions, resolve
-from evals.running.evaluation import Opened, connect, make_terms, open_task, run
+from evals.running.evaluation import Opened, Ready, ask_all, connect, make_terms, open_task, run
 from evals.running.events import Event, Progress, Watch
 from evals.running.forecast import LEVELS, find_run, forecast
 from evals.running.request import Request
@@ -51,6 +52,7 @@ class Made(NamedTuple):
     folder: Path | None = None  # of its finished run
     problem: SextantError | None = None  # why it is not finished
     unfit: str = ""  # why the row cannot be run on the task
+    bounds: Mapping[str, float | None] | None = None  # floor and ceiling of what it searches, by what they are called
 
 
 class Board:
@@ -99,7 +101,9 @@ class Board:
 class Workshop:
     """Opens the runs of cells; what one of them leaves open, the next may use."""
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+    def __init__(self, cells: Sequence[Cell], metric: str = "") -> None:
+        self._metric = metric  # of the bounds; each task's own without it
+        self._bounds = dict[str, dict[str, float | None]]()
         self._budget = make_terms(cells[0].request).budget
         self._gates = dict[str, Gate]()
         self._loaded: tuple[str, Environment] | None = None
@@ -142,14 +146,21 @@ class Workshop:
         if problem:
             return Made(cell, problem=problem)
         opening: Callable[[Request], Opened] = self.open
+        bounds: Mapping[str, float | None] = {}
+
+        def answer(ready: Ready, *words: Any) -> str | None:
+            nonlocal bounds
+            bounds = self._bound(request, ready.environment, str(ready.resolved.pool or ""))
+            return ask_all(ready, *words)
+
         try:
             if not request.isolated:  # which starts a process
                 opened = self.open(request)
                 if found := self.find(opened):
                     self._count(found)
-                    return Made(cell, found.path)
+                    return Made(cell, found.path, bounds=self._bound(request, opened.environment))
                 opening = lambda _: opened  # noqa: E731
-            result = run(request, report, opening=opening)
+            result = run(request, report, answer=answer, opening=opening)
             problem = result.problem
         except RunBusy:
             return None
@@ -162,7 +173,14 @@ class Workshop:
         gate = self._gates.get(request.lm)
         if problem and (isinstance(problem, BudgetReached | ProviderRefused) or (gate and gate.lost >= OUTAGE)):
             self._out[request.lm] = problem
-        return Made(cell, problem=problem) if problem else Made(cell, result.folder)
+        return Made(cell, problem=problem) if problem else Made(cell, result.folder, bounds=bounds)
+
+    def _bound(self, request: Request, environment: "Environment", pool: str = "") -> Mapping[str, float | None]:
+        metric, where = self._metric or environment.metric, f", pool {pool}" if pool else ""
+        of = request.task, request.data, request.split, request.qrels, request.limit, request.query_ids
+        if (key := str((*of, pool))) not in self._bounds:
+            self._bounds[key] = {f"{name}{where}": bound(kind, metric, environment) for kind, name in KINDS.items()}
+        return self._bounds[key]
 
     def _count(self, found: Run) -> None:
         if (found.path / "run-id").exists():
@@ -186,9 +204,9 @@ def check(cells: Sequence[Cell]) -> None:
             raise error.saying(f"row {row!r}: {error}") from None
 
 
-def run_cells(cells: Sequence[Cell], board: Board | None = None) -> list[Made]:
-    """Run all cells that have no finished run; return what came of each, in their order."""
-    shop, made, waiting = Workshop(cells), dict[int, Made](), order(cells)
+def run_cells(cells: Sequence[Cell], board: Board | None = None, metric: str = "") -> list[Made]:
+    """Run all cells that have no finished run; return what came of each, in their order, with bounds by a metric."""
+    shop, made, waiting = Workshop(cells, metric), dict[int, Made](), order(cells)
     with board.live if board and board.draws else nullcontext():
         while waiting:
             busy = []

@@ -31,11 +31,12 @@ NOTES = {
     "BIRCO": "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, the CSV file has both",
 }
 
-Kind = Literal["ours", "union", "gold", "published"]
+Kind = Literal["ours", "union", "gold", "computed", "published"]
 HEADS: dict[Kind, str] = {  # what stands above the rows of a kind
     "ours": "",
     "union": "Over pools as retrieved: lower bounds",
     "gold": "Over pools with gold put in: upper bounds",
+    "computed": "Computed from the judgements, not run",
     "published": "Published, as printed",
 }
 

@@ -1,5 +1,6 @@
 """A study: what its file stands for, what is run, what is found again, and what it says in words."""
 
+import csv
 import re
 import tomllib
 from pathlib import Path
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 from run_folders import run_in
 
+import environments
 from evals import study as module
+from evals.measuring.bounds import bound
 from evals.studies import findings, plan
 from tools.errors import UsageError
 
@@ -120,6 +123,28 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
         assert b"<svg" in kept[Path(f"plots/study-means-{width}.svg")]
     table = kept[Path("tables/study.csv")].decode()
     assert "mean of relic, congress" in table and "cannot be told from" in table
+    floor = bound("random", "nDCG@10", environments.load("birco/relic", "mini").asking(limit=3))
+    assert f"computed,Random,birco/relic,,nDCG@10,{floor!r}," in table
+    assert "computed,Maximum possible,birco/relic,,nDCG@10,1.0," in table
+    assert "Computed from the judgements, not run" in text and f"| Random | {floor:.4f} |" in text
+    for told in (first.out, kept[Path("tables/study.tex")].decode()):
+        assert "Maximum possible (computed, not run)" in told
+    assert "bare retrievers: retrieve" in text
+
+
+def test_over_a_pool_the_floor_and_the_ceiling_are_those_of_the_pool(command, tmp_path):
+    text = """
+        name = "pools"
+        tasks = ["congress"]
+        fixed = { data = "mini", program = "rewrite" }
+        row = [{ name = "whole" }, { name = "few", pool = "union:9" }]
+    """
+    for _ in range(2):  # the second time the runs are there
+        assert command(write(tmp_path / "study.toml", text)).code == 0
+        table = (tmp_path / "runs/studies/pools/tables/study.csv").read_text()
+        names = {row["system"]: float(row["value"]) for row in csv.DictReader(table.splitlines())}
+        assert names["Maximum possible"] == 1 > names["Maximum possible, pool union:9(bm25)"] > 0
+        assert names["few"] <= names["Maximum possible, pool union:9(bm25)"]
 
 
 def test_a_row_whose_weights_are_not_there_is_announced_and_the_others_are_made(command, tmp_path):

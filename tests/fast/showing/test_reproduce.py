@@ -15,8 +15,8 @@ import environments
 from environments.base import Judgements
 from evals import import_run, reproduce
 from evals.formats.birco_ranks import find_system
-from evals.measuring.bounds import expect
-from evals.measuring.metrics import judge, ranking_metric
+from evals.measuring.bounds import bound, expect
+from evals.measuring.metrics import Ranking, compute, judge, ranking_metric
 from evals.published.sections import sections
 from evals.studies.papers import Conditions, Table
 
@@ -145,6 +145,27 @@ def test_chance_is_the_mean_over_all_orders_of_a_pool(grades):
         if any(grades):
             recalls = [ranking_metric(f"R@{k}", one) for one in every]
             assert expect(f"R@{k}", every[0], 5) == pytest.approx(fmean(recalls))
+
+
+@pytest.mark.parametrize("task", ["paper_retrieval", "doris_mae"])  # one has units, one has grades
+def test_bounds_of_a_pool_that_lacks_relevant_documents_are_the_mean_and_the_most_over_its_orders(task):
+    whole = environments.load(task, "mini")
+    judgements, others = whole.judgements[whole.headline], sorted(whole.documents)
+    unit_of, pools = judgements.unit_of or str, {}
+    for query in (queries := [one for one in whole.queries if len(judgements.recalled(one.query_id)) > 1][:2]):
+        first = {unit_of(one): one for one in others}  # a document of each unit
+        some = [first[unit] for unit in sorted(judgements.recalled(query.query_id)) if unit in first][:1]
+        pools[query.query_id] = [*some, *[one for one in first.values() if one not in some][:4]]
+    pooled = tuple(replace(query, candidates=frozenset(pools[query.query_id])) for query in queries)
+    environment = replace(whole, queries=pooled)
+    for metric in ("nDCG@2", "nDCG@10", "R@3", "R@10"):
+        values = [
+            [compute(metric, one, {one: Ranking(order)}, environment) for order in itertools.permutations(pool)]
+            for one, pool in pools.items()
+        ]
+        assert bound("random", metric, environment) == pytest.approx(fmean(map(fmean, values)))
+        assert bound("maximum", metric, environment) == pytest.approx(fmean(map(max, values)))
+    assert 0 < bound("maximum", "R@10", environment) < 1
 
 
 def test_the_reciprocal_rank_that_birco_counts_is_of_the_highest_grade():
