@@ -5,11 +5,11 @@ several systems are judged, beside known ones to be as strict by.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-from evals.building.engine import Build
+from evals.building.engine import Build, slices
 from evals.building.review import Item
 from evals.building.units import Unit
 from evals.measuring.judging import EXAMPLES
@@ -29,7 +29,7 @@ class Judge:
     near: Annotated[int, "documents outside of a group that are graded with it: those described most like it"] = 10
     batch: Annotated[int, "documents in a call of grading what the build found; pooled ones go by twice as many"] = 10
     keep: Annotated[int, "the grade from which a document is relevant"] = HIGHEST
-    passes: Annotated[int, "how often a document is graded, among others each time; the lowest grade counts"] = 2
+    passes: Annotated[int, "readings that have to agree before a document leaves or joins a group; 0: none is read"] = 3
 
 
 @dataclass(frozen=True)
@@ -48,32 +48,43 @@ class Asked(NamedTuple):
     query: Query
     candidates: Sequence[str]
     examples: Sequence[str] = ()  # texts of relevant documents
+    members: Collection[str] = ()  # candidates that the query's group is made of
 
 
 def grade(build: Build, stage: str, judge: Judge, lens: str, asked: Sequence[Asked], batch: int, most: int) -> Grades:
-    """Return the grades of the candidates of each query; those that no usable answer names are left out."""
-    found: Grades = {}
-    rule = judge.rule or RULES.get(lens, RULES[""])
+    """Return the grades of the candidates of each query; those that no usable answer names are left out.
 
-    def units() -> Iterator[Unit]:
-        for one in asked:
-            told = {"objective": one.query.objective, "description": one.query.text, "grades": rule}
-            for turn in range(judge.passes):
-                order = sorted(one.candidates, key=lambda doc_id: _order(turn, one.query.query_id, doc_id))
-                for start in range(0, len(order), batch):
-                    some = [(doc_id, build.text(doc_id)) for doc_id in order[start : start + batch]]
-                    yield Unit(one.query.query_id, {**told, "examples": list(one.examples)}, some)
-
-    for unit, answer in build.ask(stage, units(), most=most):
-        grades = found.setdefault(unit.key, {})
-        for doc_id, row in (answer or {}).get("verdicts", {}).items():
-            grades[doc_id] = min(float(row["grade"]), grades.get(doc_id, HIGHEST))
+    A member of a group is to be relevant, and any other document is not. What a reading says against that counts if
+    each further one says so, too: the documents concerned are graded again, in other company.
+    """
+    unread = {one.query.query_id: () if judge.passes else one.members for one in asked}
+    found: Grades = {query_id: dict.fromkeys(members, float(HIGHEST)) for query_id, members in unread.items()}
+    rule, left = judge.rule or RULES.get(lens, RULES[""]), [(one, list(one.candidates)) for one in asked]
+    for turn in range(judge.passes):
+        again = dict[str, list[str]]()
+        for unit, answer in build.ask(stage, _make_units(build, rule, left, turn, batch), most=judge.passes * most):
+            grades, one = found[unit.key[0]], unit.key[1]
+            for doc_id, row in (answer or {}).get("verdicts", {}).items():
+                grades[doc_id] = float(row["grade"])
+                if (row["grade"] < judge.keep) == (doc_id in one.members):
+                    again.setdefault(unit.key[0], []).append(doc_id)
+        left = [(one, again[one.query.query_id]) for one in asked if one.query.query_id in again]
     said = {(one, doc_id): f"{of:.0f}" for one, grades in found.items() for doc_id, of in grades.items()}
     texts = {one.query.query_id: one.query.text for one in asked}
     build.review(SHEETS[stage], said, lambda pair: Item([("query", texts[pair[0]]), ("document", build.text(pair[1]))]))
     for (query_id, doc_id), of in said.items():
         found[query_id][doc_id] = float(of)
     return found
+
+
+def _make_units(
+    build: Build, rule: str, left: Sequence[tuple[Asked, Sequence[str]]], turn: int, batch: int
+) -> Iterator[Unit]:
+    for one, candidates in left:
+        query = one.query
+        told = {"objective": query.objective, "description": query.text, "grades": rule, "examples": list(one.examples)}
+        for some in slices(sorted(candidates, key=lambda doc_id: _order(turn, query.query_id, doc_id)), batch):
+            yield Unit((query.query_id, one), told, [(doc_id, build.text(doc_id)) for doc_id in some])
 
 
 def _order(*parts: object) -> bytes:
@@ -83,7 +94,8 @@ def _order(*parts: object) -> bytes:
 def regrade(build: Build, judge: Judge, lens: str, asked: Sequence[Asked]) -> Grades:
     """Return the grades of what the build found, for the queries that keep enough relevant documents."""
     limits, kept = build.recipe.limits, Grades()
-    most = judge.passes * (build.most_queries + len(build.source.documents) // judge.batch)
+    largest = -(-(limits.max_positives + judge.near) // judge.batch)
+    most = build.most_queries * largest
     graded = grade(build, "rejudge", judge, lens, asked, judge.batch, most)
     for one in asked:
         query_id, grades = one.query.query_id, graded.get(one.query.query_id, {})
@@ -116,11 +128,11 @@ def pool(
     asked = []
     for query in queries:
         known = gold[query.query_id]
-        best = sorted((one for one in known if known[one] >= judge.keep), key=lambda one: _order(query.query_id, one))
+        best = sorted((one for one in known if known[one] > 0), key=lambda one: _order(query.query_id, one))
         left = [one for one in brought[query.query_id] if one not in known]
         asked.append(Asked(query, left, [build.text(one) for one in best[:EXAMPLES]]))
     batch = 2 * judge.batch
-    most = judge.passes * build.most_queries * -(-wanted.k * len(wanted.retrievers) // batch)
+    most = build.most_queries * -(-wanted.k * len(wanted.retrievers) // batch)
     graded = grade(build, "judge", judge, lens, asked, batch, most)
     build.count("judge", sum(len(one.candidates) for one in asked), sum(map(len, graded.values())))
     return {

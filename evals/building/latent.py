@@ -105,9 +105,11 @@ def make(build: Build) -> Benchmark:
     if not wording:
         raise DataError("recipe.toml: [attribute] has neither a lens nor an attribute; say what documents share")
     notes = _extract(build, wording, _screen(build, wording))
+    build.limit_queries(len(notes) // max(1, recipe.limits.min_positives))
     groups = _collapse(build, notes, _label(build, notes))
     valid, near = _validate(build, notes, _merge(build, notes, groups))
     groups = _fit(build, valid)
+    build.limit_queries(len(groups))
     drafts = [
         queries.Draft(label, members, [notes[one].attribute for one in members]) for label, members in groups.items()
     ]
@@ -117,8 +119,9 @@ def make(build: Build) -> Benchmark:
     for query, draft in written:  # a document may share the points of two groups, and has one label
         beside = [hit.doc_id for hit in index.search(draft.describe(), recipe.judge.near + len(draft.members))]
         beside = [one for one in beside if one not in draft.members][: recipe.judge.near]
-        some = dict.fromkeys((*draft.members, *near.get(draft.label, ()), *beside))
-        asked.append(judged.Asked(query, [one for one in some if one not in query.excluded]))
+        members = [one for one in draft.members if one not in query.excluded]
+        some = dict.fromkeys((*members, *near.get(draft.label, ()), *beside))
+        asked.append(judged.Asked(query, list(some), members=members))
     gold = judged.regrade(build, recipe.judge, recipe.attribute.lens, asked)
     kept = [(query, draft) for query, draft in written if query.query_id in gold]
     pooled = judged.pool(build, recipe.judge, recipe.pool, recipe.attribute.lens, [one for one, _ in kept], gold)
@@ -285,35 +288,48 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
     build.leave("validate", "groups too small", len(groups) - len(large))
     if not size:
         return large, {}
+    kept: Groups = {}
+    near: Groups = {}
+    for turn in range(2):
+        removed, better, parts = *_ask_who_belongs(build, notes, large), Groups()
+        for label, members in large.items():
+            gone, stay = removed[label], [one for one in members if one not in removed[label]]
+            if len(gone) > PARTIAL * len(members) and turn:
+                build.drop("validate", label, "no one point", f"{len(gone)} of {len(members)} members do not belong")
+            elif len(gone) > PARTIAL * len(members):  # two points, maybe: each part has to hold by itself
+                parts.setdefault(better[label], []).extend(stay)
+                [(name, _)] = Counter(notes[one].label for one in gone).most_common(1)
+                parts.setdefault(name or label, []).extend(gone)
+            else:
+                kept.setdefault(better[label], []).extend(stay)
+                near.setdefault(better[label], []).extend(gone)
+        large = {label: order(members) for label, members in parts.items()}
+    for label in [label for label, members in kept.items() if len(members) < least]:
+        build.drop("validate", label, "too few members are left")
+        del kept[label]
+    build.count("validate", len(groups), len(kept))
+    return kept, near
+
+
+def _ask_who_belongs(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, dict[str, str]]:
+    """Return the members of each group that do not belong to it, and a label for those that do."""
+    recipe: Latent = build.recipe
     units = [
         Unit(
             (label, part),
             {"label": label},
             [(one, f"{notes[one].attribute}\n{build.text(one, BEGINNING)}") for one in part],
         )
-        for label, members in large.items()
-        for part in slices(members, size, OVERLAP)
+        for label, members in groups.items()
+        for part in slices(members, recipe.group.validate, OVERLAP)
     ]
-    removed, better = defaultdict[str, set[str]](set), dict[str, str]()
-    for unit, answer in build.ask("validate", units, most=1 + len(notes) // least):
-        rows = (answer or {}).get("members", {})
-        removed[unit.key[0]] |= {one for one, row in rows.items() if not row["belongs"]}
-        better.setdefault(unit.key[0], ((answer or {}).get("better") or "").strip() or unit.key[0])
-    kept: Groups = {}
-    near: Groups = {}
-    for label, members in large.items():
-        stay, named = [one for one in members if one not in removed[label]], better[label]
-        if len(removed[label]) > PARTIAL * len(members):
-            build.drop(
-                "validate", label, "no one point", f"{len(removed[label])} of {len(members)} members do not belong"
-            )
-        elif len(stay) < least:
-            build.drop("validate", label, "too few members are left")
-        else:
-            kept.setdefault(named, []).extend(stay)
-            near.setdefault(named, []).extend(sorted(removed[label]))
-    build.count("validate", len(groups), len(kept))
-    return kept, near
+    removed: Groups = {label: [] for label in groups}
+    better = dict[str, str]()
+    for unit, answer in build.ask("validate", units, most=1 + len(notes) // recipe.limits.min_positives):
+        label, rows = unit.key[0], (answer or {}).get("members", {})
+        removed[label] += [one for one, row in rows.items() if not row["belongs"] and one not in removed[label]]
+        better.setdefault(label, ((answer or {}).get("better") or "").strip() or label)
+    return removed, better
 
 
 def _fit(build: Build, groups: Groups) -> Groups:

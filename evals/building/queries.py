@@ -108,7 +108,7 @@ def _write(build: Build, section: Write, drafts: Sequence[Draft]) -> dict[str, s
             units.append(Unit(draft.label, told, list(zip(draft.members, texts, strict=True))[:SHOWN]))
         for unit, answer in build.ask("write", units, most=build.most_queries):
             text = " ".join((answer or {}).get("query", "").split())
-            if text:
+            if text and text not in found.values():
                 found[unit.key] = text
             elif answer is not None:
                 build.drop("write", unit.key, "an earlier query covers it")
