@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
@@ -80,6 +80,7 @@ class Build:
         self.forecasts = list[dict[str, Any]]()
         self._requests, self._file = requests, cassette
         self._cassette: Cassette | None = None
+        self.most_queries = min(recipe.limits.queries, len(source.documents) // max(1, recipe.limits.min_positives))
         self.certain = True  # whether a dry run knows what a stage is asked
         self._terms = make_terms(next(iter(requests.values())))
         self._stages, self._held, self._asks = dict[str, tuple[Fill, Stage]](), ExitStack(), dict[str, Any]()
@@ -113,12 +114,14 @@ class Build:
         if self.until and stage != self.until and self.until in self.funnel:
             raise Reached(self.until)
         program, opened = self._open(stage)
-        left = iter(units)
+        left, ahead = iter(units), partial(self._look_ahead, stage, opened, most, self.certain)
         while some := list(islice(left, SLICE)):
             queries = [_query(unit) for unit in some]
-            outcomes = self._look_ahead(stage, opened, queries, most) if self.ahead else self._send(stage, queries)
+            outcomes = ahead(queries) if self.ahead else self._send(stage, queries)
             for unit, query in zip(some, queries, strict=True):
                 yield unit, self._read(stage, program, unit, query, outcomes.get(query.query_id))
+        if self.ahead and not self.certain:
+            ahead([])  # answers may lead to units that the rehearsal did not
 
     def drop(self, stage: str, one: str, why: str, evidence: str = "") -> None:
         """Note that something is left out, and why: a line of dropped.jsonl."""
@@ -163,11 +166,10 @@ class Build:
             self._retrievers[spec] = retrievers.build(spec, documents, home, terms=self._terms)
         return self._retrievers[spec]
 
-    @property
-    def most_queries(self) -> int:
-        """How many queries there may be at most."""
-        queries, least = int(self.recipe.limits.queries), int(self.recipe.limits.min_positives)
-        return min(queries, len(self.source.documents) // max(1, least))
+    def limit_queries(self, most: int) -> None:
+        """Note how many queries there can be at most, unless what says so is a rehearsal's."""
+        if self.certain:
+            self.most_queries = min(self.most_queries, most)
 
     def describe(self) -> str:
         """Say in a line what went through the stages so far."""
@@ -222,10 +224,13 @@ class Build:
         outcomes: Mapping[str, Any] = self._asks[stage](queries, on_outcome=lambda outcome: progress.add())
         return outcomes
 
-    def _look_ahead(self, stage: str, opened: Stage, queries: list[Query], most: int | None) -> Mapping[str, Any]:
+    def _look_ahead(
+        self, stage: str, opened: Stage, most: int | None, certain: bool, queries: list[Query]
+    ) -> Mapping[str, Any]:
         found = opened.forecast(queries)
-        most = len(queries) if most is None or self.certain else most
-        self.forecasts.append({"stage": stage, "units": len(queries), "most": most, "certain": self.certain, **found})
+        certain = certain and bool(queries)
+        most = len(queries) if most is None or certain else most
+        self.forecasts.append({"stage": stage, "units": len(queries), "most": most, "certain": certain, **found})
         self.certain &= not found["queries"]  # what comes after follows from answers that nobody has
         return opened.outcomes
 

@@ -132,8 +132,8 @@ def _judge(build: Build, asked: Sequence[Query], own: Mapping[str, str], notes: 
         nearest = dict.fromkeys([one, *(hit.doc_id for hits in found for hit in hits)])
         near[query.query_id] = [hit for hit in nearest if hit not in build.source.twins]
         told = "\n".join([query.text, *(f"Misremembered: {what}" for what in notes[one]["changed"])])
-        pairs.append(judged.Asked(replace(query, text=told), near[query.query_id]))
-    most = build.most_queries * judge.passes * -(-(judge.near + 3) * len(engines) // judge.batch)
+        pairs.append(judged.Asked(replace(query, text=told), near[query.query_id], members=[one]))
+    most = build.most_queries * -(-(judge.near + 3) * len(engines) // judge.batch)
     graded = judged.grade(build, "unique", judge, LENS, pairs, judge.batch, most)
     meant = {query_id: [one for one, of in graded[query_id].items() if of >= judge.keep] for query_id in graded}
     texts = {query.query_id: query.text for query in asked}

@@ -125,20 +125,21 @@ def render(found: Result) -> str:
 def sum_up(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
     """Return what each stage takes, by figure: low, likely and high; None where a price is not known.
 
-    Where the units of a stage follow from answers that are not there yet, it may be asked of nothing at all, and of as
-    many as the recipe allows at most.
+    Units that follow from answers which are not there yet may be none, and as many as the recipe allows at most. Where
+    the rehearsal came to none, they are taken to be as large as the largest of other stages.
     """
     sums: dict[str, dict[str, Range]] = {}
+    every = [part for part in forecasts if part["queries"]]
     for name in dict.fromkeys(part["stage"] for part in forecasts):
-        some = [part for part in forecasts if part["stage"] == name]  # a stage may be asked more than once
+        some = [part for part in forecasts if part["stage"] == name]
         units, most = sum(part["units"] for part in some), max(part["most"] for part in some)
         more = 1 if all(part["certain"] for part in some) else max(most, units) / max(1, units)
-        sums[name] = {}
         for key in FIGURES:
-            levels = [part[key] and [part[key][level] for level in LEVELS] for part in some]
-            least = [level and [level[0] * part["certain"]] for level, part in zip(levels, some, strict=True)]
-            low, whole = _add(least), _add(levels)
-            sums[name][key] = [low[0], whole[1], whole[2] * more] if low and whole else None
+            low, likely, high = LEVELS
+            large = max(((part[key] or {}).get(high, 0.0) / part["queries"] for part in every), default=0.0)
+            known = [[one[low] * part["certain"], one[likely], one[high] * more] for part in some if (one := part[key])]
+            known += [[0.0, 0.0, 0.0 if units else most * large]]
+            sums.setdefault(name, {})[key] = _add(known) if len(known) > len(some) else None
     return sums
 
 
