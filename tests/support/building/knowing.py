@@ -20,9 +20,9 @@ NOISE = {"reworded": 0.3, "merged": 0.05, "graded": 0.1}
 class Knowing:
     """Answers for OpenAIServer, by the gold judgements of a task's miniature."""
 
-    def __init__(self, task: str, noise: Mapping[str, float] = {}) -> None:
+    def __init__(self, task: str, noise: Mapping[str, float] = {}, seed: int = 0) -> None:
         self.environment = environments.load(task, "mini", "all")
-        self.noise = noise
+        self.noise, self.seed = noise, seed
         documents = self.environment.documents
         self.groups = {
             f"shared point {_letters(number)}": {
@@ -31,7 +31,9 @@ class Knowing:
             | {doc_id for doc_id in query.excluded if documents[doc_id].text == query.text}
             for number, query in enumerate(self.environment.queries)
         }
-        self.texts = {_plain(documents[one].text): one for one in documents}
+        self.texts = dict[str, set[str]]()  # text -> the documents that have it
+        for one in documents:
+            self.texts.setdefault(_plain(documents[one].text), set()).add(one)
         self.queries = dict[str, str]()  # text of a query that it wrote -> group
 
     def gold(self, query_id: str) -> Mapping[str, float]:
@@ -43,12 +45,11 @@ class Knowing:
         if named:
             return named
         plain = _plain(text)
-        doc_id = self.texts.get(plain) or next((one for text, one in self.texts.items() if text in plain), None)
-        return [name for name, members in self.groups.items() if doc_id in members]
+        same = self.texts.get(plain) or next((some for text, some in self.texts.items() if text in plain), set())
+        return [name for name, members in self.groups.items() if members & same]
 
     def chance(self, kind: str, *about: str) -> bool:
-        digest = hashlib.sha256("|".join((kind, *about)).encode()).digest()
-        return int.from_bytes(digest[:4], "big") / 2**32 < self.noise.get(kind, 0.0)
+        return int(_digest(str(self.seed), kind, *about)[:8], 16) / 2**32 < self.noise.get(kind, 0.0)
 
     def __call__(self, prompt: str) -> dict[str, Any]:
         fields: dict[str, Any] = getattr(self, f"_{asked(prompt)}")(prompt)
@@ -63,7 +64,8 @@ class Knowing:
         for one, text in passages(prompt):
             groups = self.of(text)
             label = self._label(groups[0], text) if groups else ""
-            rows.append({"id": one, "attribute": ", ".join(groups), "label": label, "more": []})
+            note = f"{', '.join(groups)}, told of {_digest(text)[:6]}" if groups else ""
+            rows.append({"id": one, "attribute": note, "label": label, "more": []})
         return {"found": rows}
 
     def _label(self, group: str, text: str) -> str:
@@ -115,6 +117,10 @@ class Knowing:
 
 def passages(prompt: str) -> list[tuple[str, str]]:
     return [(row["id"], row["text"]) for row in json.loads(given(prompt, "passages"))]
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
 def _letters(number: int) -> str:
