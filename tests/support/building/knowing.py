@@ -31,9 +31,8 @@ class Knowing:
             | {doc_id for doc_id in query.excluded if documents[doc_id].text == query.text}
             for number, query in enumerate(self.environment.queries)
         }
-        self.texts = dict[str, set[str]]()  # text -> the documents that have it
-        for one in documents:
-            self.texts.setdefault(_plain(documents[one].text), set()).add(one)
+        self.texts = {_plain(documents[one].text): one for one in documents}
+        self.of_group = {name: {_plain(documents[one].text) for one in some} for name, some in self.groups.items()}
         self.queries = dict[str, str]()  # text of a query that it wrote -> group
 
     def gold(self, query_id: str) -> Mapping[str, float]:
@@ -45,8 +44,8 @@ class Knowing:
         if named:
             return named
         plain = _plain(text)
-        same = self.texts.get(plain) or next((some for text, some in self.texts.items() if text in plain), set())
-        return [name for name, members in self.groups.items() if members & same]
+        known = plain if plain in self.texts else next((text for text in self.texts if text in plain), "")
+        return [name for name, texts in self.of_group.items() if known in texts]
 
     def chance(self, kind: str, *about: str) -> bool:
         return int(_digest(str(self.seed), kind, *about)[:8], 16) / 2**32 < self.noise.get(kind, 0.0)
