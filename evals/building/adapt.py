@@ -6,7 +6,7 @@ the old one, and a query stays only if all that is relevant to it is contained. 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -58,7 +58,7 @@ def make(build: Build) -> Benchmark:
     grade = (lambda value: float(value >= section.positive)) if section.positive else float
     graded = {one: {doc_id: grade(value) for doc_id, value in row.items()} for one, row in given.qrels.items()}
     of_documents = section.labels == "documents"
-    gold = (_inherit if of_documents else _contain)(build, given, graded)
+    gold = inherit(build, graded, spread=not section.max_p) if of_documents else _contain(build, given, graded)
     build.count("transfer", len(given.queries), len(gold))
     if not gold:
         raise DataError(f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is relevant to it")
@@ -75,23 +75,36 @@ def make(build: Build) -> Benchmark:
     return benchmark
 
 
-def _inherit(build: Build, given: Environment, graded: Qrels) -> dict[str, dict[str, float]]:
-    """Return the grades of documents, or with `max_p` off those of their passages."""
-    passages, gold = defaultdict[str, list[str]](list), dict[str, dict[str, float]]()
-    for one in build.source.documents.stream():
-        passages[one.parent or one.doc_id].append(one.doc_id)
+def inherit(build: Build, graded: Qrels, *, spread: bool) -> dict[str, dict[str, float]]:
+    """Return the grades of documents under the build's ids, or `spread` over all their passages.
+
+    A query that keeps nothing that is relevant is dropped.
+    """
+    locate, gold = locator(build), dict[str, dict[str, float]]()
     for query_id, grades in graded.items():
         row = gold[query_id] = {}
         for judged, value in grades.items():
-            doc_id = digest_id(judged) if build.recipe.clean.hash_ids else judged
-            if doc_id in passages:
-                row |= dict.fromkeys([doc_id] if build.recipe.adapt.max_p else passages[doc_id], value)
-            elif value > 0:
+            doc_id, passages = locate(judged)
+            if not passages and value > 0:
                 build.drop("transfer", f"{query_id} {judged}", "the relevant document is not in the corpus")
+            row |= dict.fromkeys(passages if spread else [doc_id] * bool(passages), value)
         if max(row.values(), default=0) <= 0:
             build.drop("transfer", query_id, "nothing that is relevant is left")
             del gold[query_id]
     return gold
+
+
+def locator(build: Build) -> Callable[[str], tuple[str, list[str]]]:
+    """Return what gives (the build's id, its passages) of a document of the task; none where it was left out."""
+    passages = defaultdict[str, list[str]](list)
+    for one in build.source.documents.stream():
+        passages[one.parent or one.doc_id].append(one.doc_id)
+
+    def locate(given: str) -> tuple[str, list[str]]:
+        doc_id = digest_id(given) if build.recipe.clean.hash_ids else given
+        return doc_id, passages.get(doc_id, [])
+
+    return locate
 
 
 def _contain(build: Build, given: Environment, graded: Qrels) -> dict[str, dict[str, float]]:

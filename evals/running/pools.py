@@ -21,7 +21,7 @@ from tools.retrievers import Spec, check, parse
 
 if TYPE_CHECKING:
     from environments.base import Environment
-    from tools.records import Query
+    from tools.records import Hit, Query
     from tools.retriever import Retriever
 
 HELD = 2_000_000  # hits of searches that are held at a time: an oracle needs the rank of every document
@@ -63,13 +63,17 @@ class Pool:
             searches = [Search(query.text, query.objective, query.excluded) for query in some]
             lists = [retriever.search_many(searches, depth) for retriever in retrievers]
             for query, *found in zip(some, *lists, strict=True):
-                # Rank by rank, each once.
-                ranks = zip_longest(*([hit.doc_id for hit in hits] for hits in found))
-                order = list(dict.fromkeys(doc_id for rank in ranks for doc_id in rank if doc_id is not None))
+                order = take_turns(found)
                 if self.kind == "oracle":
                     order = _put_in_relevant(order, environment, query, self.size)
                 made.append(replace(query, candidates=frozenset(order[: self.size])))
         return replace(environment, queries=tuple(made))
+
+
+def take_turns(found: Sequence[Sequence["Hit"]]) -> list[str]:
+    """Return the documents of several searches rank by rank, each once."""
+    ranks = zip_longest(*([hit.doc_id for hit in hits] for hits in found))
+    return list(dict.fromkeys(doc_id for rank in ranks for doc_id in rank if doc_id is not None))
 
 
 def read(text: str, retriever: Spec) -> Pool:
