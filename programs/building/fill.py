@@ -87,9 +87,10 @@ class Fill(Program):
         return found
 
     def _shown(self, name: str, value: Any) -> Any:
-        if self.asked.signature.input_fields[name].annotation == list[Passage]:
+        kind = self.asked.signature.input_fields[name].annotation
+        if kind == list[Passage]:
             return [Passage(id=f"x{number}", text=defuse(text)) for number, text in enumerate(value, start=1)]
-        return _defused(value)
+        return pydantic.TypeAdapter(kind).validate_python(_defused(value))
 
 
 def _join(checks: list[Check], rows: str, shown: Sequence[str]) -> Check:
