@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 
 from environments import card
 from environments.base import POOLED, Environment
-from evals.building import ladders, recipe, release
+from evals.building import ladders, recipe, release, repooling
 from evals.measuring import judging, scored
 from evals.measuring.metrics import collapse, measure_unjudged
 from evals.measuring.similarity import compare
@@ -36,6 +36,7 @@ from programs import FLOOR, VERIFIER
 from programs.judging import HIGHEST
 from tools import options, retrievers
 from tools.console import number, plural, put_out, queries
+from tools.disk import home
 from tools.errors import DataError, UnknownName, UsageError
 from tools.retrievers import Expressions
 from tools.text import sentences
@@ -328,6 +329,7 @@ def add(parser: Any) -> None:
     usual = ", ".join(f"{name}={one.value:g}" for name, one in BOUNDS.items())
     add("--bound", type=options.pair, action="append", default=[], metavar="NAME=X", help=f"in place of: {usual}")
     add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
+    add("--pools", action="store_true", help="only make its pools again, by BM25 and --retrievers, and compare them")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     options.add_options(parser, Request, without=WITHOUT)
 
@@ -343,6 +345,12 @@ def command(arguments: Any) -> int:
     names = list(dict.fromkeys(["bm25", *map(str, given)]))
     runs = folder / "checks" if built and arguments.runs == Path("runs") else arguments.runs  # not among those compared
     request = options.from_options(Request, vars(arguments) | {"program": FLOOR, "task": task, "runs": runs})
+    if arguments.pools:
+        environment, terms = evaluation.open_task(request)[1], evaluation.make_terms(request)
+        searchers = {name: retrievers.build(name, environment.documents, home(), terms=terms) for name in names}
+        rows = repooling.compare_pools(environment, searchers)
+        put_out(json.dumps(rows) + "\n" if arguments.json else repooling.render(environment, rows))
+        return 0
     if arguments.dry_run:
         ahead = forecast.forecast(Subject(request, names).verifier)
         put_out(json.dumps(ahead) + "\n" if arguments.json else forecast.render(ahead))

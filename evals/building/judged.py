@@ -17,7 +17,8 @@ from programs.judging import HIGHEST, RULES
 from tools.errors import DataError
 from tools.records import Query
 
-SHEETS = {"rejudge": "gold", "unique": "gold", "judge": "pooled"}  # stage -> the sheet on which people grade the same
+# stage -> the sheet on which people grade the same
+SHEETS = {"rejudge": "gold", "unique": "gold", "aspects": "gold", "judge": "pooled"}
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 

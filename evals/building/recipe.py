@@ -25,6 +25,7 @@ RECIPES = {  # name -> the class of its parameters, in whose file `make` is
     "external": "evals.building.external:External",
     "adapt": "evals.building.adapt:Adapt",
     "conditions": "evals.building.conditions:Conditions",
+    "pool": "evals.building.pools:Pools",
 }
 
 

@@ -150,12 +150,16 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
         draft.rename(place)
 
 
-def _count(benchmark: Benchmark) -> dict[str, int]:
-    counts = {"documents": len(benchmark.documents), "queries": len(benchmark.queries), "for dev": len(benchmark.dev)}
+def _count(benchmark: Benchmark) -> dict[str, float]:
+    counts: dict[str, float] = {
+        "documents": len(benchmark.documents),
+        "queries": len(benchmark.queries),
+        "for dev": len(benchmark.dev),
+    }
     for name, qrels in benchmark.judgements.items():
         grades = [grade for query in benchmark.queries for grade in qrels.get(query.query_id, {}).values()]
         counts |= {f"{name} judgements": len(grades), f"{name} judgements above 0": sum(one > 0 for one in grades)}
-    return counts
+    return counts | dict(benchmark.counts)
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:

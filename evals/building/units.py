@@ -43,3 +43,4 @@ class Benchmark(NamedTuple):
     provenance: Iterable[Mapping[str, Any]] = ()  # a row a query: what it was made of
     private: Mapping[str, Mapping[str, str]] = {}  # doc_id -> field -> text, written beside the release
     twins: Mapping[str, str] = {}  # query id -> the query that asks for the same in another style
+    counts: Mapping[str, float] = {}  # what else its card says of it

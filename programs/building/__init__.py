@@ -23,4 +23,8 @@ STAGES = {
     "covers": "programs.building.conditions:COVERS",
     "spoil": "programs.building.conditions:SPOIL",
     "meets": "programs.building.conditions:MEETS",
+    "facets": "programs.building.pools:FACETS",
+    "aspects": "programs.building.grading:GRADE",
+    "objective": "programs.building.pools:OBJECTIVE",
+    "try": "programs.building.grading:GRADE",
 }

@@ -1,0 +1,306 @@
+"""The recipe `pool`: a task's queries with a small pool of candidates each, as BIRCO was made.
+
+Section 3 and appendices B to F of BIRCO's paper: long queries, a sample of them, the first documents of several
+retrievers in turn with what is relevant put in, other documents for dev than for test, hard negatives, facets, and an
+objective that was tried on triplets. Decontamination (3.3) is a command of its own, whose result is a task.
+"""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Annotated
+
+import environments
+from environments.base import Comparison, DevSplit, Environment, Qrels
+from environments.birco import TRIPLETS, among_the_better, by_label
+from environments.chunking import bert_tokens
+from environments.own import SEED
+from evals.building import judged, release
+from evals.building.adapt import inherit, locator
+from evals.building.clean import CleanSection, compile_pattern
+from evals.building.engine import Build, order
+from evals.building.ingest import TASK
+from evals.building.recipe import Limits, Recipe, Release
+from evals.building.units import Benchmark, Unit
+from evals.running.pools import take_turns
+from programs.building.pools import copied
+from programs.judging import RULES
+from tools.corpus import Corpus, digest_text
+from tools.errors import DataError, UsageError
+from tools.models.prompting import defuse, lens
+from tools.records import Query
+from tools.retriever import Retriever, Search
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What each query ranks, and which queries there are."""
+
+    task: Annotated[str, "task or folder with the queries and judgements; empty: that of corpus.path"] = ""
+    retrievers: Annotated[list[str], "whose first documents are taken in turn"] = field(
+        default_factory=lambda: ["bm25", "dense"]
+    )
+    size: Annotated[int, "documents of a pool; more where more are relevant"] = 50
+    given: Annotated[bool, "keep the pools that the task has"] = False
+    tokens: Annotated[int, "BERT tokens under which a query is dropped"] = 50
+    group: Annotated[
+        str,
+        "regular expression whose first bracket is, in a document's id, the debate or disease that it is of; "
+        "empty: corpus.group. Others of a relevant document's group are hard negatives",
+    ] = ""
+
+
+@dataclass(frozen=True)
+class Facets:
+    """What a query asks for, piece by piece."""
+
+    kind: Annotated[str, "what counts as one, e.g. an argument or its evidence; empty: none are listed"] = ""
+    judge: Annotated[bool, "grade every candidate by every facet: judgements aspects (sums) and every (all met)"] = (
+        False
+    )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Having the task described to models."""
+
+    drafts: Annotated[int, "drafts, of which the one is kept by which most triplets are ordered; 0: none"] = 0
+    cases: Annotated[int, "dev queries that are shown to who writes them"] = 5
+    triplets: Annotated[int, "triplets of other dev queries, at most, on which drafts are tried"] = 99
+
+
+@dataclass(frozen=True)
+class Pools(Recipe):
+    """The sections of the recipe."""
+
+    clean: CleanSection = field(default_factory=lambda: CleanSection(boilerplate=0.0, near=0.0))
+    limits: Limits = field(default_factory=lambda: Limits(min_positives=1))
+    release: Release = field(default_factory=lambda: Release(metrics=["nDCG@10", "R@5", "R@20"]))
+    candidates: Candidates = field(default_factory=Candidates)
+    facets: Facets = field(default_factory=Facets)
+    objective: Objective = field(default_factory=Objective)
+    judge: judged.Judge = field(default_factory=judged.Judge)
+    pool: judged.Pool = field(default_factory=judged.Pool)
+
+
+def make(build: Build) -> Benchmark:
+    """Go through the stages. DataError, with the stage, where nothing is left."""
+    recipe: Pools = build.recipe
+    corpus, said, group = recipe.corpus, recipe.release, grouped(recipe.candidates.group, build.source.group)
+    given = environments.load(recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data or None, "all")
+    queries, gold = _choose(build, given)
+    queries = _gather(build, given, queries, gold)
+    facets = _list_facets(build, queries)
+    judgements = {"gold": gold} | (_judge_facets(build, queries, facets) if recipe.facets.judge else {})
+    if pooled := judged.pool(build, recipe.judge, recipe.pool, "", queries, gold):
+        judgements["pooled"] = pooled
+    settings = dict(given.hints) | {"objective": said.objective or given.queries[0].objective}
+    settings |= {"document": said.document} if said.document else {}
+    made = build.finish(queries, judgements, (), {}, **settings)
+    made = _write_objective(build, _split(build, made))
+    hard = {one.query_id: sorted(find_hard(one, gold[one.query_id], group)) for one in made.queries}
+    rows = [{"query_id": one, "hard": of, "facets": facets.get(one, [])} for one, of in hard.items()]
+    pooled_in_all = sum(len(one.candidates or ()) for one in made.queries)
+    counts = {"documents of a pool, mean": pooled_in_all / len(rows)}
+    if many := sum(map(len, hard.values())):
+        counts["hard negatives, share of pools"] = many / pooled_in_all
+    if sizes := [len(facets[one]) for one in hard if one in facets]:
+        counts |= {"facets of a query, mean": fmean(sizes), "facets, least": min(sizes), "facets, most": max(sizes)}
+    return made._replace(provenance=rows, counts=counts)
+
+
+def _choose(build: Build, given: Environment) -> tuple[list[Query], judged.Grades]:
+    """Return a sample of the queries that are long enough, without what they must not see, and their judgements."""
+    section, count, locate = build.recipe.candidates, bert_tokens(), locator(build)
+    gold = release.spread_twins(inherit(build, given.qrels, spread=True), build.source.twins)
+    own, kept = find_own(given.queries, build.source.documents), dict[str, Query]()
+    for query in given.queries:
+        hidden = own[query.query_id].union(*(locate(one)[1] for one in query.excluded))
+        if query.query_id in gold and count(query.text) < section.tokens:
+            build.drop("choose", query.query_id, f"under {section.tokens} tokens", query.text)
+        elif query.query_id in gold and not relevant(gold[query.query_id]) - hidden:
+            build.drop("choose", query.query_id, "nothing is relevant but its own text")
+        elif query.query_id in gold:
+            kept[query.query_id] = replace(query, excluded=hidden)
+    sample = {*order(kept)[: build.recipe.limits.queries]}
+    build.leave("choose", "outside the sample", len(kept) - len(sample))
+    build.count("choose", len(given.queries), len(sample))
+    if not sample:
+        raise DataError(f"no query is left after {build.describe()}; dropped.jsonl says why")
+    queries = [query for one, query in kept.items() if one in sample]
+    hidden_from = {one.query_id: one.excluded for one in queries}
+    return queries, {
+        one: {key: of for key, of in gold[one].items() if key not in out} for one, out in hidden_from.items()
+    }
+
+
+def find_own(queries: Iterable[Query], documents: Corpus) -> dict[str, frozenset[str]]:
+    """Return the documents that have the very text of a query, by query."""
+    asked = {one.query_id: _identify(one.text) for one in queries}
+    places = {digest: set[str]() for digest in asked.values()}
+    for document in documents.stream():
+        if (digest := _identify(document.text)) in places:
+            places[digest].add(document.doc_id)
+    return {query_id: frozenset(places[digest]) for query_id, digest in asked.items()}
+
+
+def _identify(text: str) -> bytes:  # whatever its white space is
+    return digest_text(" ".join(unicodedata.normalize("NFC", text).split()))
+
+
+def _gather(build: Build, given: Environment, queries: Sequence[Query], gold: Qrels) -> list[Query]:
+    """Return the queries with their pools."""
+    section, locate = build.recipe.candidates, locator(build)
+    if section.given:
+        there = {one.query_id: one.candidates or () for one in given.queries}
+        pools = {one: relevant(gold[one]).union(*(locate(of)[1] for of in there[one])) for one in gold}
+    else:
+        recipe = build.recipe
+        matters = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts or not build.ahead
+        built = [build.retriever(spec) for spec in (section.retrievers if matters else ["bm25"])]
+        pools = make_pools(queries, gold, built, dict.fromkeys(gold, section.size))
+    return [replace(one, candidates=pools[one.query_id] - one.excluded) for one in queries]
+
+
+def make_pools(
+    queries: Sequence[Query], gold: Qrels, retrievers: Sequence[Retriever], sizes: Mapping[str, int]
+) -> dict[str, frozenset[str]]:
+    """Return the first documents of the retrievers in turn, and what is relevant among them, by query.
+
+    `sizes` is by query, too; a pool has more documents only where more are relevant.
+    """
+    searches = [Search(one.text, one.objective, one.excluded) for one in queries]
+    found = [retriever.search_many(searches, max(sizes.values())) for retriever in retrievers]
+    pools = dict[str, frozenset[str]]()
+    for query, *hits in zip(queries, *found, strict=True):
+        right = relevant(gold[query.query_id]) - query.excluded
+        others = [one for one in take_turns(hits) if one not in right]
+        pools[query.query_id] = right.union(others[: max(0, sizes[query.query_id] - len(right))])
+    return pools
+
+
+def relevant(grades: Mapping[str, float]) -> frozenset[str]:
+    """Return the documents with a grade above 0."""
+    return frozenset(one for one, grade in grades.items() if grade > 0)
+
+
+def _list_facets(build: Build, queries: Sequence[Query]) -> dict[str, list[str]]:
+    """Return the facets by query, each in the query's own words."""
+    found = dict[str, list[str]]()
+    if not (kind := build.recipe.facets.kind):
+        return found
+    for unit, answer in build.ask("facets", [Unit(one, {"kind": kind, "text": one.text}) for one in queries]):
+        if facets := copied((answer or {}).get("facets", ()), defuse(unit.key.text)):
+            found[unit.key.query_id] = facets
+    build.count("facets", len(queries), len(found))
+    return found
+
+
+def _judge_facets(
+    build: Build, queries: Sequence[Query], facets: Mapping[str, Sequence[str]]
+) -> dict[str, judged.Grades]:
+    """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
+
+    `aspects` has the sum of the grades, and `every` a 1 where each is 1 or more.
+    """
+    judge, most = build.recipe.judge, sum(len(one.text.split()) for one in queries)
+    made: dict[str, judged.Grades] = {"aspects": {}, "every": {}}
+    parts = {
+        (one.query_id, n): replace(one, query_id=f"{one.query_id}/{n}", text=of)
+        for one in queries
+        for n, of in enumerate(facets.get(one.query_id, ()))
+    }
+    asked = [judged.Asked(part, sorted(part.candidates or ())) for part in parts.values()]
+    grades = judged.grade(build, "aspects", judge, "", asked, 2 * judge.batch, judge.passes * most)
+    for query in queries:
+        rows = [grades.get(part.query_id, {}) for (one, _), part in parts.items() if one == query.query_id]
+        sums = {one: [row.get(one, 0.0) for row in rows] or [0.0] for one in sorted(query.candidates or ())}
+        made["aspects"][query.query_id] = {one: sum(of) for one, of in sums.items()}
+        made["every"][query.query_id] = {one: float(min(of) >= 1) for one, of in sums.items()}
+    met = sum(any(grades.values()) for grades in made["every"].values())
+    build.leave("aspects", "no candidate meets every facet", len(queries) - met)
+    build.count("aspects", len(queries), met)
+    return made
+
+
+def _split(build: Build, made: Benchmark) -> Benchmark:
+    """Return the benchmark judged within pools, with other documents for dev, and triplets of these (appendix D)."""
+    pools = {one.query_id: one.candidates or frozenset() for one in made.queries}
+    judgements = {
+        name: {one: {key: of for key, of in qrels[one].items() if key in pools[one]} for one in pools}
+        for name, qrels in made.judgements.items()
+    }
+    made = made._replace(judgements=judgements)
+    if not made.dev:
+        return made
+    apart = release.split(made, DevSplit(SEED, build.recipe.release.dev), disjoint=True)
+    for one in sorted({*made.dev} - {*apart.dev}):
+        build.drop("split", one, "what is relevant is in the pools of test queries")
+    build.count("split", len(made.dev), len(apart.dev))
+    triplets = {
+        one.query_id: list_triplets(one, judgements["gold"]) for one in apart.queries if one.query_id in apart.dev
+    }
+    metrics = [*made.settings["metrics"], *[TRIPLETS] * any(triplets.values())]
+    comparisons = {one: of for one, of in triplets.items() if of}
+    return apart._replace(comparisons=comparisons, settings={**made.settings, "metrics": metrics})
+
+
+def list_triplets(query: Query, gold: Qrels) -> list[Comparison]:
+    """Return pairs of candidates by their grades: of graded ones in fractions as DORIS-MAE's, else all that differ."""
+    pool = query.candidates or frozenset()
+    grades = {one: gold[query.query_id].get(one, 0.0) for one in sorted(pool)}
+    pairs = among_the_better if any(grade % 1 for grade in grades.values()) else by_label
+    return [Comparison(TRIPLETS, *pair) for pair in pairs(grades)]
+
+
+def find_hard(query: Query, grades: Mapping[str, float], group_of: Callable[[str], str]) -> set[str]:
+    """Return the candidates that are not relevant, and of a group with one that is."""
+    right = relevant(grades)
+    groups = {group_of(one) for one in right} - {""}
+    return {one for one in query.candidates or () if group_of(one) in groups} - right
+
+
+def grouped(pattern: str, known: Mapping[str, str] = {}) -> Callable[[str], str]:
+    """Return what gives a document's group: what the pattern's first bracket finds in its id, or else what is known."""
+    found = compile_pattern(pattern)
+    if pattern and not found.groups:
+        raise UsageError(f"group: {pattern!r} has no bracket; write one around what an id says of the group")
+
+    def group_of(doc_id: str) -> str:
+        match = found.search(doc_id) if pattern else None
+        return (match and match[1]) or known.get(doc_id, "")
+
+    return group_of
+
+
+def _write_objective(build: Build, made: Benchmark) -> Benchmark:
+    """Return the benchmark with the draft of an objective by which a judge orders most triplets of dev."""
+    section, known = build.recipe.objective, {one.query_id: one for one in made.queries}
+    if not section.drafts:
+        return made
+    if not (dev := order(made.comparisons)):
+        raise DataError(f"no triplet of dev is there to try an objective on, after {build.describe()}")
+    shown = dev[: min(section.cases, -(-len(dev) // 2))]
+    cases = list[dict[str, str]]()
+    for one in shown:
+        _, right, tempting = made.comparisons[one][0]
+        cases.append({"query": known[one].text, "right": build.text(right), "tempting": build.text(tempting)})
+    others = {f"{one} {pair}": (one, *pair[1:]) for one in dev[len(shown) :] or dev for pair in made.comparisons[one]}
+    drafts, wins, units = list[str](), Counter[str](), list[Unit]()
+    for number in range(section.drafts):
+        told = {"cases": cases, "relevance": lens(made.settings.get("lens", "")).recognise, "drafts": [*drafts]}
+        drafts += [answer["objective"] for _, answer in build.ask("objective", [Unit(number, told)]) if answer]
+    for draft in dict.fromkeys(drafts):
+        for one, *pair in (others[key] for key in order(others)[: section.triplets]):
+            told = {"objective": draft, "description": known[one].text, "grades": RULES[""], "examples": []}
+            units.append(Unit((draft, *pair), told, [(doc_id, build.text(doc_id)) for doc_id in order(pair)]))
+    for unit, answer in build.ask("try", units, most=section.drafts * section.triplets):
+        draft, better, worse = unit.key
+        grades = {one: row["grade"] for one, row in (answer or {}).get("verdicts", {}).items()}
+        wins[draft] += len(grades) == 2 and grades[better] > grades[worse]
+    build.leave("try", "another is better", len(drafts) - 1)
+    build.count("try", len(drafts), len(drafts[:1]))
+    best = max(drafts, key=wins.__getitem__, default=made.settings["objective"])
+    return made._replace(settings={**made.settings, "objective": best})
