@@ -14,7 +14,6 @@ from dataclasses import fields, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -26,7 +25,7 @@ from environments import card
 from environments.base import POOLED, Environment
 from evals.building import ladders, recipe, release, repooling
 from evals.measuring import judging, scored
-from evals.measuring.metrics import collapse, measure_unjudged
+from evals.measuring.metrics import measure_unjudged
 from evals.measuring.similarity import compare
 from evals.measuring.stats import Interval, bootstrap_mean, holm, paired
 from evals.running import evaluation, forecast
@@ -37,7 +36,7 @@ from programs.judging import HIGHEST
 from tools import options, retrievers
 from tools.console import number, plural, put_out, queries
 from tools.disk import home
-from tools.errors import DataError, UnknownName, UsageError
+from tools.errors import DataError, UsageError
 from tools.retrievers import Expressions
 from tools.text import sentences
 
@@ -45,7 +44,7 @@ NDCG, WIN = "nDCG@10", "Win"
 POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 3)
 TOP = 10  # documents of each system that a pool is made of
 PAIRS = 100  # that a second judge grades again
-NEAR, ALIKE = 0.35, 0.5  # similarities of queries
+ALIKE = 0.5  # similarity of queries
 TEXTS, FOLDS, LEAST = 2000, 5, 10  # of a classifier: texts of a kind at most, folds, texts of a kind at least
 SHOWN = 20  # documents and queries that --json lists of a figure
 # Options of a run that a check sets itself.
@@ -69,14 +68,12 @@ BOUNDS = {
     "first": Bound("first hits of BM25 that are relevant", 0.5, "most", EASY),
     "win": Bound("Win of BM25", 0.5, "least", "words lead astray: a sign of how the negatives were made"),
     "gap": Bound("V - R: verifier less best search", 0.1, "least", "ill-posed queries, or wrong judgements"),
-    "false": Bound("not gold, of V's first |gold|", 0.5, "most", "missed gold, or decoys: somebody should read them"),
     "tau": Bound("order of systems, one left out of the pool", 0.9, "least", "the order hangs on who was pooled"),
     "change": Bound("change of a mean, one left out of the pool", 0.02, "most", "figures hang on who was pooled"),
     "judged": Bound("least Judged@10 of a system", 0.5, "least", "much of a ranking was never looked at"),
     "power": Bound("smallest difference that is found", 0.1, "most", "too few queries for smaller ones"),
     "twins": Bound("equal texts with a lower grade", 0, "most", "one of two grades is wrong, or missing"),
     "alike": Bound("queries that nearly repeat another", 0, "most", "they count twice"),
-    "near": Bound("share of queries much like another", 0.1, "most", "they may want the same"),
     "steps": Bound("records not of one sentence a step", 0, "most", "conditions fail together, or none does"),
     "foreign": Bound("records asked for a number they lack", 0, "most", "a condition contradicts its document"),
     "repeated": Bound("records with a sentence twice", 0, "most", "where one is changed, the other still stands"),
@@ -94,9 +91,9 @@ class Figure(NamedTuple):
     found: Any = None  # what it is made of, as JSON has it
     floor: bool = False  # whether it may be better than this
 
-    def json(self, bound: float) -> dict[str, Any]:
+    def json(self) -> dict[str, Any]:
         """Return the figure beside its bound; `fine` is None where that cannot be told."""
-        what, _, at, wrong = BOUNDS[self.name]
+        what, bound, at, wrong = BOUNDS[self.name]
         value, low, high = self.value if isinstance(self.value, Interval) else (self.value, None, None)
         fine = None if value is None else value <= bound if at == "most" else value >= bound
         fine = None if self.floor and not fine else fine
@@ -153,22 +150,15 @@ def find_ease(subject: Subject) -> Iterator[Figure]:
 
 
 def find_gap(subject: Subject) -> Iterator[Figure]:
-    """Yield how much better one recognises than finds (OBLIQ-Bench, section 3), and what the verifier took wrongly."""
+    """Yield how much better one recognises than finds (OBLIQ-Bench, section 3)."""
     if subject.compares:
         yield Figure("gap", None, "documents are compared, none is searched for")
         return
     verified = run(subject.verifier)
     best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
     found = {"R": best.mean(NDCG), "V": verified.mean(NDCG), "retriever": best.retriever, "lm": subject.request.lm}
-    floor, gap, wrong = subject.request.lm == "offline", subject.compare(best, verified), list[list[str]]()
+    floor, gap = subject.request.lm == "offline", subject.compare(best, verified)
     yield Figure("gap", Interval(*gap[:3]), "a floor: offline counts words" * floor, found | {"p": gap.p}, floor)
-    shares = list[float]()
-    for query_id in verified.query_ids:
-        gold = subject.judgements.recalled(query_id)
-        first = collapse(verified.outcomes[query_id]["ranking"], subject.judgements)[: len(gold)]
-        missed = [[query_id, doc_id] for doc_id in first if doc_id not in gold]
-        wrong, shares = wrong + missed, shares + ([len(missed) / len(first)] if first else [])
-    yield Figure("false", bootstrap_mean(shares) if shares else None, found=wrong[:SHOWN], floor=floor)
 
 
 def find_pool_bias(subject: Subject) -> Iterator[Figure]:
@@ -214,15 +204,13 @@ def find_repeats(subject: Subject) -> Iterator[Figure]:
             lower = (one for one in sorted(others) if unit(one) != unit(doc_id) and grades.get(one, 0) < grade)
             wrong += [[query.query_id, doc_id, one] for one in lower]
     yield Figure("twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN])
-    best = dict[str, float]()
-    for query_id, row in zip(wanted, compare([query.text for query in environment.queries]), strict=True):
-        row[len(best)] = 0.0
-        if subject.compares:  # steps of one ladder are no repeats
-            row[[one == wanted[query_id] for one in wanted.values()]] = 0.0
-        best[query_id] = float(row.max())
-    alike = [query_id for query_id, one in best.items() if one >= ALIKE]
+    alike = list[str]()
+    for place, row in enumerate(compare([query.text for query in environment.queries])):
+        own = environment.queries[place].query_id
+        # It is no repeat of itself; nor are the steps of one ladder.
+        row[[one == own or (subject.compares and of == wanted[own]) for one, of in wanted.items()]] = 0.0
+        alike += [own] * bool(row.max() >= ALIKE)
     yield Figure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
-    yield Figure("near", fmean(NEAR <= one < ALIKE for one in best.values()), f"similarity of {NEAR:g} to {ALIKE:g}")
 
 
 def find_ladders(subject: Subject) -> Iterator[Figure]:
@@ -290,10 +278,8 @@ def find_kappa(subject: Subject, spec: str) -> Figure:
     return Figure("kappa", found["kappa"], judging.describe_agreement(found), found)
 
 
-def look(request: Request, names: Sequence[str], bounds: Mapping[str, float], judge: str = "") -> dict[str, Any]:
-    """Return all figures of a benchmark, as --json prints them; `bounds` are those that are not the usual ones."""
-    if strange := [name for name in bounds if name not in BOUNDS]:
-        raise UnknownName("figure", strange[0], BOUNDS)
+def look(request: Request, names: Sequence[str], judge: str = "") -> dict[str, Any]:
+    """Return all figures of a benchmark, as --json prints them."""
     subject = Subject(request, names)
     kinds = (find_ease, find_gap, find_pool_bias, find_power, find_repeats, find_ladders, find_generator)
     found = [one for kind in kinds for one in kind(subject)] + ([find_kappa(subject, judge)] if judge else [])
@@ -301,7 +287,7 @@ def look(request: Request, names: Sequence[str], bounds: Mapping[str, float], ju
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
         **{"queries": len(subject.environment.queries), "metric": subject.metric, "lm": request.lm},
         "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
-        "figures": [one.json(bounds.get(one.name, BOUNDS[one.name].value)) for one in found],
+        "figures": [one.json() for one in found],
     }
 
 
@@ -326,8 +312,6 @@ def add(parser: Any) -> None:
     add("place", metavar="FOLDER_OR_TASK", help="a build, a folder with data, or a task's name")
     add("--retrievers", default="", metavar="SPECS", help="systems to look with beside BM25, e.g. dense")
     add("--judge", default="", metavar="SPEC", help=f"a second judge, who grades {PAIRS} judged pairs again")
-    usual = ", ".join(f"{name}={one.value:g}" for name, one in BOUNDS.items())
-    add("--bound", type=options.pair, action="append", default=[], metavar="NAME=X", help=f"in place of: {usual}")
     add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
     add("--pools", action="store_true", help="only make its pools again, by BM25 and --retrievers, and compare them")
     add("--json", action="store_true", help="print one JSON object and nothing else")
@@ -355,14 +339,10 @@ def command(arguments: Any) -> int:
         ahead = forecast.forecast(Subject(request, names).verifier)
         put_out(json.dumps(ahead) + "\n" if arguments.json else forecast.render(ahead))
         return 0
-    try:
-        bounds = {name: float(value) for name, value in arguments.bound}
-    except ValueError as error:
-        raise UsageError(f"--bound takes numbers: {error}") from None
     findings = () if built else card.findings(task, request.data)
     broken = [f"{one.what}: {one.said}" for one in findings if not one.fine]
     ours = [ladders.find_broken] * (folder / recipe.FILE).exists()  # of others' records a figure tells as much
     broken += release.check_release(folder, ours) if built else []
-    found = look(request, names, bounds, arguments.judge) | {"broken": broken}
+    found = look(request, names, arguments.judge) | {"broken": broken}
     put_out(json.dumps(found) + "\n" if arguments.json else render(found))
     return DataError.exit_code if broken else 0

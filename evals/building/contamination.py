@@ -133,7 +133,7 @@ class Trial:
         said, names = review.answers(out), {key: review.identify("contamination", one) for key, one in items.items()}
         return {key: str(said[name]) for key, name in names.items() if name in said}
 
-    def write(self, removed: Collection[str], out: Path, made: Mapping[str, Any]) -> None:
+    def write(self, removed: Collection[str], out: Path) -> None:
         """Write the task without `removed` queries and documents into `out`/release."""
         gone = frozenset(one.partition("/")[2] for one in removed if one.startswith("document/"))
         kept = [one.query_id for one in self.environment.queries if f"query/{one.query_id}" not in removed]
@@ -152,6 +152,7 @@ class Trial:
             dev & set(kept),
             twins=rest.twins,
         )
+        made = {"source": rest.task, "models": {"knew what was taken out": self.request.lm}}
         release.write(release.without(benchmark, dict.fromkeys(kept, gone)), out, made)
 
 
@@ -173,15 +174,14 @@ def measure(trial: Trial, judge: str, out: Path | None, *, dry_run: bool) -> dic
         return {"documents": len(trial.titled), **stage.forecast(list(asked))}
     with stage.open() as ask:
         outcomes = ask(list(asked))
-    removed, guesses = (
-        dict[str, str](),
-        {one.query_id: (outcomes[one.query_id].get("answer") or "").splitlines() for one in asked},
-    )
+    guesses = {one.query_id: (outcomes[one.query_id].get("answer") or "").splitlines() for one in asked}
+    removed = dict[str, str]()
     if trial.kind in ("title", "mask"):
         for one, wanted in asked.items():
-            for text, doc_id in product(guesses[one.query_id], wanted):
-                if sign := recall(trial.kind, text, trial.texts[doc_id], one.text):
-                    removed.setdefault(one.query_id, sign)
+            pairs = product(guesses[one.query_id], map(trial.texts.__getitem__, wanted))
+            signs = (recall(trial.kind, text, document, one.text) for text, document in pairs)
+            if sign := next(filter(None, signs), ""):
+                removed[one.query_id] = sign
         said = {key: "same" for key in trial.queries if f"query/{key}" in removed}
     else:
         nearest = trial.find_nearest(guesses)
@@ -191,15 +191,15 @@ def measure(trial: Trial, judge: str, out: Path | None, *, dry_run: bool) -> dic
     for key, wanted in trial.wanted.items():
         if wanted and all(f"document/{one}" in removed for one in wanted):
             removed.setdefault(f"query/{key}", LEFT)
-    about = {key: getattr(trial.environment, key) for key in ("task", "data", "split")} | {"kind": trial.kind}
     if out:
-        trial.write(removed, out, {"source": about["task"], "models": {"knew what was taken out": trial.request.lm}})
+        trial.write(removed, out)
     counts = Counter(said.get(key, "open") for key in trial.queries)
+    failed = sum(bool(outcomes[one.query_id]["error"]) for one in asked)
     return {
-        **about,
-        **{"lm": trial.request.lm, "queries": len(trial.queries), "documents": len(trial.titled), "removed": removed},
-        **{"categories": {key: counts[key] for key in CATEGORIES}, "guesses": str(stage.path)},
-        **{"failed": sum(bool(outcomes[one.query_id]["error"]) for one in asked), "out": out and str(out)},
+        **{key: getattr(trial.environment, key) for key in ("task", "data", "split")},
+        **{"kind": trial.kind, "lm": trial.request.lm, "queries": len(trial.queries), "documents": len(trial.titled)},
+        **{"removed": removed, "categories": {key: counts[key] for key in CATEGORIES}, "failed": failed},
+        **{"guesses": str(stage.path), "out": out and str(out)},
     }
 
 

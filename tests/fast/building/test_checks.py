@@ -73,44 +73,38 @@ def test_a_verifier_who_knows_the_gold_shows_the_gap_and_one_who_does_not_its_mi
     values = [float(row.split(",")[1]) for row in run.read_text().splitlines()[1:]]
     interval = scipy_stats.bootstrap((1 - np.array(values),), np.mean, method="percentile", rng=1).confidence_interval
     assert (gap["low"], gap["high"]) == pytest.approx(tuple(interval), abs=0.02)
-    assert figures["false"]["value"] == 0 and figures["false"]["fine"]
     before = len(server.requests)
     assert look(tmp_path / "toy", "--lm", server.spec)[1] == found and len(server.requests) == before
     rank.right = False
     figures = look(tmp_path / "toy", "--lm", server.spec, "--temperature", "0.5")[2]
-    assert figures["false"]["value"] == 1 and figures["false"]["fine"] is False and figures["gap"]["fine"] is False
-    assert figures["false"]["found"][0][0] == "q0" and len(figures["false"]["found"]) == 20
+    assert figures["gap"]["value"] < 0 and figures["gap"]["fine"] is False
 
 
-def test_offline_the_gap_is_a_floor_and_a_bound_of_one_s_own_holds(look, tmp_path):
+def test_offline_the_gap_is_a_floor(look, tmp_path):
     write(benchmark(), tmp_path / "toy", {})
-    code, _, figures = look(tmp_path / "toy", "--bound", "recall=1", "--bound", "gap=-1")
-    assert code == 0 and "a floor" in figures["gap"]["says"] and figures["gap"]["fine"]
-    assert figures["recall"]["fine"] and figures["first"]["fine"] is False
+    code, _, figures = look(tmp_path / "toy")
+    assert code == 0 and "a floor" in figures["gap"]["says"] and figures["gap"]["fine"] is None
+    assert figures["first"]["fine"] is False
     assert figures["power"]["value"] is None and figures["tau"]["fine"] is None
-    assert look(tmp_path / "toy")[2]["gap"]["fine"] is None
     code, ahead, _ = look(tmp_path / "toy", "--lm", "openai/gpt-5-mini", "--dry-run")
     assert code == 0 and ahead["program"] == VERIFIER and ahead["calls"]["expected"] >= 12
-    code, found, _ = look(tmp_path / "toy", "--bound", "recal=1")
-    assert code == 2 and "did you mean 'recall'" in found["said"]
 
 
 def test_planted_repeats_of_texts_and_queries_are_found_and_no_others(look, tmp_path):
     made = benchmark()
     twin, other = (Document(name, made.documents[of].text) for name, of in (("twin", "d0"), ("other", "d39")))
     repeated = Query("again", f"please {made.queries[0].text}", "Find it.")
-    near = Query("near", "own1 alpha ask1x0 beta ask1x1 gamma ask1x2 delta", "Find it.")
-    gold = {**made.judgements["gold"], "again": {"d0": 2.0, "twin": 2.0}, "near": {"d5": 1.0}}
+    gold = {**made.judgements["gold"], "again": {"d0": 2.0, "twin": 2.0}}
     documents = Corpus([*made.documents.values(), twin, other])
     write(
-        made._replace(documents=documents, queries=[*made.queries, repeated, near], judgements={"gold": gold}),
+        made._replace(documents=documents, queries=[*made.queries, repeated], judgements={"gold": gold}),
         tmp_path,
         {},
     )
     figures = look(tmp_path)[2]
     assert figures["twins"]["found"] == [["q0", "d0", "twin"]] and figures["twins"]["value"] == 1
     assert "2 documents" in figures["twins"]["says"]
-    assert sorted(figures["alike"]["found"]) == ["again", "q0"] and figures["near"]["value"] == 2 / 14
+    assert sorted(figures["alike"]["found"]) == ["again", "q0"]
 
 
 def test_wording_of_a_generator_is_told_by_a_classifier_and_chance_is_not(look, tmp_path):
@@ -236,8 +230,3 @@ def test_a_build_without_a_release_is_told_what_to_do(look, tmp_path):
     lines(tmp_path / "recipe.toml", ['recipe = "latent"'])
     code, found, _ = look(tmp_path)
     assert code == 2 and "has no release yet; python -m evals.build run" in found["said"]
-
-
-def test_a_query_with_nothing_of_grade_1_has_no_first_documents_to_be_wrong(look):
-    code, _, figures = look("doris_mae", "--split", "all")
-    assert code == 0 and 0 < figures["false"]["value"] < 1
