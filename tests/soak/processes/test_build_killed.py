@@ -15,7 +15,7 @@ from building import prepare
 from building.knowing import Knowing
 from conftest import ROOT
 
-from evals.running.request import Common
+from evals.running.request import WORKERS
 
 KILLS = 50
 RECIPE = {
@@ -84,7 +84,7 @@ def test_killed_fifty_times_over_all_stages_it_ends_in_the_same_bytes_and_asks_n
     print(f"{killed} kills, {len(server.requests)} requests for {once}")  # noqa: T201
     assert results(tmp_path / "two/built") == results(tmp_path / "one/built")
     assert len(bodies(server.requests)) == once
-    assert len(server.requests) - once <= Common.workers * killed  # those in flight at a kill
+    assert len(server.requests) - once <= WORKERS * killed  # those in flight at a kill
     units = [json.loads(line)["query_id"] for path in tmp_path.glob("two/**/outcomes.jsonl") for line in path.open()]
     assert len(units) == len(set(units)) and killed == KILLS
 
