@@ -189,8 +189,7 @@ def _open(request: Request) -> Environment:
     kept = "the dev queries are the data's" if read.splits else "no query is kept for dev"
     said = [] if settings else [f"There is no {FILE}: the objective is neutral, and {kept}."]
     if made := settings.get("made"):
-        checked = "People have" if made.get("human") else "No person has"
-        said.append(f"{checked} checked this benchmark, which was built: README.md.")
+        said.append(f"This benchmark was built: README.md. {made.get('human', '')}".rstrip())
     task = _make(read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said])
     return _compared(_limited(task, Path(place), settings), Path(place), settings)
 
@@ -198,15 +197,14 @@ def _open(request: Request) -> Environment:
 def _limited(task: Environment, folder: Path, settings: Settings) -> Environment:
     """Return the task with what each query must not see, and the pool that it ranks."""
     known = {query.query_id: query.text for query in task.queries}
-    hidden, pools = (
-        layouts.read_lists(folder / file, known, lest) if file else {}
-        for file, lest in (
-            (settings.get("excluded"), "a search would show what it must not"),
-            (settings.get("pools"), "there would be nothing to rank"),
-        )
-    )
-    for query_id in known if pools else ():
-        if unknown := [doc_id for doc_id in pools[query_id] if doc_id not in task.documents]:
+
+    def read(file: str | None, lest: str) -> Mapping[str, frozenset[str]]:
+        return layouts.read_lists(folder / file, known, lest) if file else {}
+
+    hidden = read(settings.get("excluded"), "a search would show what it must not")
+    pools = read(settings.get("pools"), "there would be nothing to rank")
+    for query_id, pool in pools.items():
+        if unknown := [doc_id for doc_id in pool if doc_id not in task.documents]:
             where = f"{folder / settings['pools']}: the pool of query {query_id!r}"
             raise DataError(f"{where} has {min(unknown)!r}, which is not in the corpus")
     limits = ((query, hidden.get(query.query_id, frozenset()), pools.get(query.query_id)) for query in task.queries)
@@ -288,9 +286,7 @@ def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, sai
 
 
 def _hints(settings: Settings) -> dict[str, str]:
-    hints: dict[str, str] = {
-        name: str(settings[name]) for name in ("lens", "attribute", "document") if name in settings
-    }
+    hints = {name: str(one) for name, one in settings.items() if name in ("lens", "attribute", "document")}
     if not isinstance(words := settings.get("lens", ""), str):  # prompting.lens reads it, retrievers take `attribute`
         hints |= {"lens": json.dumps(words, ensure_ascii=False), "attribute": words["annotate"]}
     return hints

@@ -60,7 +60,6 @@ class Release:
         default_factory=lambda: ["nDCG@10", "nDCG@50", "R@10", "R@50", "R@100"]
     )
     dev: Annotated[float, "share of the queries that is kept for dev"] = 0.2
-    text: Annotated[bool, "false: documents are released by their ids alone"] = True
     licence: Annotated[str, "of the texts"] = ""
     source: Annotated[str, "where the texts are from"] = ""
 

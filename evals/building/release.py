@@ -7,8 +7,7 @@
       provenance.jsonl, benchmark.toml, README.md
     FOLDER/solutions.jsonl            private texts, which `tournament -P solutions=FILE` reads
 
-Where texts may not be passed on, ids.jsonl stands in place of corpus.jsonl: ids, and digests by which `hydrate` knows
-the texts. Nothing here asks a model, and equal benchmarks give equal bytes.
+Nothing here asks a model, and equal benchmarks give equal bytes.
 """
 
 import tomllib
@@ -24,17 +23,16 @@ from typing import Any
 import environments
 from environments import base, card, own, tables
 from environments.base import DevSplit, EmptySplit, Environment, Qrels
+from evals.building import review
 from evals.building.units import Benchmark
 from evals.formats.hub import front_matter
 from tools import disk, forms
-from tools.console import number
-from tools.corpus import Corpus, digest_text, indexed_text
+from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
-from tools.records import Document, Query
+from tools.records import Query
 from tools.text import all_words, list_runs
 
-RELEASE, PRIVATE, IDS = "release", "solutions.jsonl", "ids.jsonl"
-UNCHECKED = "No person has checked this benchmark."
+RELEASE, PRIVATE = "release", "solutions.jsonl"
 RUN = 8  # words in a row by which a private text is known; what is shorter is looked for whole
 _TAGS = ("information-retrieval", "benchmark", "sextant")
 
@@ -46,33 +44,33 @@ def mask(
 
     `of` is query_id -> doc_id; `group` and `twins` are as of a Source.
     """
-    alike = defaultdict[tuple[str, str], set[str]](set)
-    for doc_id, name in group.items():
-        alike["group", name].add(doc_id)
-    for doc_id, first in twins.items():
-        alike["text", first] |= {doc_id, first}
+    same, copies = _gather(group), _gather(twins)
 
-    def hidden(doc_id: str) -> frozenset[str]:
-        same_group = alike["group", group[doc_id]] if doc_id in group else set[str]()
-        return frozenset({doc_id} | same_group | alike["text", twins.get(doc_id, doc_id)])
+    def hidden(doc_id: str) -> set[str]:
+        first = twins.get(doc_id, doc_id)
+        return {doc_id, first} | same[group.get(doc_id)] | copies[first]
 
     return [
         replace(one, excluded=one.excluded | hidden(of[one.query_id])) if one.query_id in of else one for one in queries
     ]
 
 
+def _gather(table: Mapping[str, str]) -> defaultdict[str | None, set[str]]:  # value -> the keys that have it
+    keys = defaultdict[str | None, set[str]](set)
+    for key, value in table.items():
+        keys[value].add(key)
+    return keys
+
+
 def spread_twins(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
     """Return the judgements, where one of a text holds for every document with it; of several, the highest."""
-    alike = defaultdict[str, list[str]](list)
-    for doc_id, first in twins.items():
-        alike[first].append(doc_id)
-    spread: dict[str, dict[str, float]] = {}
+    copies, spread = _gather(twins), dict[str, dict[str, float]]()
     for query_id, grades in qrels.items():
         of = dict[str, float]()  # the first document with a text -> its grade
         for doc_id, grade in grades.items():
             first = twins.get(doc_id, doc_id)
             of[first] = max(grade, of.get(first, grade))
-        spread[query_id] = {one: grade for first, grade in of.items() for one in [first, *alike[first]]}
+        spread[query_id] = {one: grade for first, grade in of.items() for one in [first, *sorted(copies[first])]}
     return spread
 
 
@@ -83,13 +81,13 @@ def split(benchmark: Benchmark, dev: DevSplit, group: Mapping[str, str] = {}, *,
     then are dropped (BIRCO). Of too few queries none is for dev.
     """
     names = {query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries}
-    chosen = set[str]()
+    chosen = list[str]()
     with suppress(EmptySplit):
-        chosen = set(dev.choose(sorted(set(names.values())), "dev"))
-    ours = {query_id for query_id, name in names.items() if name in chosen}
+        chosen = dev.choose(sorted({*names.values()}), "dev")
+    ours = {query_id for query_id, name in names.items() if name in {*chosen}}
     if disjoint:
-        taken = {one for query in benchmark.queries if query.query_id not in ours for one in query.candidates or ()}
-        benchmark = without(benchmark, dict.fromkeys(ours, frozenset(taken)))
+        taken = (query.candidates or () for query in benchmark.queries if query.query_id not in ours)
+        benchmark = without(benchmark, dict.fromkeys(ours, frozenset(chain.from_iterable(taken))))
         left = [one for one in benchmark.queries if one.query_id not in ours or _best(benchmark, one) > 0]
         benchmark = benchmark._replace(queries=left)
     return benchmark._replace(dev=sorted(ours & {one.query_id for one in benchmark.queries}))
@@ -101,29 +99,28 @@ def _best(benchmark: Benchmark, query: Query) -> float:
 
 def without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmark:
     """Return the benchmark without the documents that are `out` for a query, wherever they are named for it."""
-    none = frozenset[str]()
+    gone = {query.query_id: out.get(query.query_id, frozenset()) for query in benchmark.queries}
 
     def left(qrels: Qrels) -> Qrels:
-        return {
-            query_id: {one: grade for one, grade in grades.items() if one not in out.get(query_id, none)}
-            for query_id, grades in qrels.items()
-        }
+        return {one: {key: of[key] for key in of if key not in gone.get(one, ())} for one, of in qrels.items()}
 
-    pools = ((one, out.get(one.query_id, none)) for one in benchmark.queries)
-    pairs = ((one, out.get(one, none), of) for one, of in benchmark.comparisons.items())
     return benchmark._replace(
-        queries=[replace(one, candidates=one.candidates and one.candidates - gone) for one, gone in pools],
+        queries=[
+            replace(one, candidates=one.candidates and one.candidates - gone[one.query_id]) for one in benchmark.queries
+        ],
         judgements={name: left(qrels) for name, qrels in benchmark.judgements.items()},
-        comparisons={key: [one for one in of if not {one.better, one.worse} & gone] for key, gone, of in pairs},
+        comparisons={
+            key: [one for one in of if not {one.better, one.worse} & gone.get(key, frozenset())]
+            for key, of in benchmark.comparisons.items()
+        },
     )
 
 
 def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
     """Write FOLDER/release in one step: a reader, or a kill, finds the one before, none, or the new one.
 
-    `made` says how it came about: recipe, digest, models, prices, counts, human (a line), licence (as the
-    Hub has it), source; of the card alone: funnel (rows of stage, went_in, came_out, dropped) and limits (sentences).
-    `release_text = False` leaves texts of documents out. DataError for a benchmark that could not be read again.
+    `made` says how it came about: recipe, digest, models, licence (as the Hub has it), source; of the card alone:
+    funnel (rows of stage, went_in, came_out, dropped). DataError for a benchmark that could not be read again.
     """
     benchmark = without(benchmark, {query.query_id: query.excluded for query in benchmark.queries})
     if all(query.query_id in benchmark.dev for query in benchmark.queries):
@@ -132,17 +129,20 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
         raise DataError(f"query {lost[0]!r} has no relevant document that it may see; its stage has to drop it")
     place, hidden = folder / RELEASE, benchmark.private.items()
     folder.mkdir(parents=True, exist_ok=True)
-    rows = ({"_id": one, "solution": "\n\n".join(of.values()), "fields": dict(of)} for one, of in hidden)
     with disk.replacing(folder / PRIVATE) as file:
-        file.writelines(f"{disk.dumps(row)}\n" for row in rows)
+        for one, of in hidden:
+            file.write(disk.dumps({"_id": one, "solution": "\n\n".join(of.values()), "fields": dict(of)}) + "\n")
     if not hidden:
         (folder / PRIVATE).unlink()
+    texts = ({"_id": one.doc_id, "title": one.title, "text": one.text} for one in benchmark.documents.stream())
     with disk.drafting(place, disk.SHARED, folder=True) as draft, disk.drafting(place, disk.SHARED, folder=True) as old:
-        _write_texts(benchmark, draft, made)
+        _write(draft / "corpus.jsonl", map(disk.dumps, texts))
+        asked = ({"_id": one.query_id, "text": one.text} for one in benchmark.queries)
+        _write(draft / "queries.jsonl", map(disk.dumps, asked))
         settings = {**benchmark.settings, **_write_judgements(benchmark, draft), **_write_protocol(benchmark, draft)}
         _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
-        made = {**made, "counts": {**_count(benchmark), **made.get("counts", {})}}
-        _write(draft / own.FILE, _toml_lines(settings, made))
+        made = {"human": review.describe(folder), **made, "counts": _count(benchmark)}
+        _write(draft / own.FILE, [*_toml_lines(settings), "", "[made]", *_toml_lines(made)])
         own.check_settings(tomllib.loads((draft / own.FILE).read_text(encoding="utf-8")), own.FILE)
         _write(draft / "README.md", _card_lines(settings, made, bool(benchmark.dev)))
         with suppress(FileNotFoundError):
@@ -175,40 +175,6 @@ def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]
     _write(path, map("\t".join, rows))
 
 
-def _write_texts(benchmark: Benchmark, draft: Path, made: Mapping[str, Any]) -> None:
-    separator, public = benchmark.settings.get("max_p", ""), made.get("release_text", True)
-    first = dict[bytes, str]()  # where texts are left out: digest -> the document with that text
-
-    def row(document: Document) -> dict[str, str]:
-        if separator and document.parent and document.doc_id.rpartition(separator)[0] != document.parent:
-            raise DataError(f"the passage {document.doc_id!r} is of {document.parent!r}, but max_p is {separator!r}")
-        if public:
-            return {"_id": document.doc_id, "title": document.title, "text": document.text}
-        first.setdefault(digest_text(document.text), document.doc_id)
-        return {"_id": document.doc_id, "digest": _digest(document)}
-
-    _write(draft / ("corpus.jsonl" if public else IDS), (disk.dumps(row(one)) for one in benchmark.documents.stream()))
-    asked = ((one, first.get(digest_text(one.text))) for one in benchmark.queries)  # some queries are documents
-    told = ({"_id": one.query_id, **({"document": of} if of else {"text": one.text})} for one, of in asked)
-    _write(draft / "queries.jsonl", map(disk.dumps, told))
-
-
-def _digest(document: Document) -> str:
-    return digest_text(f"{document.title}\0{document.text}").hex()
-
-
-def hydrate(release: Path, documents: Corpus) -> None:
-    """Write the texts of `documents` into a release that has ids alone. DataError for a text that is another one."""
-    with disk.replacing(release / "corpus.jsonl", disk.SHARED) as file:
-        for where, row in tables.read_objects(release / IDS, "_id", "digest"):
-            if (found := documents.get(row["_id"])) is None or _digest(found) != row["digest"]:
-                raise DataError(f"{where}: the document {row['_id']!r} is not there, or has another text by now")
-            file.write(disk.dumps({"_id": found.doc_id, "title": found.title, "text": found.text}) + "\n")
-    rows = [row for _, row in tables.read_objects(release / "queries.jsonl", "_id")]
-    told = ({"text": documents[row["document"]].text, **row} if "document" in row else row for row in rows)
-    disk.replace(release / "queries.jsonl", "".join(f"{disk.dumps(row)}\n" for row in told), disk.SHARED)
-
-
 def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
     """Write every set of judgements, and return what benchmark.toml says of them."""
 
@@ -217,12 +183,10 @@ def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
         cells = ((one, doc_id, f"{int(grade) if grade == int(grade) else grade}") for one, doc_id, grade in rows)
         _write_table(draft / file, ("query-id", "corpus-id", "score"), cells)
 
-    every = [query.query_id for query in benchmark.queries]
-    dev = {*benchmark.dev} & {*every}
     [(leading, gold), *others] = benchmark.judgements.items()
-    write("qrels/test.tsv", gold, (one for one in every if one not in dev))
-    if dev:
-        write("qrels/dev.tsv", gold, (one for one in every if one in dev))
+    every = [query.query_id for query in benchmark.queries]
+    for part in ("test", "dev") if {*benchmark.dev} & {*every} else ("test",):
+        write(f"qrels/{part}.tsv", gold, (one for one in every if (one in benchmark.dev) == (part == "dev")))
     for name, qrels in others:
         write(f"{name}.tsv", qrels, every)
     return {"judgements": {leading: "qrels", **{name: f"{name}.tsv" for name, _ in others}}}
@@ -239,55 +203,35 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
     for key, of in objects.items():
         if any(of.values()):
             rows = ",\n".join(f"{disk.dumps(one)}:{disk.dumps(value)}" for one, value in of.items())
-            _write(draft / (file := f"{key}.json"), ["{", rows, "}"])
-            files[key] = file
+            files[key] = f"{key}.json"
+            _write(draft / files[key], ["{", rows, "}"])
     if benchmark.comparisons:
         pairs = ((query_id, *one) for query_id in known for one in benchmark.comparisons.get(query_id, ()))
-        _write_table(draft / (file := "comparisons.tsv"), ("query-id", "label", "better", "worse"), pairs)
-        files["comparisons"] = file
+        files["comparisons"] = "comparisons.tsv"
+        _write_table(draft / files["comparisons"], ("query-id", "label", "better", "worse"), pairs)
     return files
 
 
-def _toml_lines(settings: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
-    told = {name: one for name, one in made.items() if name not in ("funnel", "limits")}
-    lines = [[f"{name} = {forms.toml(one)}" for name, one in of.items() if one is not None] for of in (settings, told)]
-    return [*lines[0], "", "[made]", *lines[1]]
+def _toml_lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {forms.toml(value)}" for key, value in table.items() if key != "funnel" and value is not None]
 
 
-def _card_lines(settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: bool) -> list[str]:
+def _card_lines(settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: bool) -> Iterator[str]:
     files = {"corpus": {"corpus": "corpus.jsonl"}, "queries": {"queries": "queries.jsonl"}}
     files["default"] = {part: f"qrels/{part}.tsv" for part in (("test", "dev") if has_dev else ("test",))}
-    checked = made.get("human") or UNCHECKED
-    name = settings.get("name", "A benchmark")
-    lines = [front_matter(name, _TAGS, files, made.get("licence") or "unknown")]
-    lines += [checked, "", f"# {name}", "", settings.get("objective", ""), "", "| | |", "|---|---|"]
-    lines += [f"| {what} | {_say(many)} |" for what, many in made["counts"].items()]
-    if rows := made.get("funnel"):
-        lines += ["", "## What was left out", "", "| stage | in | out | left out |", "|---|---|---|---|"]
-        lines += [f"| {r['stage']} | {r['went_in']:,} | {r['came_out']:,} | {_say(r['dropped'])} |" for r in rows]
-    if limits := made.get("limits"):
-        lines += ["", "## Limits", "", *(f"- {one}" for one in limits)]
-    if not made.get("release_text", True):
-        lines += ["", f"{IDS} has no texts but digests; evals.building.release.hydrate puts in those that you have."]
-    about = {key: made[key] for key in ("recipe", "digest", "models", "prices", "source", "licence") if made.get(key)}
-    return [*lines, "", "## How it was made", "", *(f"- {key}: {_say(one)}" for key, one in about.items())]
+    name, table = settings.get("name", "A benchmark"), "\n| stage | in | out | left out |\n|---|---|---|---|"
+    yield front_matter(name, _TAGS, files, made.get("licence") or "unknown")
+    yield f"{made['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n{table}"
+    for row in made.get("funnel", ()):
+        why = ", ".join(f"{reason} {many:,}" for reason, many in row["dropped"].items())
+        yield f"| {row['stage']} | {row['went_in']:,} | {row['came_out']:,} | {why} |"
+    yield "\n## How it was made\n"
+    yield from (f"    {line}" for line in _toml_lines({**made, "human": None}))
 
 
-def _say(value: Any) -> str:
-    """Write a value in words: of a table, its rows behind one another."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_say(one)}" for name, one in value.items())
-    return f"{value:,}" if isinstance(value, int) else number(value) if isinstance(value, float) else str(value)
-
-
-Hook = Callable[[Environment], Iterable[str]]
-
-
-def check_release(folder: Path, hooks: Sequence[Hook] = ()) -> list[str]:
+def check_release(folder: Path, hooks: Sequence[Callable[[Environment], Iterable[str]]] = ()) -> list[str]:
     """Return what is wrong with FOLDER/release of what must hold of any benchmark; `hooks` see all its queries."""
     release = (folder / RELEASE).resolve()
-    if (release / IDS).exists() and not (release / "corpus.jsonl").exists():  # nobody has hydrated it
-        return list(_find_leaks(folder, Corpus(())))
     problems = [f"{one.what}: {one.said}" for one in card.findings(str(release)) if not one.fine]
     if problems and problems[0].startswith("loading"):
         return problems
@@ -349,9 +293,8 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
 
 def _read_texts(path: Path) -> Iterator[tuple[str, str]]:
     if path.suffix == ".jsonl":
-        yield from ((where, _join(row)) for where, row in tables.read_objects(path))
-    else:
-        yield from ((f"{path}, line {line}", text) for line, text in tables.read_lines(path))
+        return ((where, _join(row)) for where, row in tables.read_objects(path))
+    return ((f"{path}, line {line}", text) for line, text in tables.read_lines(path))
 
 
 def _join(value: Any) -> str:

@@ -78,7 +78,7 @@ def run(
         told: Result = {"recipe": name, "digest": recipe.digest(parameters), "models": lms}
         told |= {"funnel": json.loads((folder / "funnel.json").read_text(encoding="utf-8"))}
         says = parameters.release
-        told |= {"release_text": says.text, "licence": says.licence, "source": says.source}
+        told |= {"licence": says.licence, "source": says.source}
         release.write(made, folder, told)
     if problems := release.check_release(folder):
         raise DataError(f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)")

@@ -9,7 +9,7 @@ import pytest
 
 import environments
 from environments.base import Comparison, DevSplit
-from evals.building import release
+from evals.building import release, review
 from evals.building.units import Benchmark
 from programs.listwise import read_solutions
 from tools.corpus import Corpus
@@ -72,7 +72,7 @@ def test_a_miniature_written_as_a_release_is_the_same_task_with_the_same_figures
     assert figures == {name: {key: theirs["metrics"][name][key] for key in value} for name, value in figures.items()}
     assert {*whole.metrics} <= figures.keys() and ours.get("unjudged") == theirs.get("unjudged")
     assert ("unjudged" in ours) == ("pooled" in made.judgements)
-    assert "No person has checked this benchmark, which was built: README.md." in ours["notes"]
+    assert "This benchmark was built: README.md. No person has checked this benchmark." in ours["notes"]
 
 
 def test_equal_benchmarks_give_equal_bytes_and_a_new_one_takes_the_place_of_the_old(tmp_path):
@@ -132,33 +132,20 @@ def test_hostile_texts_and_ids_come_back_as_they_were(tmp_path, seed):
 
 def test_a_card_says_first_that_nobody_checked_or_who_did_and_what_was_left_out(tmp_path):
     funnel = [{"stage": "write", "went_in": 1200, "came_out": 40, "dropped": {"too long": 1160}}]
-    made = MADE | {"funnel": funnel, "limits": ["40 queries show differences of 0.09 and more"]}
-    release.write(small(dev=["q3"]), tmp_path, made)
+    release.write(small(dev=["q3"]), tmp_path, MADE | {"funnel": funnel})
     text = (tmp_path / "release/README.md").read_text()
     front, card = text.removeprefix("---\n").split("---\n", 1)
     assert 'license: "cc-by-4.0"\n' in front and "qrels/dev.tsv" in front
-    assert card.strip().startswith(release.UNCHECKED) and "| write | 1,200 | 40 | too long 1,160 |" in card
-    assert "differences of 0.09" in card and "| for dev | 1 |" in card
-    release.write(small(), tmp_path, MADE | {"human": "Checked by 2 people: 100 judgements, kappa 0.71."})
-    text = (tmp_path / "release/README.md").read_text()
-    assert release.UNCHECKED not in text and "Checked by 2 people: 100 judgements, kappa 0.71." in text
-    assert "People have checked" in environments.load(str(tmp_path / "release")).notes[-1]
-
-
-def test_a_release_of_ids_alone_has_no_text_and_is_whole_again_with_the_texts(tmp_path):
-    made = small()
-    made = made._replace(queries=[Query("q0", made.documents["d3"].text), *made.queries[1:]])
-    release.write(made, tmp_path, MADE | {"release_text": False})
-    place = tmp_path / "release"
-    said = "".join(path.read_text() for path in place.rglob("*.*"))
-    assert "went home" not in said and '"document":"d3"' in said and release.check_release(tmp_path) == []
-    changed = Corpus([*[*made.documents.values()][:3], Document("d3", "another text")])
-    with pytest.raises(DataError, match=r"ids.jsonl, line 4: the document 'd3' is not there, or has another text"):
-        release.hydrate(place, changed)
-    release.hydrate(place, made.documents)
-    again = environments.load(str(place))
-    assert [query.text for query in again.queries] == [query.text for query in made.queries]
-    assert again.documents.fingerprint == made.documents.fingerprint and release.check_release(tmp_path) == []
+    assert card.strip().startswith(review.NOBODY) and "| write | 1,200 | 40 | too long 1,160 |" in card
+    assert '"for dev" = 1' in card
+    item = review.Item([("Query", "a pet 0"), ("Document", "the cat went home")], "2")
+    review.offer(tmp_path, "gold", [item])
+    row = {"item": review.identify("gold", item), "rater": "ann", "value": "2"}
+    (tmp_path / "ann.jsonl").write_text(json.dumps(row))
+    assert review.take(tmp_path, [tmp_path / "ann.jsonl"]) == 0
+    release.write(small(), tmp_path, MADE)
+    assert "---\n\nChecked by 1 person: 1 judgement.\n" in (tmp_path / "release/README.md").read_text()
+    assert "Checked by 1 person" in environments.load(str(tmp_path / "release")).notes[-1]
 
 
 def test_private_texts_are_found_wherever_a_release_says_them_and_what_documents_say_anyway_is_not_private(tmp_path):
@@ -175,7 +162,7 @@ def test_private_texts_are_found_wherever_a_release_says_them_and_what_documents
     made = small(documents=Corpus([*documents, *more]), private=private)
     rows = [{"query_id": "q1", "of": ["d2", {"by": "ANN  LEE,"}]}]
     release.write(
-        made._replace(provenance=rows), tmp_path, MADE | {"limits": ["They apply the inequality of means once."]}
+        made._replace(provenance=rows), tmp_path, MADE | {"source": "They apply the inequality of means once."}
     )
     assert read_solutions(str(tmp_path / "solutions.jsonl"))["d1"] == long
     assert (tmp_path / "solutions.jsonl").stat().st_mode & 0o77 == 0
@@ -185,9 +172,9 @@ def test_private_texts_are_found_wherever_a_release_says_them_and_what_documents
     ]
     assert len(found) == 3 and re.search("provenance.jsonl, line 1: private author .*: 'ann lee'$", found[2])
     told = "And then apply the inequality of means once more!"
-    release.write(made._replace(provenance=[]), tmp_path, MADE | {"limits": [told]})
-    [said] = release.check_release(tmp_path)[2:]
-    assert "README.md, line" in said and "'and then apply the inequality of means once'" in said
+    release.write(made._replace(provenance=[]), tmp_path, MADE | {"source": told})
+    said = release.check_release(tmp_path)[2]
+    assert "'and then apply the inequality of means once'" in said
 
 
 def write_over(folder, file, old, new):
