@@ -9,6 +9,7 @@ building.md says so.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, NamedTuple
 
 from evals.building import judged, queries
@@ -243,7 +244,7 @@ def _near(labels: Sequence[str], size: int) -> list[list[str]]:
     while left:
         first = next(iter(left))
         found = [hit.doc_id for hit in index.search(first, 2 * size) if hit.doc_id in left]
-        lots.append(list(dict.fromkeys([first, *found, *left]))[:size])
+        lots.append(list(dict.fromkeys([first, *found, *islice(left, size)]))[:size])
         for one in lots[-1]:
             del left[one]
     return lots
@@ -345,15 +346,12 @@ def _fit(build: Build, groups: Groups) -> Groups:
         label: _variety([{*words(build.text(one))} for one in members[:10]]) for label, members in fitting.items()
     }
     chosen: Groups = {}
+    named, nearest = {label: {*words(label)} for label in fitting}, dict.fromkeys(fitting, 0.0)
     while len(chosen) < min(limits.queries, len(fitting)):
-        taken = [{*words(one)} for one in chosen]
-        worth = {
-            label: variety[label] - max((_alike({*words(label)}, other) for other in taken), default=0.0)
-            for label in fitting
-            if label not in chosen
-        }
-        best = max(worth, key=lambda label: (worth[label], label))
+        left = (label for label in fitting if label not in chosen)
+        best = max(left, key=lambda label: (variety[label] - nearest[label], label))
         chosen[best] = fitting[best]
+        nearest = {label: max(near, _alike(named[label], named[best])) for label, near in nearest.items()}
     build.leave("select", "more groups than queries are wanted", len(fitting) - len(chosen))
     build.count("select", len(groups), len(chosen))
     if not chosen:
