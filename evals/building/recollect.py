@@ -7,7 +7,7 @@ passage fits; here the nearest ones are judged as well, and the passage itself h
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle, zip_longest
 from typing import Annotated, Any, Literal
@@ -29,7 +29,7 @@ WANTED = (
     "in which that moment happens is wanted."
 )
 Posts = dict[str, str]  # doc_id -> what somebody remembers of it
-Notes = Mapping[str, Mapping[str, Any]]  # doc_id -> what came of recollecting it: rating, post, changed, tells
+Notes = Mapping[str, Mapping[str, Any]]  # doc_id -> what came of recollecting it: rating, written, changed
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,8 @@ class Recollect:
     group: Annotated[str, "regular expression that finds a passage's group in its id, where the corpus has none"] = ""
     rating: Annotated[int, "how memorable a passage is at least: 1 procedure, 3 has a detail, 5 everybody knows it"] = 3
     words: Annotated[int, "of a recollection, about"] = 200
-    retrievers: Annotated[list[str], "whose nearest passages, to a recollection and to its passage, are judged"] = (
-        field(default_factory=lambda: ["bm25"])
-    )
-    many: Annotated[Literal["add", "drop"], "others that could be meant: relevant, too, or the query is dropped"] = (
-        "add"
-    )
+    retrievers: Annotated[list[str], "whose nearest passages are judged"] = field(default_factory=lambda: ["bm25"])
+    many: Annotated[Literal["add", "drop"], "others that could be meant are relevant, too, or cost the query"] = "add"
 
 
 @dataclass(frozen=True)
@@ -54,32 +50,31 @@ class Recollection(Recipe):
 
     recollect: Recollect = field(default_factory=Recollect)
     judge: judged.Judge = field(default_factory=lambda: judged.Judge(near=20))
-    pool: judged.Pool = field(default_factory=judged.Pool)
     limits: Limits = field(default_factory=lambda: Limits(min_positives=1))
     release: Release = field(default_factory=lambda: Release(objective=WANTED))
 
 
 def make(build: Build) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
-    recipe: Recollection = build.recipe
     notes = _recollect(build)
-    posts, ways = {one: note["post"] for one, note in notes.items()}, dict(zip(order(notes), cycle(OPENINGS)))
-    parts = {one: split_opening(post) for one, post in posts.items()}
-    told = {one: {"opening": first, "rest": rest, "way": ways[one]} for one, (first, rest) in parts.items() if rest}
-    posts = _rewrite(build, "open", posts, (Unit(*one) for one in told.items()), {one: parts[one][1] for one in parts})
-    leaks = {one: {"text": post, "forbidden": queries.find_leaks(build, post, [one])} for one, post in posts.items()}
-    posts = _rewrite(build, "harden", posts, (Unit(one, leaks[one], [(one, build.text(one))]) for one in leaks))
-    posts = queries.mend(build, posts, {one: [one] for one in posts})
-    own = {queries.make_query(build, post).query_id: one for one, post in posts.items()}
+    posts, ways = {one: note["written"] for one, note in notes.items()}, dict(zip(order(notes), cycle(OPENINGS)))
+    units, ends = list[Unit](), dict[str, str]()
+    for one, post in posts.items():
+        first, ends[one] = split_opening(post)
+        told = {"opening": first, "rest": ends[one], "way": ways[one], "words": len(first.split()) + 10}
+        units += [Unit(one, told)] if ends[one] else []
+    posts, units = _rewrite(build, "open", posts, units, ends), []
+    for one, post in posts.items():
+        told = {"text": post, "forbidden": queries.find_leaks(build, post, [one]), "words": len(post.split())}
+        units.append(Unit(one, told, [(one, build.text(one))]))
+    posts = queries.mend(build, _rewrite(build, "harden", posts, units), {one: [one] for one in posts})
+    own = {queries.make_query(build, post): one for one, post in posts.items()}
     build.leave("unique", "in the very words of another", len(posts) - len(own))
-    asked = [queries.make_query(build, posts[one]) for one in own.values()]
-    gold = _judge(build, asked, own, notes)
+    gold, of = _judge(build, own, notes), {query.query_id: one for query, one in own.items()}
     if not gold:
         raise DataError(f"no query is left after {build.describe()}; dropped.jsonl says why")
-    kept = [query for query in asked if query.query_id in gold]
-    pooled = judged.pool(build, recipe.judge, recipe.pool, LENS, kept, gold)
-    made_of = [{"query_id": one, "doc_id": own[one], "opening": ways[own[one]], **notes[own[one]]} for one in gold]
-    return build.finish(kept, {"gold": gold} | ({"pooled": pooled} if pooled else {}), made_of, lens=LENS)
+    made_of = [{"query_id": one, "doc_id": of[one], "opening": ways[of[one]], **notes[of[one]]} for one in gold]
+    return build.finish([one for one in own if one.query_id in gold], {"gold": gold}, made_of, lens=LENS)
 
 
 def _recollect(build: Build) -> Notes:
@@ -93,12 +88,12 @@ def _recollect(build: Build) -> Notes:
     told = {"least": section.rating, "words": section.words}
     answers = build.ask("recollect", (Unit(one, told, [(one, build.text(one))]) for one in some))
     rated = {unit.key: answer for unit, answer in answers if answer}
-    memorable = [one for one, answer in rated.items() if answer["rating"] >= section.rating]
+    memorable = {one: answer for one, answer in rated.items() if answer["rating"] >= section.rating}
+    kept = list(memorable)[: build.recipe.limits.queries]
     build.leave("recollect", "less memorable", len(rated) - len(memorable))
-    kept = memorable[: build.recipe.limits.queries]
     build.leave("recollect", "more than queries are wanted", len(memorable) - len(kept))
     build.count("recollect", len(some), len(kept))
-    return {one: {**rated[one], "post": " ".join(rated[one]["post"].split())} for one in kept}
+    return {one: memorable[one] | {"written": " ".join(memorable[one]["written"].split())} for one in kept}
 
 
 def split_opening(post: str) -> tuple[str, str]:
@@ -108,48 +103,40 @@ def split_opening(post: str) -> tuple[str, str]:
     return post[:end].rstrip(), post[end:]
 
 
-def _rewrite(build: Build, stage: str, posts: Posts, units: Iterable[Unit], rest: Mapping[str, str] = {}) -> Posts:
-    """Return the posts as a stage writes them, before what is the `rest`; without a usable answer as they were.
-
-    The rest is not the model's to write, so it stays to the letter.
-    """
+def _rewrite(build: Build, stage: str, posts: Posts, units: Iterable[Unit], ends: Mapping[str, str] = {}) -> Posts:
+    """Return the posts as a stage writes them, before their `ends` to the letter; without a usable answer as before."""
     answers = build.ask(stage, units, most=build.most_queries)
-    new = {one.key: [*answer["written"].split(), rest.get(one.key, "")] for one, answer in answers if answer}
+    new = {one.key: [*answer["written"].split(), ends.get(one.key, "")] for one, answer in answers if answer}
     build.count(stage, len(posts), len(posts))
     return posts | {one: " ".join(parts).rstrip() for one, parts in new.items()}
 
 
-def _judge(build: Build, asked: Sequence[Query], own: Mapping[str, str], notes: Notes) -> judged.Grades:
+def _judge(build: Build, own: Mapping[Query, str], notes: Notes) -> judged.Grades:
     """Return which passages could be meant by each query; it is dropped where its `own` one is not recognised."""
     recipe: Recollection = build.recipe
-    judge, engines = recipe.judge, [build.retriever(spec) for spec in recipe.recollect.retrievers if asked]
-    near, pairs = dict[str, list[str]](), list[judged.Asked]()
-    for query in asked:
-        one = own[query.query_id]
-        found = [
-            engine.search(text, judge.near // 2 + 1) for engine in engines for text in (query.text, build.text(one))
-        ]
-        nearest = dict.fromkeys([one, *(hit.doc_id for hits in found for hit in hits)])
-        near[query.query_id] = [hit for hit in nearest if hit not in build.source.twins]
+    judge, engines = recipe.judge, [build.retriever(spec) for spec in recipe.recollect.retrievers if own]
+    near, pairs, gold = dict[str, list[str]](), list[judged.Asked](), judged.Grades()
+    for query, one in own.items():
+        texts = (query.text, build.text(one))
+        found = [hit.doc_id for of in engines for text in texts for hit in of.search(text, judge.near // 2 + 1)]
+        near[query.query_id] = [hit for hit in dict.fromkeys([one, *found]) if hit not in build.source.twins]
         told = "\n".join([query.text, *(f"Misremembered: {what}" for what in notes[one]["changed"])])
         pairs.append(judged.Asked(replace(query, text=told), near[query.query_id], members=[one]))
     most = build.most_queries * -(-(judge.near + 3) * len(engines) // judge.batch)
     graded = judged.grade(build, "unique", judge, LENS, pairs, judge.batch, most)
-    meant = {query_id: [one for one, of in graded[query_id].items() if of >= judge.keep] for query_id in graded}
-    texts = {query.query_id: query.text for query in asked}
+    meant = {query: [one for one, of in graded[query.query_id].items() if of >= judge.keep] for query in own}
 
-    def show(query_id: str) -> Item:
-        some = near[query_id][:SHOWN]
-        return Item([("remembered", texts[query_id]), *((one, build.text(one)) for one in some)], values=some)
+    def show(query: Query) -> Item:
+        some = near[query.query_id][:SHOWN]
+        return Item([("remembered", query.text), *((one, build.text(one)) for one in some)], values=some)
 
     build.review("ambiguity", meant, show)
-    gold: judged.Grades = {}
-    for query_id, found_in in meant.items():
-        if own[query_id] not in found_in and not build.ahead:
-            build.drop("unique", own[query_id], "its own passage is not recognised in it", texts[query_id])
-        elif len(found_in) > 1 and recipe.recollect.many == "drop":
-            build.drop("unique", own[query_id], "other passages could be meant as well", ", ".join(found_in))
+    for query, ids in meant.items():
+        if own[query] not in ids and not build.ahead:
+            build.drop("unique", own[query], "its own passage is not recognised in it", query.text)
+        elif len(ids) > 1 and recipe.recollect.many == "drop":
+            build.drop("unique", own[query], "other passages could be meant as well", ", ".join(ids))
         else:
-            gold[query_id] = {one: float(one in found_in) for one in sorted({*graded[query_id], *found_in})}
-    build.count("unique", len(asked), len(gold))
+            gold[query.query_id] = {one: float(one in ids) for one in sorted({*graded[query.query_id], *ids})}
+    build.count("unique", len(own), len(gold))
     return gold

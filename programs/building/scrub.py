@@ -4,19 +4,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import dspy
-import pydantic
 
 from programs.building.fill import Asked
 from tools.models.prompting import Check, Fault, Outputs, Passage
 
 LONGEST = 100  # characters of what is taken out: a name or a title, and no sentence
-
-
-class Span(pydantic.BaseModel):
-    """What is taken out, and what stands in its place."""
-
-    text: str
-    what: Literal["name", "employer", "work", "handle", "address", "place"]
+Kind = Literal["name", "employer", "work", "handle", "address", "place"]
 
 
 class FindIdentity(dspy.Signature):
@@ -29,14 +22,14 @@ class FindIdentity(dspy.Signature):
 
     text: list[Passage] = dspy.InputField(desc="the text")
     known: list[str] = dspy.InputField(desc="what is known of the writer; there may be nothing")
-    spans: list[Span] = dspy.OutputField(desc="what names or points to the writer, and what it is; maybe none")
+    spans: dict[str, Kind] = dspy.OutputField(desc="what names or points to the writer -> what it is; maybe none")
 
 
 def standing(inputs: Mapping[str, Any]) -> list[Check]:
     """Check that what is to be taken out stands in the text, and is short."""
 
     def stands(outputs: Outputs) -> None:
-        for span in (one.text for one in outputs["spans"]):
+        for span in outputs["spans"]:
             if not span.strip() or len(span) > LONGEST or span not in inputs["text"][0].text:
                 reason = f"{span[:LONGEST]!r} does not stand in the text so, or is longer than {LONGEST} characters"
                 raise Fault("unknown ids", reason)
@@ -44,4 +37,4 @@ def standing(inputs: Mapping[str, Any]) -> list[Check]:
     return [stands]
 
 
-SCRUB = Asked(FindIdentity, {"spans": lambda inputs, statistics: []}, role="sweep", checks=standing)
+SCRUB = Asked(FindIdentity, {"spans": lambda inputs, statistics: {}}, role="sweep", checks=standing)

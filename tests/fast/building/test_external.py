@@ -37,7 +37,7 @@ def spans(prompt):
     [text] = json.loads(given(prompt, "text"))
     words = text["text"].split() if "mark every word" in text["text"] else []
     found = [("the Herald", "employer")] * ("the Herald" in text["text"]) + [(word, "name") for word in words]
-    return {"spans": json.dumps([{"text": one, "what": what} for one, what in found])}
+    return {"spans": json.dumps(dict(found))}
 
 
 def test_masks_and_positives_of_the_release_come_back_and_texts_do_not_say_who_wrote_them(tmp_path, server, release):
@@ -65,7 +65,7 @@ def test_masks_and_positives_of_the_release_come_back_and_texts_do_not_say_who_w
 def test_an_answer_about_what_is_not_in_a_text_leaves_that_text_out(tmp_path, server, release):
     lost = min(one.query_id for one in release.queries)
     path = write(tmp_path / "texts.jsonl", release, **{lost: " Look here."})
-    strange = {"spans": json.dumps([{"text": "never said", "what": "name"}])}
+    strange = {"spans": json.dumps({"never said": "name"})}
     server.answer = lambda prompt: strange if "Look here." in prompt else spans(prompt)
     folder = prepare(tmp_path / "built", "external", path, **COLUMNS)
     build(folder, server.spec)
@@ -118,11 +118,10 @@ def test_distractors_have_the_histogram_of_lengths_that_is_wanted():
     draw = np.random.default_rng(0)
     wanted, lengths = draw.normal(2000, 300, 500).astype(int), draw.integers(300, 4000, 20_000)
     there = {str(n): int(length) for n, length in enumerate(lengths)}
-    chosen = match_lengths(wanted.tolist(), there, 1000)
-    assert len({*chosen}) == len(chosen) > 980
-    low, high = np.sort(wanted)[[25, -26]]
-    edges = [min(wanted), *np.linspace(low, high, 19), max(wanted) + 1]
-    assert np.array_equal(np.histogram([there[one] for one in chosen], edges)[0], 2 * np.histogram(wanted, edges)[0])
-    assert 2000 < len(match_lengths(wanted.tolist(), there)) < 20_000
+    chosen = match_lengths(wanted.tolist(), there)
+    assert 2000 < len({*chosen}) == len(chosen) < 20_000
+    edges = [min(wanted), *np.quantile(wanted, np.linspace(0, 1, 21)[1:-1]), max(wanted) + 1]
+    ours, theirs = (np.histogram(of, edges)[0] for of in ([there[one] for one in chosen], wanted))
+    assert np.abs(ours / len(chosen) - theirs / 500).max() < 1 / 2000 and 20 < theirs.min() <= theirs.max() < 30
     with pytest.raises(DataError, match="too few distractors have"):
         match_lengths([*wanted.tolist(), 5000], {one: length for one, length in there.items() if length < 2000})

@@ -26,9 +26,9 @@ class Remembering(Knowing):
         [(_, text)] = passages(prompt)
         doc_id = self.texts.get(" ".join(text.split()))
         if HOSTILE in text:
-            return {"rating": 5, "post": f"{text} " * 20, "changed": [], "tells": "it says so"}
+            return {"rating": 5, "written": f"{text} " * 20, "changed": []}
         wrong = [f"not as in {doc_id}"] if doc_id in self.posts else []
-        return {"rating": 2 + 2 * len(wrong), "post": self.posts.get(doc_id, ""), "changed": wrong, "tells": ""}
+        return {"rating": 2 + 2 * len(wrong), "written": self.posts.get(doc_id, ""), "changed": wrong}
 
     def _written(self, prompt):
         if "[[ ## way ## ]]" in prompt:
@@ -39,11 +39,7 @@ class Remembering(Knowing):
 
     def _query(self, prompt, many=None):
         said = "|".join(map(re.escape, json.loads(given(prompt, "forbidden"))[:many]))
-        return {
-            "query": re.sub(rf"\b({said})\b", "that", given(prompt, "text"), flags=re.I)
-            if said
-            else given(prompt, "text")
-        }
+        return {"query": re.sub(rf"\b({said})\b" if said else "^$", "that", given(prompt, "text"), flags=re.I)}
 
     def _verdicts(self, prompt):
         [meant] = re.findall(r"not as in (\S+)", given(prompt, "description")) or [""]
@@ -84,7 +80,7 @@ def test_the_recollections_behind_a_miniature_are_recovered_within_what_the_dry_
     assert {row["doc_id"] for row in made_of.values()} == {*knowing.posts}
     ways = [row["opening"] for row in made_of.values()]
     assert {ways.count(way) for way in ways} == {2, 3}
-    changed = [query for query in built.queries if query.text != f"Now then. {made_of[query.query_id]['post']}"]
+    changed = [query for query in built.queries if query.text != f"Now then. {made_of[query.query_id]['written']}"]
     assert 0 < len(changed) < 8  # what gave passages away was taken out, of these alone
     item, *others = [json.loads(line) for line in (folder / "review/offered/ambiguity.jsonl").open()]
     assert len(others) == 35
@@ -103,8 +99,8 @@ def test_an_opening_that_is_none_leaves_the_text_as_it_was(tmp_path, server, kno
     build(folder, server.spec)
     made_of = sources(folder)
     texts = {query.query_id: query.text for query in load(folder).queries}
-    stray = [one for one, row in made_of.items() if len(split_opening(row["post"])[0]) % 3 == 0]
-    kept = [one for one in stray if texts[one] == made_of[one]["post"]]
+    stray = [one for one, row in made_of.items() if len(split_opening(row["written"])[0]) % 3 == 0]
+    kept = [one for one in stray if texts[one] == made_of[one]["written"]]
     assert len(made_of) == 36 and len(kept) > len(stray) / 2 > 3
     assert all(texts[one].startswith("Now then. ") == (one not in stray) for one in texts)
     assert split_opening("One. Two! Three? Four.") == ("One. Two!", "Three? Four.")
