@@ -17,19 +17,7 @@ from tools.console import Parser, put_out, run_and_leave
 from tools.errors import UsageError
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
-_WITHOUT = (
-    "program",
-    "task",
-    "data",
-    "columns",
-    "qrels",
-    "instruction",
-    "limit",
-    "retriever",
-    "parameters",
-    "k",
-    "runs",
-)
+_WITHOUT = {"program", "task", "data", "columns", "qrels", "instruction", "limit", "retriever", "parameters", "k"}
 _BLANK = {"program": "programs.building.fill:Fill", "task": "build"}
 _ELSEWHERE = {  # commands with a file of their own: what is there has `add(parser)` and `command(arguments)`
     "review": ("evals.building.review", "write a page on which people judge, or take in their answers"),
@@ -54,8 +42,7 @@ def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.build", description="Make a benchmark of a corpus.")
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Late)
-    one = commands.add_parser("list", help="list the recipes")
-    one.set_defaults(do=list_recipes)
+    commands.add_parser("list", help="list the recipes").set_defaults(do=list_recipes)
     one = commands.add_parser("new", help="write a recipe with every default spelled out, to be edited")
     one.add_argument("folder", type=Path, metavar="FOLDER")
     one.add_argument("--recipe", required=True, metavar="NAME", help="python -m evals.build list has them")
@@ -64,20 +51,18 @@ def parser() -> Parser:
     one.add_argument("--set", type=options.pair, action="append", default=[], metavar="SECTION.KEY=VALUE", help=about)
     one.set_defaults(do=new)
     one = commands.add_parser("run", help="make the benchmark; the same command goes on where it was ended")
-    one.add_argument("folder", type=Path, metavar="FOLDER")
+    two = commands.add_parser("status", help="say how far a build is: what went in, came out and was dropped")
+    for command, do in ((one, run), (two, status)):
+        command.add_argument("folder", type=Path, metavar="FOLDER")
+        command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+        command.set_defaults(do=do)
     one.add_argument("--until", default="", metavar="STAGE", help="stop after this stage")
     one.add_argument("--dry-run", action="store_true", help="say what each stage will take; nothing is sent")
     one.add_argument("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
     one.add_argument("--limit", type=int, metavar="N", help="only N of the documents")
-    one.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     about = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
     one.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
-    options.add_options(one, Common, without=(*_WITHOUT, "lm"))
-    one.set_defaults(do=run)
-    one = commands.add_parser("status", help="say how far a build is: what went in, came out and was dropped")
-    one.add_argument("folder", type=Path, metavar="FOLDER")
-    one.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    one.set_defaults(do=status)
+    options.add_options(one, Common, without={*_WITHOUT, "runs", "lm"})
     for name, (_, about) in _ELSEWHERE.items():
         commands.add_parser(name, help=about)
     return made
@@ -85,12 +70,9 @@ def parser() -> Parser:
 
 def list_recipes(arguments: argparse.Namespace) -> int:
     """Print every recipe, with what it is for."""
-    recipe = import_module("evals.building.recipe")
-    lines = []
-    for name, reference in recipe.RECIPES.items():
+    for name, reference in import_module("evals.building.recipe").RECIPES.items():
         about = import_module(reference.partition(":")[0]).__doc__ or ""
-        lines.append(f"{name:<13} {about.partition(': ')[2].partition(chr(10))[0]}")
-    put_out("\n".join(lines) + "\n")
+        put_out(f"{name:<13} {about.partition(': ')[2].partition(chr(10))[0]}\n")
     return 0
 
 

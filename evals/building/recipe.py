@@ -6,9 +6,9 @@
 import hashlib
 import json
 import tomllib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from importlib import import_module
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -16,7 +16,7 @@ from evals.building.clean import CleanSection
 from evals.building.ingest import CorpusSection, CutSection
 from tools import forms
 from tools.errors import DataError, UnknownName, UsageError
-from tools.names import check
+from tools.names import check, pick
 
 FILE = "recipe.toml"
 RECIPES = {  # name -> the class of its parameters, in whose file `make` is
@@ -87,11 +87,9 @@ def read_recipe(folder: Path) -> tuple[str, Recipe]:
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as TOML: {error}") from None
-    name = str(content.pop("recipe", ""))
-    kind = find(name)
+    kind = find(name := str(content.pop("recipe", "")))
     try:
-        check_names(content, kind, "")
-        return name, forms.make(kind, content)
+        return name, _make(kind, content)
     except (ValueError, UnknownName) as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -101,16 +99,23 @@ def change(recipe: Recipe, values: Sequence[tuple[str, str]]) -> Recipe:
     content = asdict(recipe)
     for name, text in values:
         section, _, key = name.partition(".")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
-        check_names({section: {key: value}}, type(recipe), "")
-        content[section][key] = value
+        content.setdefault(section, {})[key] = text
+        with suppress(tomllib.TOMLDecodeError):
+            content[section] |= tomllib.loads(f"{json.dumps(key)} = {text}")
     try:
-        return forms.make(type(recipe), content)
+        return _make(type(recipe), content)
     except ValueError as error:
         raise UsageError(f"--set: {error}") from None
+
+
+def _make(kind: type[Recipe], content: Mapping[str, Any]) -> Recipe:
+    """Make a recipe. UnknownName for a section or a key that there is not, ValueError for a wrong value."""
+    sections = get_type_hints(kind)
+    for name, values in content.items():
+        known = get_type_hints(check("section", name, sections))
+        for key in values if isinstance(values, dict) else ():
+            check(f"key of [{name}]", key, known)
+    return forms.make(kind, content)
 
 
 def digest(recipe: Recipe) -> str:
@@ -120,19 +125,8 @@ def digest(recipe: Recipe) -> str:
 
 def find(name: str) -> type[Recipe]:
     """Return the class of a recipe's parameters. UnknownName where there is none of that name."""
-    source, _, attribute = check("recipe", name, RECIPES).rpartition(":")
-    found: type[Recipe] = getattr(import_module(source), attribute)
+    found: type[Recipe] = pick("recipe", name, RECIPES)
     return found
-
-
-def check_names(content: dict[str, Any], kind: Any, where: str) -> None:
-    """Raise UnknownName for a key that a section does not have."""
-    hints = get_type_hints(kind)
-    for name, value in content.items():
-        if name not in hints:
-            raise UnknownName(f"key of [{where}]" if where else "section", name, hints)
-        if isinstance(value, dict) and is_dataclass(hints[name]):
-            check_names(value, hints[name], name)
 
 
 def write_toml(name: str, recipe: Recipe) -> str:
@@ -140,11 +134,8 @@ def write_toml(name: str, recipe: Recipe) -> str:
     lines = [f"recipe = {json.dumps(name)}"]
     for section in fields(recipe):
         value = getattr(recipe, section.name)
-        about = (type(value).__doc__ or "").partition("\n")[0]
-        lines += ["", f"[{section.name}]  # {about}"]
         hints = get_type_hints(type(value), include_extras=True)
-        lines += [
-            f"{one.name} = {forms.toml(getattr(value, one.name))}  # {get_args(hints[one.name])[1]}"
-            for one in fields(value)
-        ]
+        lines += ["", f"[{section.name}]  # {(type(value).__doc__ or '').partition(chr(10))[0]}"]
+        for one in fields(value):
+            lines.append(f"{one.name} = {forms.toml(getattr(value, one.name))}  # {get_args(hints[one.name])[1]}")
     return "\n".join(lines) + "\n"

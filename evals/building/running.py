@@ -50,8 +50,11 @@ def run(
     for one in requests.values():
         if one.lm != "offline" and not (dry_run or cassette):
             check_key(one.lm, one.headers)
-    make = import_module(recipe.RECIPES[name].partition(":")[0]).make
-    with _held(folder):
+
+    def busy() -> None:
+        raise RunBusy(f"another process is at {folder}; wait for it")
+
+    with disk.hold(folder / ".lock", busy, disk.PRIVATE):
         source = ingest.ingest(parameters.corpus, parameters.clean, parameters.cut, folder / "corpus")
         for warning in source.warnings:
             say(warning)
@@ -62,7 +65,7 @@ def run(
             build.count("ingest", len(source.documents) + sum(source.counts.values()), len(source.documents))
             made: Benchmark | None = None
             try:
-                made = make(build)
+                made = import_module(type(parameters).__module__).make(build)
             except Reached:
                 pass
             except DataError as problem:
@@ -75,21 +78,12 @@ def run(
             return {"dry_run": True, "stages": sum_up(build.forecasts)}
         if until or made is None:
             return read_status(folder)
-        told: Result = {"recipe": name, "digest": recipe.digest(parameters), "models": lms}
-        told |= {"funnel": json.loads((folder / "funnel.json").read_text(encoding="utf-8"))}
-        says = parameters.release
-        told |= {"licence": says.licence, "source": says.source}
+        says, told = parameters.release, {"recipe": name, "digest": recipe.digest(parameters), "models": lms}
+        told |= {"funnel": read_status(folder)["stages"], "licence": says.licence, "source": says.source}
         release.write(made, folder, told)
     if problems := release.check_release(folder):
         raise DataError(f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)")
     return read_status(folder)
-
-
-def _held(folder: Path) -> Any:
-    def busy() -> None:
-        raise RunBusy(f"another process is at {folder}; wait for it")
-
-    return disk.hold(folder / ".lock", busy, disk.PRIVATE)
 
 
 def read_status(folder: Path) -> Result:

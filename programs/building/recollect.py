@@ -16,13 +16,13 @@ from tools.models.prompting import Check, Fault, Outputs, Passage
 from tools.text import TermStatistics, words
 
 Inputs = Mapping[str, Any]
-OPENINGS = (  # the kinds
+OPENINGS = (  # noqa: SIM905
     "a complaint that one cannot find it; in the middle of a thought, without preamble; the place where one was "
     "sitting; a comparison with something alike; a challenge to the reader; what has stayed with one since; straight "
     "into what is seen; roughly when one came across it; why one asks today; what it made one feel; a warning that one "
     "may mix things up; by what way it reached one; a strong opinion; a question to oneself; what else was going on at "
     "that time"
-).split("; ")  # noqa: SIM905
+).split("; ")
 FRAME = (  # of a post without a model, so that its passage has no more than a share of what it says
     "Does anyone know what I saw and where I can find it? I only remember the feeling of it. Somebody asked a question "
     "and the answer took a long time. People in the room were quiet, then a few laughed. The older one kept looking "
