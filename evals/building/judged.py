@@ -18,6 +18,7 @@ from tools.errors import DataError
 from tools.records import Query
 
 # stage -> the sheet on which people grade the same
+SHOWN = 3  # relevant documents, and others, that people see beside a query
 SHEETS = {"rejudge": "gold", "unique": "gold", "aspects": "gold", "judge": "pooled"}
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
@@ -104,10 +105,28 @@ def regrade(build: Build, judge: Judge, lens: str, asked: Sequence[Asked]) -> Gr
             build.drop("rejudge", query_id, "too few documents are relevant", one.query.text)
         else:
             kept[query_id] = {doc_id: float(of >= judge.keep) for doc_id, of in sorted(grades.items())}
+    _review_queries(build, {one.query.query_id: one.query for one in asked}, kept)
     build.count("rejudge", len(asked), len(kept))
     if not kept:
         raise DataError(f"no query is left after {build.describe()}; dropped.jsonl says why")
     return kept
+
+
+def _review_queries(build: Build, queries: Mapping[str, Query], kept: Grades) -> None:
+    """Offer each query with some of what is relevant and of what is not; drop those that people find fault with."""
+    shown, said = dict[str, list[str]](), dict[str, list[str]]()
+    for query_id, grades in kept.items():
+        said[query_id] = [one for one, of in grades.items() if of][:SHOWN]
+        shown[query_id] = said[query_id] + [one for one, of in grades.items() if not of][:SHOWN]
+
+    def show(query_id: str) -> Item:
+        parts = [(one, build.text(one)) for one in shown[query_id]]
+        return Item([("query", queries[query_id].text), *parts], values=shown[query_id])
+
+    build.review("queries", said, show)
+    for query_id in [one for one, found in said.items() if not {"unasked", "leak"}.isdisjoint(found)]:
+        build.drop("rejudge", query_id, "people find fault with it", ", ".join(said[query_id]))
+        del kept[query_id]
 
 
 def pool(

@@ -308,6 +308,15 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
     for label in [label for label, members in kept.items() if len(members) < least]:
         build.drop("validate", label, "too few members are left")
         del kept[label]
+    shown = {label: [*members[:6], *near.get(label, ())[:2]] for label, members in kept.items()}
+    strange = {label: near.get(label, [])[:2] for label in kept}
+
+    def show(label: str) -> Item:
+        texts = [(one, build.text(one, BEGINNING)) for one in shown[label]]
+        return Item([("label", label), *texts], values=shown[label])
+
+    build.review("clusters", strange, show)
+    kept = {label: [one for one in members if one not in strange[label]] for label, members in kept.items()}
     build.count("validate", len(groups), len(kept))
     return kept, near
 

@@ -82,3 +82,15 @@ def test_a_recipe_that_leaves_nothing_says_where_it_went(tmp_path):
         build(folder)
     with pytest.raises(DataError, match="neither a lens nor an attribute"):
         build(prepare(tmp_path / "other", "latent", "task:obliq/twitter"))
+
+
+def test_a_query_with_which_people_find_fault_is_dropped_and_asks_nothing_again(tmp_path, server, knowing):
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
+    build(folder, server.spec)
+    sent, before = len(server.requests), len(load(folder).queries)
+    offered = json.loads((folder / "review/offered/queries.jsonl").read_text().splitlines()[0])
+    said = {"item": offered["item"], "rater": "ann", "value": [offered["values"][0], "leak"], "note": ""}
+    (folder / "review/answers.jsonl").write_text(json.dumps(said) + "\n")
+    build(folder, server.spec)
+    assert len(load(folder).queries) == before - 1 and len(server.requests) == sent
+    assert "people find fault with it" in (folder / "dropped.jsonl").read_text()
