@@ -6,6 +6,7 @@ Sentences are told apart by `tools.text.sentences`; one with an abbreviation in 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import NamedTuple
 
 from environments.base import Environment
@@ -13,20 +14,12 @@ from tools.text import sentences
 
 _LEADING = re.compile(r"(?<!\S)\(?\d{1,2}[.):](?=\s)")  # what numbers the conditions of a list
 # What pads a document: sentences that mean nothing, as the paper's do (section 5.2, after Wang et al. 2023).
-FILLER = (
-    "The clock on the wall is round.",
-    "Some days are longer than others.",
-    "A cup stands next to the lamp.",
-    "There is a road and it goes on.",
-    "Grey is a colour between two others.",
-    "The door was open and then it was not.",
-    "Water runs downhill.",
-    "One chair is as good as the next.",
-    "It is neither early nor late.",
-    "Somewhere a window is being closed.",
-    "The grass by the fence is short.",
-    "And so it goes from here to there.",
-)
+FILLER = sentences("""
+The clock on the wall is round. Some days are longer than others. A cup stands next to the lamp.
+There is a road and it goes on. Grey is a colour between two others. The door was open and then it was not.
+Water runs downhill. One chair is as good as the next. It is neither early nor late.
+Somewhere a window is being closed. The grass by the fence is short. And so it goes from here to there.
+""")
 
 
 class Rungs(NamedTuple):
@@ -88,13 +81,11 @@ def pad(text: str, words: int) -> str:
     """
     if (missing := words - len(text.split())) <= 0:
         return text
-    parts, filler, used = sentences(text), list[str](), 0
+    padded, filler, endless = sentences(text), list[str](), cycle(FILLER)
     while missing > 0:
-        filler.append(FILLER[len(filler) % len(FILLER)])
+        filler.append(next(endless))
         missing -= len(filler[-1].split())
-    padded = list[str]()
-    for place, sentence in enumerate(parts, start=1):
-        until = len(filler) * place // len(parts)
-        padded += [sentence, *filler[used:until]]
-        used = until
+    many = len(padded)
+    for number, one in enumerate(filler, start=1):
+        padded[(number * many - 1) // len(filler)] += f" {one}"
     return " ".join(padded)
