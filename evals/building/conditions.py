@@ -18,7 +18,6 @@ from evals.building.recipe import Recipe, Release
 from evals.building.review import Item
 from evals.building.units import Benchmark, Unit
 from programs.building.conditions import squeeze
-from tools.console import plural
 from tools.corpus import Corpus, digest_text
 from tools.errors import DataError
 from tools.records import Document
@@ -117,13 +116,9 @@ def _spoil(build: Build, kept: Texts, wanted: Texts) -> Texts:
         shown = [("original", told[name]["sentence"]), ("rest", rest[name]), ("changed", made["spoiled"])]
         return Unit(name, {"condition": told[name]["condition"]}, shown)
 
-    def item(name: str) -> Item:
-        unit = show(name, found[name])
-        return Item([*unit.inputs.items(), *unit.passages[::2]])
-
     found = _settle(build, "spoil", "meets", told, show, build.recipe.ladder.number)
-    said = dict.fromkeys(found, UNTOUCHED)
-    build.review("negatives", said, item)
+    said, shown = dict.fromkeys(found, UNTOUCHED), {name: show(name, made) for name, made in found.items()}
+    build.review("negatives", said, lambda one: Item([*shown[one].inputs.items(), *shown[one].passages[::2]]))
     for name in [name for name in found if said[name] != UNTOUCHED]:
         build.drop("ladder", name, "people say that the changed sentence will not do", found.pop(name)["spoiled"])
     return {one: [squeeze(found[name]["spoiled"]) for name in of] for one, of in names.items() if {*of} <= {*found}}
@@ -148,7 +143,7 @@ def _settle(
             elif answer:
                 done[unit.key] = drafts[unit.key]
     for one, why in wrong.items():
-        build.drop(judges, one, f"not right after {plural(REPAIRS, 'repair')}", why)
+        build.drop(judges, one, f"not right after {REPAIRS} repairs", why)
     for stage in (writes, judges):
         build.count(stage, len(told), len(done))
     return done
@@ -168,11 +163,10 @@ def _climb(build: Build, kept: Texts, spoiled: Texts) -> Iterator[tuple[str, lis
 
     Under complexity these fail condition 1, 2, ... alone; else they fail the last one, the last two, ...
     """
-    ladder = build.recipe.ladder
+    ladder, many = build.recipe.ladder, build.recipe.ladder.number
     single = ladder.protocol == "complexity"
+    fail = [{k} if single else {*range(many - 1 - k, many)} for k in range(many)]
     for one, changed in spoiled.items():
-        many = len(changed)
-        fail = [{k} if single else {*range(many - 1 - k, many)} for k in range(many)]
         pairs = list(enumerate(zip(kept[one], changed, strict=True)))
         texts = [" ".join(two[number in some] for number, two in pairs) for some in (set[int](), *fail)]
         steps = zip(repeat(texts[0]) if single else texts, texts[1:], strict=False)

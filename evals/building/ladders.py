@@ -85,7 +85,6 @@ def pad(text: str, words: int) -> str:
     while missing > 0:
         filler.append(next(endless))
         missing -= len(filler[-1].split())
-    many = len(padded)
     for number, one in enumerate(filler, start=1):
-        padded[(number * many - 1) // len(filler)] += f" {one}"
+        padded[(number * len(padded) - 1) // len(filler)] += f" {one}"
     return " ".join(padded)

@@ -168,11 +168,6 @@ def write(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     return [" ".join(halve(one.text, statistics)) for one in inputs["sentences"]]
 
 
-def cover(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
-    """Say that a query asks for all that it should."""
-    return [{"id": one.id, "holds": True} for one in inputs["passages"]]
-
-
 def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
     """Change one word that the condition has: a number, else its heaviest, into one that another condition has."""
     before, others = str(inputs["sentence"]), " ".join(inputs["others"])
@@ -182,9 +177,9 @@ def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
     return re.sub(rf"\b{re.escape(old)}\b", str(int(old) + 7) if old.isdecimal() else new, before, flags=re.IGNORECASE)
 
 
-def meet(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
-    """Say that a passage meets a condition when it has all of its words."""
-    asked = {*words(inputs["condition"])}
+def hold(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
+    """Say that a passage meets a condition when it has all of its words; that a query asks for all there is."""
+    asked = {*words(inputs.get("condition", ""))}
     return [{"id": one.id, "holds": asked <= {*words(one.text)}} for one in inputs["passages"]]
 
 
@@ -196,6 +191,6 @@ QUERY_OF_K = Asked(
     {"conditions": write, "prose": lambda *unit: ", ".join(write(*unit))},
     checks=lambda inputs: [partial(check_counted, inputs)],
 )
-COVERS = Asked(CompareConditions, {"stated": cover, "beyond": lambda *_: ""}, role="judge", rows="stated")
+COVERS = Asked(CompareConditions, {"stated": hold, "beyond": lambda *_: ""}, role="judge", rows="stated")
 SPOIL = Asked(SpoilSentence, {"spoiled": spoil}, checks=lambda inputs: [partial(check_changed, inputs)])
-MEETS = Asked(JudgeCondition, {"met": meet}, role="judge", rows="met")
+MEETS = Asked(JudgeCondition, {"met": hold}, role="judge", rows="met")
