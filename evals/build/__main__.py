@@ -13,7 +13,7 @@ from typing import Any
 
 from evals.running.request import Common
 from tools import options
-from tools.console import Parser, put_out, run_and_leave
+from tools.console import Parser, positive, put_out, run_and_leave
 from tools.errors import UsageError
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
@@ -59,7 +59,7 @@ def parser() -> Parser:
     one.add_argument("--until", default="", metavar="STAGE", help="stop after this stage")
     one.add_argument("--dry-run", action="store_true", help="say what each stage will take; nothing is sent")
     one.add_argument("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
-    one.add_argument("--limit", type=int, metavar="N", help="only N of the documents")
+    one.add_argument("--limit", type=positive, metavar="N", help="a trial on N of the documents, in FOLDER/limit-N")
     about = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
     one.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
     options.add_options(one, Common, without={*_WITHOUT, "runs", "lm"})

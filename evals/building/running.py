@@ -37,15 +37,15 @@ def run(
 ) -> Result:
     """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage.
 
-    `named` are models by role or stage. SextantError where it cannot be finished; what was answered is kept.
+    `named` are models by role or stage; a trial on `limit` documents is in a folder inside. SextantError where it
+    cannot be finished; what was answered is kept.
     """
     name, parameters = recipe.read_recipe(folder)
-    lms = {role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES}
-    lms |= {**parameters.models.stages, **{one: lm for one, lm in named.items() if one not in ROLES}}
-    if strange := [one for one in lms if one not in (*ROLES, *STAGES)]:
-        raise UnknownName("stage or role", strange[0], (*ROLES, *STAGES))
+    lms = _choose_models(parameters, named, request)
     if limit is not None:
         parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
+        folder = folder / f"limit-{limit}"  # a trial leaves the benchmark alone
+        disk.make_private(folder)
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
     for one in requests.values():
         if one.lm != "offline" and not (dry_run or cassette):
@@ -84,6 +84,15 @@ def run(
     if problems := release.check_release(folder):
         raise DataError(f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)")
     return read_status(folder)
+
+
+def _choose_models(parameters: recipe.Recipe, named: Mapping[str, str], request: Common) -> dict[str, str]:
+    """Return the model of each role, and of each stage that has one of its own."""
+    lms = {role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES}
+    lms |= {**parameters.models.stages, **{one: lm for one, lm in named.items() if one not in ROLES}}
+    if strange := [one for one in lms if one not in (*ROLES, *STAGES)]:
+        raise UnknownName("stage or role", strange[0], (*ROLES, *STAGES))
+    return lms
 
 
 def read_status(folder: Path) -> Result:

@@ -74,6 +74,9 @@ def test_offline_makes_a_task_that_runs_and_calls_it_a_floor(tmp_path, command_o
     assert (tmp_path / "own/release/README.md").read_text().count("No person has checked this benchmark.") == 1
     assert run("--task", tmp_path / "own/release", "--program", "multihop").code == 0
     assert "extract" in made("status", tmp_path / "own").out
+    before = (tmp_path / "own/release/queries.jsonl").read_bytes()
+    assert made("run", tmp_path / "own", "--limit", 40).code == 0
+    assert (tmp_path / "own/release/queries.jsonl").read_bytes() == before and (tmp_path / "own/limit-40").is_dir()
 
 
 def test_a_recipe_that_leaves_nothing_says_where_it_went(tmp_path):
