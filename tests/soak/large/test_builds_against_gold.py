@@ -72,10 +72,9 @@ def test_every_stage_takes_what_the_dry_run_said_and_each_stage_done_sharpens_th
     for before, stage in pairwise(said):
         build(folder, server.spec, until=before)
         later = build(folder, server.spec, dry_run=True)["stages"].get(stage, {})
-        for figure in FIGURES if later else ():
-            widths = [one[figure][2] - one[figure][0] for one in (said[stage], later)]
-            # What models write down may be longer than what the rehearsal does.
-            assert widths[1] <= (1 if figure == "calls" else 1.25) * widths[0], (stage, figure, widths)
+        if later:  # tokens hang on how long the real answers before it are, which nobody knows ahead
+            low, _, high = later["calls"]
+            assert high - low <= said[stage]["calls"][2] - said[stage]["calls"][0], stage
     for row in build(folder, server.spec)["stages"]:
         for figure in FIGURES if row["usage"] else ():
             low, _, high = said[row["stage"]][figure]
