@@ -15,8 +15,8 @@ Guesses are kept beside the runs, and the same command goes on with them.
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -66,12 +66,15 @@ class Trial:
         """`sample` takes so many queries in the order of a hash; a kind of "" is by what the documents have."""
         self.request, self.environment = request, evaluation.open_task(request)[1]
         judgements, self.texts = self.environment.judgements[self.environment.headline], self.environment.documents
-        if self.environment.max_p:
-            raise UsageError(f"{self.environment.task} scores passages by their documents, which cannot be taken out")
+        unit_of = judgements.unit_of if self.environment.max_p else None
+        self.unit_of: Callable[[str], str] = unit_of or str
         asked = sorted(self.environment.queries, key=lambda one: hashlib.sha256(one.query_id.encode()).digest())
         self.queries = {query.query_id: query for query in asked[:sample]}
         found = {query_id: judgements.relevant(query_id) for query_id in self.queries}
-        self.wanted = {key: [doc_id for doc_id in of if doc_id in self.texts] for key, of in found.items()}
+        parts = defaultdict[str, list[str]](list)  # of what is judged, documents or their passages
+        for doc_id in self.texts:
+            parts[self.unit_of(doc_id)].append(doc_id)
+        self.wanted = {key: [doc_id for one in of for doc_id in parts.get(one, ())] for key, of in found.items()}
         self.gold = {doc_id: self.texts[doc_id] for wanted in self.wanted.values() for doc_id in wanted}
         titled = any(one.title for one in self.gold.values())
         if kind == "title" and not titled:
@@ -133,21 +136,33 @@ class Trial:
         said, names = review.answers(out), {key: review.identify("contamination", one) for key, one in items.items()}
         return {key: str(said[name]) for key, name in names.items() if name in said}
 
+    def find_gone(self, removed: Collection[str]) -> frozenset[str]:
+        """Return the judged documents that are to be taken out: those of which some text is known."""
+        return frozenset(self.unit_of(one.partition("/")[2]) for one in removed if one.startswith("document/"))
+
     def write(self, removed: Collection[str], out: Path) -> None:
         """Write the task without `removed` queries and documents into `out`/release."""
-        gone = frozenset(one.partition("/")[2] for one in removed if one.startswith("document/"))
+        units = self.find_gone(removed)
+        gone = units | {one for one in self.texts if self.unit_of(one) in units} if units else units
         kept = [one.query_id for one in self.environment.queries if f"query/{one.query_id}" not in removed]
         if not kept:
             raise UsageError(f"the model knows all of {self.environment.task} by heart, so nothing is left of it")
         rest, dev = self.environment.asking(query_ids=kept), set[str]()
         with suppress(EmptySplit):
             dev = {one.query_id for one in environments.load(self.request.task, self.request.data, "dev").queries}
+        judgements = {rest.headline: rest.judgements[rest.headline]} if rest.max_p else rest.judgements
         settings = {"name": f"{rest.task.rpartition('/')[2]}-not-by-heart", "objective": rest.queries[0].objective}
         benchmark = Benchmark(
             Corpus(one for one in rest.documents.stream() if one.doc_id not in gone) if gone else rest.documents,
             [replace(one, excluded=one.excluded - gone) for one in rest.queries],
-            {name: one.qrels for name, one in rest.judgements.items()},
-            {**settings, "metrics": list(rest.metrics), "depth": rest.depth, **rest.hints},
+            {name: one.qrels for name, one in judgements.items()},
+            {
+                **settings,
+                **({"max_p": ":"} if rest.max_p else {}),
+                "metrics": list(rest.metrics),
+                "depth": rest.depth,
+                **rest.hints,
+            },
             rest.comparisons,
             dev & set(kept),
             twins=rest.twins,
@@ -188,8 +203,9 @@ def measure(trial: Trial, judge: str, out: Path | None, *, dry_run: bool) -> dic
         said = trial.judge(judge, nearest) if judge else {}
         said |= trial.ask_people(out, nearest, said) if out else {}
         removed = {f"query/{key}": f"the same as {nearest[key][1].doc_id}" for key in said if said[key] == "same"}
+    gone = trial.find_gone(removed)
     for key, wanted in trial.wanted.items():
-        if wanted and all(f"document/{one}" in removed for one in wanted):
+        if wanted and all(trial.unit_of(one) in gone for one in wanted):
             removed.setdefault(f"query/{key}", LEFT)
     if out:
         trial.write(removed, out)

@@ -193,3 +193,17 @@ def test_of_each_protocol_what_is_left_is_a_task_for_which_everything_holds(name
     assert code == 0 and release.check_release(tmp_path) == []
     assert [one.text for one in rest.queries] == [one.text for one in truth.queries]
     assert (rest.metrics, rest.comparisons, rest.twins) == (truth.metrics, truth.comparisons, truth.twins)
+
+
+def test_where_documents_stand_for_their_passages_a_quotation_of_any_passage_counts(server, command, tmp_path):
+    truth = environments.load("crumb/tip_of_the_tongue", "mini", "all")
+    known = truth.queries[0]
+    [parent, *_] = truth.judgements["document"].relevant(known.query_id)
+    last = [one for one in truth.documents if one.rpartition(":")[0] == parent][-1]
+    knows(server, [(known.text, " ".join(all_words(truth.documents[last].text)[3:12]))])
+    words = ("--task", "crumb/tip_of_the_tongue", "--data", "mini", "--kind", "mask", "--lm", server.spec)
+    found = command(*words, "--runs", tmp_path / "runs", "--out", tmp_path / "out")[1]
+    assert found["removed"].keys() == {f"query/{known.query_id}"}
+    rest = environments.load(str(tmp_path / "out/release"), None, "all")
+    assert rest.max_p and len(rest.queries) == len(truth.queries) - 1 and len(rest.documents) == len(truth.documents)
+    assert all(rest.qrels[one.query_id] == truth.qrels[one.query_id] for one in rest.queries)
