@@ -8,8 +8,10 @@ verifier's answers are ordinary runs: the same command goes on with them. docs/g
 
 import hashlib
 import json
+from argparse import ArgumentTypeError
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from itertools import combinations
@@ -36,7 +38,7 @@ from programs.judging import HIGHEST
 from tools import options, retrievers
 from tools.console import number, plural, put_out, queries
 from tools.disk import home
-from tools.errors import DataError, UsageError
+from tools.errors import DataError, UnknownName, UsageError
 from tools.retrievers import Expressions
 from tools.text import sentences
 
@@ -91,9 +93,10 @@ class Figure(NamedTuple):
     found: Any = None  # what it is made of, as JSON has it
     floor: bool = False  # whether it may be better than this
 
-    def json(self) -> dict[str, Any]:
+    def json(self, bounds: Mapping[str, float]) -> dict[str, Any]:
         """Return the figure beside its bound; `fine` is None where that cannot be told."""
-        what, bound, at, wrong = BOUNDS[self.name]
+        what, usual, at, wrong = BOUNDS[self.name]
+        bound = bounds.get(self.name, usual)
         value, low, high = self.value if isinstance(self.value, Interval) else (self.value, None, None)
         fine = None if value is None else value <= bound if at == "most" else value >= bound
         fine = None if self.floor and not fine else fine
@@ -278,8 +281,8 @@ def find_kappa(subject: Subject, spec: str) -> Figure:
     return Figure("kappa", found["kappa"], judging.describe_agreement(found), found)
 
 
-def look(request: Request, names: Sequence[str], judge: str = "") -> dict[str, Any]:
-    """Return all figures of a benchmark, as --json prints them."""
+def look(request: Request, names: Sequence[str], judge: str = "", bounds: Mapping[str, float] = {}) -> dict[str, Any]:
+    """Return all figures of a benchmark, as --json prints them; `bounds` are those that are not the usual ones."""
     subject = Subject(request, names)
     kinds = (find_ease, find_gap, find_pool_bias, find_power, find_repeats, find_ladders, find_generator)
     found = [one for kind in kinds for one in kind(subject)] + ([find_kappa(subject, judge)] if judge else [])
@@ -287,7 +290,7 @@ def look(request: Request, names: Sequence[str], judge: str = "") -> dict[str, A
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
         **{"queries": len(subject.environment.queries), "metric": subject.metric, "lm": request.lm},
         "systems": {name: run.mean(subject.metric) for name, run in subject.searches.items()},
-        "figures": [one.json() for one in found],
+        "figures": [one.json(bounds) for one in found],
     }
 
 
@@ -306,12 +309,24 @@ def render(found: Mapping[str, Any]) -> str:
     return printed([*parts, Grid("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5))])
 
 
+def _bound(text: str) -> tuple[str, float]:
+    """An argument type: NAME=X, a bound of a figure."""
+    name, value = options.pair(text)
+    if name not in BOUNDS:
+        raise ArgumentTypeError(str(UnknownName("figure", name, BOUNDS)))
+    with suppress(ValueError):
+        return name, float(value)
+    raise ArgumentTypeError(f"{text!r} has no number; write {name}=0.5")
+
+
 def add(parser: Any) -> None:
     """Add the options of `check` to a command line."""
     add = parser.add_argument
     add("place", metavar="FOLDER_OR_TASK", help="a build, a folder with data, or a task's name")
     add("--retrievers", default="", metavar="SPECS", help="systems to look with beside BM25, e.g. dense")
     add("--judge", default="", metavar="SPEC", help=f"a second judge, who grades {PAIRS} judged pairs again")
+    usual = ", ".join(f"{name}={one.value:g}" for name, one in BOUNDS.items())
+    add("--bound", type=_bound, action="append", default=[], metavar="NAME=X", help=f"in place of {usual}; repeatable")
     add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
     add("--pools", action="store_true", help="only make its pools again, by BM25 and --retrievers, and compare them")
     add("--json", action="store_true", help="print one JSON object and nothing else")
@@ -343,6 +358,6 @@ def command(arguments: Any) -> int:
     broken = [f"{one.what}: {one.said}" for one in findings if not one.fine]
     ours = [ladders.find_broken] * (folder / recipe.FILE).exists()  # of others' records a figure tells as much
     broken += release.check_release(folder, ours) if built else []
-    found = look(request, names, arguments.judge) | {"broken": broken}
+    found = look(request, names, arguments.judge, dict(arguments.bound)) | {"broken": broken}
     put_out(json.dumps(found) + "\n" if arguments.json else render(found))
     return DataError.exit_code if broken else 0

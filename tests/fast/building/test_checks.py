@@ -86,6 +86,8 @@ def test_offline_the_gap_is_a_floor(look, tmp_path):
     assert code == 0 and "a floor" in figures["gap"]["says"] and figures["gap"]["fine"] is None
     assert figures["first"]["fine"] is False
     assert figures["power"]["value"] is None and figures["tau"]["fine"] is None
+    assert look(tmp_path / "toy", "--bound", "first=1")[2]["first"]["fine"] is True
+    assert "did you mean 'first'" in look(tmp_path / "toy", "--bound", "frst=1")[1]["said"]
     code, ahead, _ = look(tmp_path / "toy", "--lm", "openai/gpt-5-mini", "--dry-run")
     assert code == 0 and ahead["program"] == VERIFIER and ahead["calls"]["expected"] >= 12
 
