@@ -358,10 +358,10 @@ def test_keys_lead_through_queries_steps_and_up_and_to_help(open_page, runs):
     for _ in range(3):
         page.keyboard.press("n")
     page.keyboard.press("p")
-    assert page.url.endswith("/s/1")
+    page.wait_for_function("location.hash.endsWith('/s/1')")
     page.keyboard.press("u")
     view_is(page, "run")
-    assert page.url.endswith("?sort=-value")
+    page.wait_for_function("location.hash.endsWith('?sort=-value')")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.type") == "search"
     page.keyboard.type("jku?")
