@@ -41,7 +41,6 @@ K = TypeVar("K")
 T = TypeVar("T")
 SLICE = 2000  # units that are in memory at a time
 USED = ("calls", "input_tokens", "output_tokens", "list_usd")
-PROGRAM = "programs.building.fill:Fill"
 
 
 class Reached(Exception):
@@ -101,7 +100,7 @@ class Build:
         self._terms.settle()
         if not self.ahead:
             if self._cassette:
-                self._cassette.record(complete=problem[0] is None)
+                self._cassette.record(complete=problem[0] is None and not self.until)
             rows = [self._count_calls(row)._asdict() for row in self.funnel.values()]
             run_folder.write(self.folder / "funnel.json", json.dumps(rows, indent=1) + "\n")
 

@@ -3,9 +3,10 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from evals.building import ingest, recipe, release
 from evals.building.engine import Build, Reached
@@ -15,12 +16,13 @@ from evals.running.request import Common
 from evals.showing.tables import Grid, printed
 from evals.studies.work import FIGURES
 from programs.building import STAGES
+from programs.building.fill import Role
 from tools import disk
 from tools.console import number, say
 from tools.errors import FAULTS, DataError, RunBusy, UnknownName, UsageError
 from tools.models.spec import check_key
 
-ROLES = ("sweep", "write", "judge")
+ROLES = get_args(Role)
 Range = list[float] | None  # low, likely, high
 Result = dict[str, Any]  # what --json prints
 
@@ -42,6 +44,8 @@ def run(
     """
     name, parameters = recipe.read_recipe(folder)
     lms = _choose_models(parameters, named, request)
+    if until and until not in STAGES:
+        raise UnknownName("stage", until, STAGES)
     if limit is not None:
         parameters = replace(parameters, corpus=replace(parameters.corpus, sample=limit))
         folder = folder / f"limit-{limit}"  # a trial leaves the benchmark alone
@@ -50,11 +54,7 @@ def run(
     for one in requests.values():
         if one.lm != "offline" and not (dry_run or cassette):
             check_key(one.lm, one.headers)
-
-    def busy() -> None:
-        raise RunBusy(f"another process is at {folder}; wait for it")
-
-    with disk.hold(folder / ".lock", busy, disk.PRIVATE):
+    with disk.hold(folder / ".lock", partial(_refuse, folder), disk.PRIVATE):
         source = ingest.ingest(parameters.corpus, parameters.clean, parameters.cut, folder / "corpus")
         for warning in source.warnings:
             say(warning)
@@ -76,7 +76,7 @@ def run(
                 raise problem.saying(f"{problem}; what was answered is kept in {folder}") from None
         if dry_run:
             return {"dry_run": True, "stages": sum_up(build.forecasts)}
-        if until or made is None:
+        if made is None or until in build.funnel:
             return read_status(folder)
         says, told = parameters.release, {"recipe": name, "digest": recipe.digest(parameters), "models": lms}
         told |= {"funnel": read_status(folder)["stages"], "licence": says.licence, "source": says.source}
@@ -84,6 +84,10 @@ def run(
     if problems := release.check_release(folder):
         raise DataError(f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)")
     return read_status(folder)
+
+
+def _refuse(folder: Path) -> None:
+    raise RunBusy(f"another process is at {folder}; wait for it")
 
 
 def _choose_models(parameters: recipe.Recipe, named: Mapping[str, str], request: Common) -> dict[str, str]:

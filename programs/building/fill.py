@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import dspy
-import pydantic
+from pydantic_core import to_jsonable_python
 
 from programs import reading
 from programs.base import Program
 from programs.building import STAGES
+from tools import forms
 from tools.models.prompting import Check, Passage, UnusableAnswer, ask, defuse, known_rows
 from tools.names import pick
 from tools.records import Document, Query, Submission
@@ -90,7 +91,7 @@ class Fill(Program):
         kind = self.asked.signature.input_fields[name].annotation
         if kind == list[Passage]:
             return [Passage(id=f"x{number}", text=defuse(text)) for number, text in enumerate(value, start=1)]
-        return pydantic.TypeAdapter(kind).validate_python(_defused(value))
+        return forms.make(kind, _defused(value))
 
 
 def _join(checks: list[Check], rows: str, shown: Sequence[str]) -> Check:
@@ -114,4 +115,4 @@ def _defused(value: Any) -> Any:
 
 def _plain(answer: Any, signature: Any) -> dict[str, Any]:
     """Return the outputs as JSON has them."""
-    return {name: pydantic.TypeAdapter(Any).dump_python(answer[name], mode="json") for name in signature.output_fields}
+    return {name: to_jsonable_python(answer[name]) for name in signature.output_fields}

@@ -7,7 +7,7 @@ from building import bcubed, build, load, prepare, relevant
 from building.knowing import Knowing
 from openai_server import OpenAIServer
 
-from tools.errors import BudgetReached, DataError
+from tools.errors import BudgetReached, DataError, UnknownName
 
 STANCE = {"attribute": {"lens": "stance"}, "limits": {"min_positives": 2}, "write": {"words": [5, 60]}}
 
@@ -83,6 +83,8 @@ def test_a_recipe_that_leaves_nothing_says_where_it_went(tmp_path):
     folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE | {"limits": {"min_positives": 50}})
     with pytest.raises(DataError, match=r"no group is left after ingest \(84 in, 84 out\); extract"):
         build(folder)
+    with pytest.raises(UnknownName, match="did you mean 'extract'"):
+        build(folder, until="extrct")
     with pytest.raises(DataError, match="neither a lens nor an attribute"):
         build(prepare(tmp_path / "other", "latent", "task:obliq/twitter"))
 
