@@ -22,6 +22,11 @@ def join(scripts: Iterable[Path]) -> str:
     return '(() => {\n"use strict";\n' + "\n".join(path.read_text(encoding="utf-8") for path in scripts) + "})();\n"
 
 
+def shell(title: str, body: Path) -> str:
+    """Return a page of HTML that asks for page.css and page.js: the head that all pages have, and the rest of it."""
+    return (PAGE / "head.html").read_text("utf-8").replace("TITLE", title) + body.read_text("utf-8")
+
+
 def write(path: Path, shell: str, style: str, program: str, data: Iterable[tuple[str, bytes]]) -> int:
     """Write a page with its data, JSON by name, into one file, the same bytes for the same; return its size in bytes.
 

@@ -32,18 +32,10 @@ PORTS = 10  # that are tried where none is named
 SCRIPTS = "dom data words charts lists calls trajectory overview find behaviour run query compare frame main"
 
 
-def _read(name: str) -> str:
-    return (PAGE / name).read_text(encoding="utf-8")
-
-
-def _program() -> str:
-    return one_file.join(PAGE / f"{name}.js" for name in SCRIPTS.split())
-
-
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {
-    "": ("text/html", lambda: _read("page.html")),
-    "page.css": ("text/css", lambda: _read("page.css")),
-    "page.js": ("text/javascript", _program),
+    "": ("text/html", lambda: one_file.shell("Sextant", PAGE / "page.html")),
+    "page.css": ("text/css", lambda: (PAGE / "page.css").read_text("utf-8")),
+    "page.js": ("text/javascript", lambda: one_file.join(PAGE / f"{name}.js" for name in SCRIPTS.split())),
 }
 _HEADERS = {
     "Content-Security-Policy": (
@@ -181,7 +173,8 @@ def write_page(answers: Answers, path: Path) -> int:
         return answer
 
     data = ((name, said(answer)) for name, answer in list_answers(answers))
-    return one_file.write(path, _read("page.html"), _read("page.css"), _program(), data)
+    shell, style, program = (make() for _, make in _FILES.values())
+    return one_file.write(path, shell, style, program, data)
 
 
 def _hidden(answers: Answers) -> list[tuple[bytes, bytes]]:  # keys and places on this machine, and what replaces them

@@ -2,11 +2,11 @@
 
 /** A button that shows and hides a box below it; `make` fills the box, in time, when it is first opened. */
 function disclosure(words, make, given = {}) {
-  const box = el("div", { class: "disclosed", hidden: true });
+  const box = el("div.disclosed", { hidden: true });
   let made = false;
   const button = el("button", { type: "button", class: "more disclose", "aria-expanded": "false", ...given }, words);
   const fill = async () => {
-    box.replaceChildren(el("p", { class: "about", role: "status" }, "Reading…"));
+    box.replaceChildren(el("p.about", { role: "status" }, "Reading…"));
     try {
       box.replaceChildren(await make());
       made = true;
@@ -26,15 +26,10 @@ function disclosure(words, make, given = {}) {
 function modelCalls(run, keys = [], where = "", whose = "") {
   const one = (key, words) =>
     disclosure([words, spoken(where), whose], async () => callView(await loadCall(run, key)), { "data-call": key });
-  if (keys.length < 2) return keys.map((key) => el("div", null, one(key, "Model call")));
-  const all = () =>
-    el(
-      "ol",
-      { class: "disclosures" },
-      keys.map((key, n) => el("li", null, one(key, `Call ${n + 1}`))),
-    );
+  if (keys.length < 2) return keys.map((key) => el("div", one(key, "Model call")));
+  const all = () => el("ol.disclosures", keys.map((key, n) => el("li", one(key, `Call ${n + 1}`))));
   const given = { "data-calls": keys.join(" ") };
-  return el("div", null, disclosure([`${count(keys.length)} model calls`, spoken(where), whose], all, given));
+  return el("div", disclosure([`${count(keys.length)} model calls`, spoken(where), whose], all, given));
 }
 
 /** Open the call with that key in a step, and go to it. */
@@ -57,11 +52,9 @@ function withoutCalls(steps, run) {
 function callView(call) {
   const { input_tokens: sent = 0, output_tokens: received = 0, reasoning_tokens: thinking = 0 } = call.usage ?? {};
   return el(
-    "div",
-    { class: "call" },
+    "div.call",
     el(
-      "p",
-      { class: "about" },
+      "p.about",
       facts([
         foreign(call.model),
         seconds(call.seconds) + (defined(call.first) ? `, ${seconds(call.first)} to the first token` : ""),
@@ -83,16 +76,17 @@ function callView(call) {
 
 /** A message, or an answer, which has no role; whatever a provider adds to its text is shown as JSON. */
 function message({ role = "answer", content, text, ...rest }) {
-  const parts = [content ?? text ?? ""].flat().map((part) => (typeof part === "string" ? part : (part.text ?? written(part))));
+  const asWords = (part) => (typeof part === "string" ? part : (part.text ?? written(part)));
+  const parts = [content ?? text ?? ""].flat().map(asWords);
   const more = Object.entries(rest).filter(([, value]) => value !== null && asText(value) !== "[]");
   const about = more.map(([key]) => key).join(", ");
   return said(role, parts.join("\n"), about && asWritten(foreign(about), Object.fromEntries(more), true));
 }
 
-const said = (role, text, ...more) =>
-  el("div", { class: `said ${role === "answer" ? "answer" : ""}` }, el("p", { class: "role" }, foreign(role)), text && longText(text, 900), more);
+const said = (role, text, more) =>
+  el(role === "answer" ? "div.said.answer" : "div.said", el("p.role", foreign(role)), text && longText(text, 900), more);
 
 const written = (value) => JSON.stringify(value, null, 2);
 
 const asWritten = (words, value, open = false) =>
-  el("details", { open }, el("summary", null, words), el("pre", { tabindex: "0" }, foreign(written(value))));
+  el("details", { open }, el("summary", words), el("pre", { tabindex: "0" }, foreign(written(value))));

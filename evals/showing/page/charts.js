@@ -27,8 +27,8 @@ function bar(value, className = "") {
 function balance(value) {
   const width = `${50 * Math.min(1, Math.abs(value || 0))}%`;
   return el(
-    "span",
-    { class: "balance", "aria-hidden": "true" },
+    "span.balance",
+    { "aria-hidden": "true" },
     defined(value) && value !== 0 && el("i", { class: value > 0 ? "more" : "less", style: { width } }),
   );
 }
@@ -36,12 +36,12 @@ function balance(value) {
 /** The fates of all relevant documents as one bar: found first, then what is lost, the furthest off last. */
 function sharesBar(losses, k) {
   const shares = sharesAt(losses, k);
-  if (!shares) return el("span", { class: "absent" }, "–");
+  if (!shares) return el("span.absent", "–");
   const parts = fateOrder().filter((fate) => shares[fate] > 0);
   const words = parts.map((fate) => `${fateWords(fate, k)} ${(100 * shares[fate]).toFixed(0)} %`).join(", ");
   return el(
-    "span",
-    { class: "shares", role: "img", "aria-label": words, title: words },
+    "span.shares",
+    { role: "img", "aria-label": words, title: words },
     parts.map((fate) => el("i", { class: `fate-${fate}`, style: { "flex-grow": String(shares[fate]) } })),
   );
 }
@@ -54,15 +54,15 @@ function fateOrder() {
 
 /** A small square for each relevant document of a query; a star for one that was found. */
 function fateMarks(fates, k, most = 12) {
-  if (!fates?.length) return el("span", { class: "absent" }, "–");
+  if (!fates?.length) return el("span.absent", "–");
   const order = fateOrder();
   const sorted = [...fates].sort((a, b) => order.indexOf(a) - order.indexOf(b));
   const words = tally(sorted)
     .map(([fate, n]) => `${n} ${fateWords(fate, k)}`)
     .join(", ");
   return el(
-    "span",
-    { class: "marks", role: "img", "aria-label": words, title: words },
+    "span.marks",
+    { role: "img", "aria-label": words, title: words },
     sorted.slice(0, most).map((fate) => el("i", { class: `fate-${fate}` }, fate === "found" ? "★" : "")),
     sorted.length > most && ` +${sorted.length - most}`,
   );
@@ -81,6 +81,8 @@ function waterfall(runs, k, caption) {
   const lost = Object.keys(FATES).filter((fate) => fate !== "found" && known.some((shares) => shares?.[fate] > 0));
   const documents = k === runs[0].losses?.cutoff && runs.length === 1 ? runs[0].losses.documents : null;
   const left = runs.map(() => 1);
+  const lane = (className, style) =>
+    el("td.fall", el("span.lane", { "aria-hidden": "true" }, el("i", { class: className, style })));
   const cell = (index, fate) => {
     const share = known[index]?.[fate] ?? 0;
     if (fate !== "found") left[index] -= share;
@@ -88,56 +90,38 @@ function waterfall(runs, k, caption) {
     const style = { left: `${100 * start}%`, width: `${100 * share}%` };
     const last = fate === "found";
     return [
-      el(
-        "td",
-        { class: "fall" },
-        el(
-          "span",
-          { class: "lane", "aria-hidden": "true" },
-          el("i", { class: `${share ? `fate-${fate}` : "nothing"} ${last ? "last" : ""}`, style }),
-        ),
-      ),
-      el("td", { class: "number" }, !known[index] ? "–" : last ? score(share) : share ? signed(-share) : "0"),
+      lane(`${share ? `fate-${fate}` : "nothing"} ${last ? "last" : ""}`, style),
+      el("td.number", !known[index] ? "–" : last ? score(share) : share ? signed(-share) : "0"),
     ];
   };
   const all = runs.flatMap((_, index) => [
-    el(
-      "td",
-      { class: "fall" },
-      el(
-        "span",
-        { class: "lane", "aria-hidden": "true" },
-        el("i", { class: "whole", style: { left: "0", width: "100%" } }),
-      ),
-    ),
-    el("td", { class: "number" }, known[index] ? "1.000" : "–"),
+    lane("whole", { left: "0", width: "100%" }),
+    el("td.number", known[index] ? "1.000" : "–"),
   ]);
   const row = (fate, words) =>
     el(
       "tr",
       { class: fate === "found" ? "total" : null },
-      el("th", { scope: "row" }, el("i", { class: `swatch fate-${fate}`, "aria-hidden": "true" }), words),
+      rowHead(el("i", { class: `swatch fate-${fate}`, "aria-hidden": "true" }), words),
       runs.map((_, index) => cell(index, fate)),
-      documents && el("td", { class: "number" }, count(documents[fate] ?? 0)),
+      documents && el("td.number", count(documents[fate] ?? 0)),
     );
   return el(
     "table",
     { class: `waterfall of-${runs.length}` },
-    el("caption", { class: "spoken" }, caption),
+    el("caption.spoken", caption),
     tableHead(
-      el("th", { scope: "col" }, "Outcome"),
+      columnHead("Outcome"),
       runs.map((run) => el("th", { scope: "colgroup", colspan: "2" }, run.name ?? "Share of recall")),
-      documents && el("th", { scope: "col", class: "number" }, "Documents"),
+      documents && numberHead("Documents"),
     ),
     el(
       "tbody",
-      null,
       el(
         "tr",
-        null,
-        el("th", { scope: "row" }, el("i", { class: "swatch whole", "aria-hidden": "true" }), "all relevant documents"),
+        rowHead(el("i.swatch.whole", { "aria-hidden": "true" }), "all relevant documents"),
         all,
-        documents && el("td", { class: "number" }, count(Object.values(documents).reduce((a, b) => a + b, 0))),
+        documents && el("td.number", count(Object.values(documents).reduce((a, b) => a + b, 0))),
       ),
       lost.map((fate) => row(fate, fateWords(fate, k))),
       row("found", `R@${k}: ${fateWords("found", k)}`),
@@ -154,35 +138,24 @@ function histogram(values, metric) {
   const names = counts.map((_, n) => (n === 0 ? "0" : n === 10 ? "≤1" : `≤.${n}`));
   const said = counts.map((n, i) => [i === 0 ? "exactly 0" : `up to ${(i / 10).toFixed(1)}`, n]);
   return el(
-    "figure",
-    { class: "histogram" },
+    "figure.histogram",
     el(
-      "div",
-      { class: "columns", "aria-hidden": "true" },
+      "div.columns",
+      { "aria-hidden": "true" },
       counts.map((n, i) =>
         el(
           "div",
           { class: i ? "" : "zero", title: `${said[i][0]}: ${plural(n, "query", "queries")}` },
-          el(
-            "div",
-            null,
-            n > 0 && el("b", null, count(n)),
-            n > 0 && el("i", { style: { height: `${(100 * n) / most}%` } }),
-          ),
-          el("span", null, names[i]),
+          el("div", n > 0 && el("b", count(n)), n > 0 && el("i", { style: { height: `${(100 * n) / most}%` } })),
+          el("span", names[i]),
         ),
       ),
     ),
     el(
-      "table",
-      { class: "spoken" },
-      el("caption", null, `Queries by their ${metric}`),
-      tableHead(el("th", { scope: "col" }, metric), el("th", { scope: "col" }, "Queries")),
-      el(
-        "tbody",
-        null,
-        said.map(([words, n]) => el("tr", null, el("th", { scope: "row" }, words), el("td", null, count(n)))),
-      ),
+      "table.spoken",
+      el("caption", `Queries by their ${metric}`),
+      tableHead(columnHead(metric), columnHead("Queries")),
+      el("tbody", said.map(([words, n]) => el("tr", rowHead(words), el("td", count(n))))),
     ),
   );
 }

@@ -16,14 +16,9 @@ async function compareView(given) {
 }
 
 const sideKey = (sides) => sides.map((side) => side.id).join(",");
+const namesOf = (sides) => sides.map((side) => side.name).join(" and ");
 const lettered = (side) => el("span", { class: `letter ${side.letter}` }, side.letter);
-const titled = (side) => [
-  lettered(side),
-  " ",
-  foreign(side.name),
-  " ",
-  el("span", { class: "id digest" }, digest(side.id)),
-];
+const titled = (side) => [lettered(side), " ", foreign(side.name), " ", el("span.id.digest", digest(side.id))];
 
 /** Said when runs were not asked the same: their values then do not compare. */
 function asked(sides) {
@@ -47,7 +42,7 @@ async function compareRuns(sides, params) {
   };
   const rows = pairedRows(sides);
   const list = pairedTable(sides, rows, state, set("sort"));
-  const shown = el("span", { class: "about", role: "status" });
+  const shown = el("span.about", { role: "status" });
   const ids = sides.map((side) => side.id);
 
   function set(key) {
@@ -62,27 +57,22 @@ async function compareRuns(sides, params) {
     const words = wordsOf(state.text);
     const fitting = rows.filter((row) => holds(`${row.queryId} ${row.text}`.toLowerCase(), words));
     list.show(fitting);
-    lists.set(
-      sideKey(sides),
-      list.sorted.map((row) => row.queryId),
-    );
+    lists.set(sideKey(sides), list.sorted.map((row) => row.queryId));
     const moved = rows.filter((row) => movedBy(row, state.metric) > 0).length;
     shown.textContent = `${count(moved)} of ${plural(rows.length, "query", "queries")} differ`;
   }
 
   const node = el(
     "div",
-    null,
     heading(
-      sides.map((side, n) => [n > 0 && el("span", { class: "versus" }, " and "), foreign(side.name)]),
+      sides.map((side, n) => [n > 0 && el("span.versus", " and "), foreign(side.name)]),
       facts([foreign(sides[0].about.task), `${sides[0].about.split} split`]),
       " ",
       sides[0].about.mini && miniBadge(),
     ),
     asked(sides),
     el(
-      "div",
-      { class: "halves" },
+      "div.halves",
       section("Metrics", null, scrolling("Metrics", sidesTable(sides, metrics, main))),
       comparedFall(sides),
     ),
@@ -90,31 +80,19 @@ async function compareRuns(sides, params) {
       "Queries by size of the difference",
       shown,
       el(
-        "div",
-        { class: "filters", role: "search" },
+        "div.filters",
+        { role: "search" },
         searchField("Text", state.text, set("text")),
-        choice(
-          "Metric",
-          metrics.map((name) => [name, name]),
-          state.metric,
-          set("metric"),
-        ),
+        metricChoice(metrics, state.metric, set("metric")),
       ),
       list.node,
     ),
-    el(
-      "p",
-      { class: "about" },
-      "Confidence intervals and tests of the differences: ",
-      el("code", null, "python -m evals.compare"),
-      ".",
-    ),
+    el("p.about", "Confidence intervals and tests of the differences: ", el("code", "python -m evals.compare"), "."),
   );
   draw();
-  const names = sides.map((side) => side.name).join(" and ");
   return {
-    title: `${names} on ${sides[0].about.task}`,
-    crumbs: [[sides.map((side) => side.name).join(" and "), null]],
+    title: `${namesOf(sides)} on ${sides[0].about.task}`,
+    crumbs: [[namesOf(sides), null]],
     node,
     up: link.overview(),
     rows: () => node.querySelectorAll("tr[data-query] th a"),
@@ -134,51 +112,28 @@ function sidesTable(sides, metrics, main) {
   const none = (usage) => (defined(usage?.calls) ? "no model calls" : "unknown");
   const used = (side) => usageWords(side.about.usage).join(" · ") || none(side.about.usage);
   const others = sides.slice(1);
-  return el(
-    "table",
-    { class: "metrics sides" },
-    el("caption", { class: "spoken" }, "Metrics of the runs and their differences"),
-    tableHead(
-      el("th", { scope: "col" }, "Metric"),
-      sides.map((side) =>
-        el("th", { scope: "col", class: "number" }, el("a", { href: link.run(side.id) }, titled(side))),
-      ),
-      others.map((side) => el("th", { scope: "col", class: "number" }, `${side.letter} − A`)),
-    ),
-    el(
-      "tbody",
-      null,
-      metrics.map((name) =>
-        el(
-          "tr",
-          { class: name === main ? "main" : null },
-          el("th", { scope: "row" }, name),
-          sides.map((side) =>
-            el(
-              "td",
-              { class: "number" },
-              el("b", null, score(mean(side, name))),
-              interval(side.run.scores.metrics[name] ?? {}, 1, 60),
-            ),
-          ),
-          others.map((side) => el("td", { class: "number" }, signed(mean(side, name) - mean(sides[0], name)))),
+  const last = (words, cell, of) =>
+    tableRow(words, false, sides.map((side) => el(cell, of(side))), others.map(() => el("td")));
+  return tableOf(
+    "metrics.sides",
+    "Metrics of the runs and their differences",
+    [
+      columnHead("Metric"),
+      sides.map((side) => numberHead(el("a", { href: link.run(side.id) }, titled(side)))),
+      others.map((side) => numberHead(`${side.letter} − A`)),
+    ],
+    metrics.map((name) =>
+      tableRow(
+        name,
+        name === main,
+        sides.map((side) =>
+          el("td.number", el("b", score(mean(side, name))), interval(side.run.scores.metrics[name] ?? {}, 1, 60)),
         ),
-      ),
-      el(
-        "tr",
-        null,
-        el("th", { scope: "row" }, "failed"),
-        sides.map((side) => el("td", { class: "number" }, count(side.run.scores.failed ?? 0))),
-        others.map(() => el("td")),
-      ),
-      el(
-        "tr",
-        null,
-        el("th", { scope: "row" }, "used"),
-        sides.map((side) => el("td", { class: "number about" }, used(side))),
-        others.map(() => el("td")),
+        others.map((side) => el("td.number", signed(mean(side, name) - mean(sides[0], name)))),
       ),
     ),
+    last("failed", "td.number", (side) => count(side.run.scores.failed ?? 0)),
+    last("used", "td.number.about", used),
   );
 }
 
@@ -188,14 +143,7 @@ function pairedRows(sides) {
   for (const [n, { run }] of sides.entries())
     run.query_ids.forEach((queryId, place) => {
       if (!made.has(queryId))
-        made.set(queryId, {
-          queryId,
-          n: made.size,
-          text: "",
-          values: sides.map(() => ({})),
-          errors: [],
-          fates: sides.map(() => null),
-        });
+        made.set(queryId, { queryId, n: made.size, text: "", values: sides.map(() => ({})), fates: [] });
       const row = made.get(queryId);
       row.text ||= run.texts?.[place] ?? "";
       row.values[n] = Object.fromEntries(Object.keys(run.values).map((name) => [name, run.values[name][place]]));
@@ -220,6 +168,7 @@ const mostMoved = (rows, metric) =>
 function pairedTable(sides, rows, state, onSort) {
   const ids = sides.map((side) => side.id);
   const href = (row) => link.compare(ids, row.queryId);
+  const moved = (row) => difference(row, state.metric);
   return sortable({
     caption: "Queries",
     sort: state.sort,
@@ -228,50 +177,16 @@ function pairedTable(sides, rows, state, onSort) {
     open: href,
     onSort,
     columns: [
-      {
-        key: "query",
-        head: "Query",
-        row: true,
-        value: (row) => row.queryId,
-        cell: (row) => el("a", { href: href(row) }, idOf(row.queryId)),
-      },
-      {
-        key: "text",
-        head: "Text",
-        value: (row) => row.text,
-        className: "text",
-        cell: (row) => foreign(clipped(row.text, 200)),
-      },
-      ...sides.map((side, n) => ({
-        key: side.letter,
-        head: [lettered(side), " ", foreign(side.name)],
-        number: true,
-        value: (row) => row.values[n][state.metric],
-        cell: (row) =>
-          el(
-            "span",
-            { class: "measured" },
-            fateMarks(row.fates[n], cutoffOf(side.about.metric, side.run.scores.losses), 6),
-            el("b", null, score(row.values[n][state.metric])),
-          ),
-      })),
-      {
-        key: "moved",
-        head: sides.length === 2 ? "B − A" : "Spread",
-        number: true,
-        value: (row) => difference(row, state.metric),
-        cell: (row) =>
-          el(
-            "span",
-            { class: "measured" },
-            balance(difference(row, state.metric)),
-            el(
-              "b",
-              null,
-              sides.length === 2 ? signed(difference(row, state.metric)) : score(difference(row, state.metric)),
-            ),
-          ),
-      },
+      ...queryColumns(href),
+      ...sides.map((side, n) => {
+        const k = cutoffOf(side.about.metric, side.run.scores.losses);
+        const value = (row) => row.values[n][state.metric];
+        const cell = (row) => measured(fateMarks(row.fates[n], k, 6), score(value(row)));
+        return numberColumn(side.letter, [lettered(side), " ", foreign(side.name)], value, cell);
+      }),
+      numberColumn("moved", sides.length === 2 ? "B − A" : "Spread", moved, (row) =>
+        measured(balance(moved(row)), sides.length === 2 ? signed(moved(row)) : score(moved(row))),
+      ),
     ],
   });
 }
@@ -291,9 +206,8 @@ async function compareQuery(sides, { query: queryId }) {
   const text = answers.find((answer) => answer.text)?.text ?? "";
   const node = el(
     "div",
-    null,
     heading(
-      el("span", null, spoken("Query "), idOf(queryId)),
+      el("span", spoken("Query "), idOf(queryId)),
       facts([
         el("a", { href: link.compare(ids) }, facts(sides.map((side) => foreign(side.name)))),
         foreign(sides[0].about.task),
@@ -303,17 +217,14 @@ async function compareQuery(sides, { query: queryId }) {
     ),
     neighbours(order, queryId, (one) => link.compare(ids, one)),
     asked(sides),
-    el("div", { class: "question" }, longText(text, 600)),
+    el("div.question", longText(text, 600)),
     scrolling("Values", valuesTable(sides, main)),
     section("Found by one and missed by the other", null, goldTable(sides)),
     section("Trajectories", null, besideEachOther(sides)),
   );
   return {
-    title: `${queryId}, ${sides.map((side) => side.name).join(" and ")}`,
-    crumbs: [
-      [sides.map((side) => side.name).join(" and "), link.compare(ids)],
-      [queryId, null],
-    ],
+    title: `${queryId}, ${namesOf(sides)}`,
+    crumbs: [[namesOf(sides), link.compare(ids)], [queryId, null]],
     node,
     up: link.compare(ids),
     order: { ids: order, at: queryId, href: (one) => link.compare(ids, one) },
@@ -324,33 +235,21 @@ async function compareQuery(sides, { query: queryId }) {
 function valuesTable(sides, main) {
   const names = [main, ...leading(Object.keys(sides[0].answer.values ?? {})).filter((name) => name !== main)];
   const used = ({ answer }) => [seconds(answer.seconds), ...usageWords(answer.usage)].filter(Boolean).join(" · ");
-  return el(
-    "table",
-    { class: "metrics" },
-    el("caption", { class: "spoken" }, "Values of this query"),
-    tableHead(
-      el("th", { scope: "col" }, "Run"),
-      names.map((name) => el("th", { scope: "col", class: "number" }, name)),
-      el("th", { scope: "col", class: "number" }, "Used"),
-    ),
-    el(
-      "tbody",
-      null,
-      sides.map((side) =>
-        el(
-          "tr",
-          null,
-          el(
-            "th",
-            { scope: "row" },
-            el("a", { href: side.hrefOf(0).replace(/\/s\/0$/, "") }, titled(side)),
-            side.answer.error && badge("failed", "bad"),
-          ),
-          names.map((name) =>
-            el("td", { class: name === main ? "number strong" : "number" }, score(side.answer.values?.[name])),
-          ),
-          el("td", { class: "number about" }, used(side)),
+  return tableOf(
+    "metrics",
+    "Values of this query",
+    [columnHead("Run"), names.map((name) => numberHead(name)), numberHead("Used")],
+    sides.map((side) =>
+      el(
+        "tr",
+        rowHead(
+          el("a", { href: side.hrefOf(0).replace(/\/s\/0$/, "") }, titled(side)),
+          side.answer.error && badge("failed", "bad"),
         ),
+        names.map((name) =>
+          el("td", { class: name === main ? "number strong" : "number" }, score(side.answer.values?.[name])),
+        ),
+        el("td.number.about", used(side)),
       ),
     ),
   );
@@ -361,11 +260,7 @@ function goldTable(sides) {
   const units = new Map(); // unit -> its history in each run
   sides.forEach((side, n) => {
     for (const [unit, one] of side.gold.relevant) {
-      if (!units.has(unit))
-        units.set(
-          unit,
-          sides.map(() => null),
-        );
+      if (!units.has(unit)) units.set(unit, new Array(sides.length).fill(null));
       units.get(unit)[n] = one;
     }
   });
@@ -382,8 +277,7 @@ function goldTable(sides) {
       "tbody",
       { "data-group": ["differs", "missed", "found"][n] },
       el(
-        "tr",
-        { class: "group" },
+        "tr.group",
         el("th", { scope: "rowgroup", colspan: sides.length + 2 }, `${words[n]}: ${here.length || "none"}`),
       ),
       here.map(([unit, row]) => goldRow(sides, unit, row)),
@@ -392,14 +286,9 @@ function goldTable(sides) {
   return scrolling(
     "Relevant documents",
     el(
-      "table",
-      { class: "relevant" },
-      el("caption", { class: "spoken" }, "Relevant documents and their outcome in each run"),
-      tableHead(
-        el("th", { scope: "col" }, "Document"),
-        el("th", { scope: "col", class: "number" }, "Grade"),
-        sides.map((side) => el("th", { scope: "col" }, titled(side))),
-      ),
+      "table.relevant",
+      el("caption.spoken", "Relevant documents and their outcome in each run"),
+      tableHead(columnHead("Document"), numberHead("Grade"), sides.map((side) => columnHead(titled(side)))),
       bodies,
     ),
   );
@@ -408,41 +297,23 @@ function goldTable(sides) {
 function goldRow(sides, unit, row) {
   const documents = Object.assign({}, ...sides.map((side) => side.gold.documents));
   const docId = row.find((one) => one?.doc_id)?.doc_id ?? unit;
-  const known = own(documents, docId) ?? null;
   return el(
-    "tr",
-    { class: "gold", "data-doc": unit },
-    el(
-      "th",
-      { scope: "row" },
-      star("gold"),
-      idOf(unit),
-      known &&
-        el(
-          "details",
-          { class: "peek" },
-          el("summary", null, foreign(clipped(known.title || known.text, 90))),
-          documentText(known, docId !== unit && unit),
-        ),
-    ),
-    el("td", { class: "number" }, String(row.find(Boolean).grade)),
+    "tr.gold",
+    { "data-doc": unit },
+    relevantHead(unit, docId, documents),
+    el("td.number", String(row.find(Boolean).grade)),
     sides.map((side, n) =>
-      el("td", null, row[n] ? [fateChip(row[n], side.k, side.gold, side.hrefOf), fateStory(row[n], side.hrefOf)] : "–"),
+      el("td", row[n] ? [fateChip(row[n], side.k, side.gold, side.hrefOf), fateStory(row[n], side.hrefOf)] : "–"),
     ),
   );
 }
 
 /** What a step did; time and usage differ between any two runs. */
 const essence = (step) =>
-  [
-    step.tool,
-    step.argument,
-    step.retriever ?? "",
-    step.k ?? 0,
-    step.instruction ?? "",
-    step.refused ?? "",
-    ...step.doc_ids,
-  ].join("\u0000");
+  JSON.stringify([
+    [step.tool, step.argument, step.retriever ?? "", step.k ?? 0, step.instruction ?? "", step.refused ?? ""],
+    step.doc_ids,
+  ]);
 
 /** How many steps at the beginning are the same in all. */
 function sameSteps(trajectories) {
@@ -456,7 +327,7 @@ function sameSteps(trajectories) {
 function partingWords(steps) {
   if (steps.some((step) => !step)) return "one run ends here";
   const differ = (key) => new Set(steps.map((step) => asText(step[key] ?? ""))).size > 1;
-  if (differ("tool")) return steps.map((step) => (own(TOOLS, step.tool) ?? step.tool).toLowerCase()).join(" against ");
+  if (differ("tool")) return steps.map((step) => step.tool).join(" against ");
   if (differ("argument")) return steps[0].tool === "search" ? "different search text" : "different text";
   if (differ("retriever") || differ("k")) return "different retriever or depth";
   if (new Set(steps.map((step) => [...step.doc_ids].sort().join("\u0000"))).size > 1) return "other documents";
@@ -470,21 +341,23 @@ function besideEachOther(sides) {
   const folded =
     same > 0 &&
     el(
-      "details",
-      { class: "same" },
-      el("summary", null, plural(same, "identical step")),
+      "details.same",
+      el("summary", plural(same, "identical step")),
       el(
-        "ol",
-        { class: "steps" },
-        first.gold.steps.slice(0, same).map((step, n) =>
-          add(stepCard(step, n, first.gold, { href: first.hrefOf(n), whose: " of A" }), [
-            sides.slice(1).map((side) => modelCalls(side.id, side.gold.steps[n].calls, ` of step ${n}`, ` of ${side.letter}`)),
-          ]),
-        ),
+        "ol.steps",
+        first.gold.steps
+          .slice(0, same)
+          .map((step, n) =>
+            add(stepCard(step, n, first.gold, { href: first.hrefOf(n), whose: " of A" }), [
+              sides
+                .slice(1)
+                .map((side) => modelCalls(side.id, side.gold.steps[n].calls, ` of step ${n}`, ` of ${side.letter}`)),
+            ]),
+          ),
       ),
     );
   if (trajectories.every((steps) => steps.length === same))
-    return el("div", null, folded, notice("Their trajectories are identical."));
+    return el("div", folded, notice("Their trajectories are identical."));
   const parting = trajectories.map((steps) => steps[same]);
   const words = partingWords(parting);
   const column = (side, n) => {
@@ -498,24 +371,17 @@ function besideEachOther(sides) {
       otherWords: (number) => (number === same && others.length && parting[n].argument ? others.join(" ") : null),
     });
     return el(
-      "div",
-      { class: "side" },
-      el(
-        "div",
-        { class: "side-head" },
-        titled(side),
-        el("span", { class: "about" }, plural(side.gold.steps.length, "step")),
-      ),
+      "div.side",
+      el("div.side-head", titled(side), el("span.about", plural(side.gold.steps.length, "step"))),
       side.gold.steps.length > same
         ? steps
-        : el("p", { class: "ended", "data-difference": words }, `Ends after ${plural(same, "step")}.`),
+        : el("p.ended", { "data-difference": words }, `Ends after ${plural(same, "step")}.`),
     );
   };
   return el(
     "div",
-    null,
     folded,
-    el("p", { class: "parting" }, el("b", null, `They diverge at step ${same}: `), words),
+    el("p.parting", el("b", `They diverge at step ${same}: `), words),
     el("div", { class: `columns of-${sides.length}` }, sides.map(column)),
   );
 }

@@ -27,6 +27,25 @@ function attributes(node, given) {
   }
 }
 
+/** What this browser keeps for the page; null where there is nothing, or no storage, as for some files on disk. */
+function stored(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+/** Have the browser keep something; false where it does not. */
+function store(key, value) {
+  try {
+    localStorage.setItem(key, value);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** Add children: nodes, text, lists of them; null, undefined and false are left out. */
 function add(node, children) {
   for (const child of children) {
@@ -37,10 +56,12 @@ function add(node, children) {
   return node;
 }
 
-/** An element: el("p", { class: "note" }, "text", el("b", null, "bold")). */
-function el(tag, given, ...children) {
-  const node = document.createElement(tag);
-  attributes(node, given);
+/** An element: el("p.note", { title: "why" }, "text", el("b", "bold")); its classes follow the tag's name. */
+function el(tag, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const node = document.createElement(name);
+  node.classList.add(...classes);
+  if (children[0]?.constructor === Object) attributes(node, children.shift());
   return add(node, children);
 }
 
@@ -52,9 +73,7 @@ function svg(tag, given, ...children) {
 }
 
 /** Somebody else's text, isolated from the direction of what is around it. */
-function foreign(text, className = "") {
-  return el("bdi", { class: className || null, dir: "auto" }, text);
-}
+const foreign = (text, className = "") => el("bdi", { class: className || null, dir: "auto" }, text);
 
 /** The first characters of a text, not cut within a character. */
 function clipped(text, limit) {
@@ -67,35 +86,40 @@ function clipped(text, limit) {
 function longText(text, limit = 600, className = "") {
   const body = foreign(clipped(text, limit), `long ${className}`);
   if (text.length <= limit) return body;
-  const box = el("div", { class: "longer" }, body);
+  const box = el("div.longer", body);
   body.append("…");
-  const more = el(
-    "button",
-    { type: "button", class: "more" },
-    `Show all ${text.length.toLocaleString("en")} characters`,
-  );
-  more.addEventListener("click", () => {
+  const all = () => {
     body.textContent = visible(text);
     more.remove();
-  });
+  };
+  const more = button({ class: "more" }, all, `Show all ${text.length.toLocaleString("en")} characters`);
   box.append(more);
   return box;
 }
 
 /** A box that scrolls sideways by itself, so that the page need not, and that the keyboard can reach. */
-function scrolling(label, ...children) {
-  return el("div", { class: "scrolling", tabindex: "0", role: "region", "aria-label": label }, ...children);
-}
+const scrolling = (label, ...children) =>
+  el("div.scrolling", { tabindex: "0", role: "region", "aria-label": label }, ...children);
 
 /** What a table of ours has for a key that is somebody else's word. */
 const own = (table, key) => (Object.hasOwn(table, key) ? table[key] : undefined);
 
 /** What only a screen reader says. */
-function spoken(text) {
-  return el("span", { class: "spoken" }, text);
-}
+const spoken = (text) => el("span.spoken", text);
+
+const button = (given, click, ...children) => el("button", { type: "button", ...given, on: { click } }, ...children);
+
+/** The head of a column, of one of numbers, and of a row. */
+const columnHead = (...words) => el("th", { scope: "col" }, ...words);
+const numberHead = (...words) => el("th.number", { scope: "col" }, ...words);
+const rowHead = (...words) => el("th", { scope: "row" }, ...words);
 
 /** The one row of a table's head. */
-function tableHead(...cells) {
-  return el("thead", null, el("tr", null, ...cells));
-}
+const tableHead = (...cells) => el("thead", el("tr", ...cells));
+
+/** A table: the words of its caption for a screen reader, if any, the cells of its head, and its rows. */
+const tableOf = (classes, caption, heads, ...rows) =>
+  el(`table.${classes}`, caption && el("caption.spoken", caption), tableHead(heads), el("tbody", rows));
+
+/** A row of a table: what it is of, and its cells; the `strong` one is the headline's. */
+const tableRow = (words, strong, ...cells) => el("tr", { class: strong ? "main" : null }, rowHead(words), ...cells);

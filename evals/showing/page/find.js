@@ -3,7 +3,7 @@
 /** The field, and below it what was found. `words` are those of the address; `keep` puts others there. */
 function findSection(id, words, keep) {
   const input = el("input", { type: "search", value: words, placeholder: "All of these words", autocomplete: "off" });
-  const said = el("p", { class: "about", role: "status" });
+  const said = el("p.about", { role: "status" });
   const box = el("div");
   const find = async () => {
     const asked = input.value;
@@ -14,13 +14,16 @@ function findSection(id, words, keep) {
     if (asked !== input.value) return;
     const places = plural(answer.hits.length, "place");
     said.textContent = answer.more ? `The first ${places}; there are more` : places;
-    add(box, [answer.unread.map((why) => notice(why)), answer.hits.length > 0 && foundList(id, answer.hits, wordsOf(asked))]);
+    add(box, [
+      answer.unread.map((why) => notice(why)),
+      answer.hits.length > 0 && foundList(id, answer.hits, wordsOf(asked)),
+    ]);
   };
   const form = el(
-    "form",
-    { class: "filters", role: "search", "aria-label": "Find words in this run" },
-    el("label", { class: "field grow" }, el("span", null, "In prompts, answers, searches, notes and documents shown"), input),
-    el("button", null, "Find"),
+    "form.filters",
+    { role: "search", "aria-label": "Find words in this run" },
+    el("label.field.grow", el("span", "In prompts, answers, searches, notes and documents shown"), input),
+    el("button", "Find"),
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -35,7 +38,6 @@ function foundList(id, hits, words) {
   const line = ({ query_id: queryId, step, where, text, call }) =>
     el(
       "li",
-      null,
       el(
         "a",
         { href: link.query(id, queryId, step) + (call ? `?call=${call}` : "") },
@@ -47,12 +49,12 @@ function foundList(id, hits, words) {
       " ",
       highlighted(text, words),
     );
-  return el("ol", { class: "found", "aria-label": "Found", tabindex: "0" }, hits.map(line));
+  return el("ol.found", { "aria-label": "Found", tabindex: "0" }, hits.map(line));
 }
 
 /** A text with these words marked, in whatever case. */
 function highlighted(text, words) {
   const any = words.map((word) => word.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")).join("|");
   const pieces = text.split(new RegExp(`(${any})`, "iu"));
-  return add(foreign(""), pieces.map((piece, n) => (n % 2 ? el("mark", null, piece) : piece)));
+  return add(foreign(""), pieces.map((piece, n) => (n % 2 ? el("mark", piece) : piece)));
 }

@@ -11,20 +11,7 @@ function theme(chosen) {
 function nextTheme() {
   const chosen = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "") + 1) % THEMES.length];
   theme(chosen);
-  try {
-    localStorage.setItem("theme", chosen);
-  } catch {
-    // A file that was opened from disk may have no storage.
-  }
-}
-
-function storedTheme() {
-  try {
-    const stored = localStorage.getItem("theme");
-    return THEMES.includes(stored) ? stored : "";
-  } catch {
-    return "";
-  }
+  store("theme", chosen);
 }
 
 const dialog = document.getElementById("keys");
@@ -47,5 +34,5 @@ function listen(actions) {
   });
   document.getElementById("theme").addEventListener("click", nextTheme);
   document.getElementById("help").addEventListener("click", help);
-  theme(storedTheme());
+  theme(THEMES.includes(stored("theme")) ? stored("theme") : "");
 }

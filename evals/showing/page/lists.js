@@ -17,26 +17,21 @@ function compareValues(a, b, down) {
  * come in groups, { of(row), order(a, b), head(row) }, which keep their order however the rows in them are sorted.
  * Returns { node, show(rows), sorted } where show draws the page of rows that is wanted.
  */
-function sortable({ caption, columns, sort, tie, attributesOf, open, onSort, groups = null }) {
+function sortable({ caption, columns: wanted, sort, tie, attributesOf, open, onSort, groups = null }) {
+  const columns = wanted.filter(Boolean);
   const state = { sort, page: 0, rows: [] };
   const body = el("tbody");
   const heads = columns.map((column) =>
     el(
       "th",
       { scope: "col", class: column.number ? "number" : null, title: column.hint ?? null },
-      column.value
-        ? el("button", { type: "button", class: "sort", on: { click: () => turn(column) } }, column.head)
-        : column.head,
+      column.value ? button({ class: "sort" }, () => turn(column), column.head) : column.head,
     ),
   );
-  const pager = el("nav", { class: "pager", "aria-label": `Pages of: ${caption}` });
+  const pager = el("nav.pager", { "aria-label": `Pages of: ${caption}` });
   const node = el(
     "div",
-    null,
-    scrolling(
-      caption,
-      el("table", { class: "list" }, el("caption", { class: "spoken" }, caption), tableHead(heads), body),
-    ),
+    scrolling(caption, el("table.list", el("caption.spoken", caption), tableHead(heads), body)),
     pager,
   );
 
@@ -63,14 +58,12 @@ function sortable({ caption, columns, sort, tie, attributesOf, open, onSort, gro
     const begins = (row, n) => groups && (n === 0 || groups.of(row) !== groups.of(listed[n - 1]));
     body.replaceChildren(...listed.flatMap((row, n) => (begins(row, n) ? [groupHead(row), line(row)] : [line(row)])));
     if (!rows.length)
-      body.append(
-        el("tr", null, el("td", { colspan: columns.length, class: "absent" }, "Nothing fits these filters.")),
-      );
+      body.append(el("tr", el("td", { colspan: columns.length, class: "absent" }, "Nothing fits these filters.")));
     pager.replaceChildren(...(pages > 1 ? pageButtons(pages) : []));
   }
 
   function groupHead(row) {
-    return el("tr", { class: "group" }, el("th", { colspan: columns.length, scope: "colgroup" }, groups.head(row)));
+    return el("tr.group", el("th", { colspan: columns.length, scope: "colgroup" }, groups.head(row)));
   }
 
   function line(row) {
@@ -96,8 +89,7 @@ function sortable({ caption, columns, sort, tie, attributesOf, open, onSort, gro
   }
 
   function pageButtons(pages) {
-    const to = (page, words) =>
-      el("button", { type: "button", disabled: page < 0 || page >= pages, on: { click: () => turned(page) } }, words);
+    const to = (page, words) => button({ disabled: page < 0 || page >= pages }, () => turned(page), words);
     const turned = (page) => {
       show(state.rows, { page });
       node.scrollIntoView({ block: "start" });
@@ -107,7 +99,6 @@ function sortable({ caption, columns, sort, tie, attributesOf, open, onSort, gro
       to(state.page - 1, "Previous"),
       el(
         "span",
-        null,
         `${count(first + 1)} to ${count(Math.min(first + PAGE, state.rows.length))} of ${count(state.rows.length)}`,
       ),
       to(state.page + 1, "Next"),
@@ -120,13 +111,9 @@ function sortable({ caption, columns, sort, tie, attributesOf, open, onSort, gro
 
 /** A labelled choice; options are [value, words]. */
 function choice(label, options, value, onChange) {
-  const select = el(
-    "select",
-    null,
-    options.map(([key, words]) => el("option", { value: key, selected: key === value }, words)),
-  );
-  select.addEventListener("change", () => onChange(select.value));
-  return el("label", { class: "field" }, el("span", null, label), select);
+  const on = { change: ({ target }) => onChange(target.value) };
+  const made = options.map(([key, words]) => el("option", { value: key, selected: key === value }, words));
+  return el("label.field", el("span", label), el("select", { on }, made));
 }
 
 /** A search field; "/" goes to it. */
@@ -138,10 +125,33 @@ function searchField(label, value, onInput) {
     "data-search": true,
     autocomplete: "off",
     spellcheck: "false",
+    on: { input: ({ target }) => onInput(target.value) },
   });
-  input.addEventListener("input", () => onInput(input.value));
-  return el("label", { class: "field grow" }, el("span", null, label), input);
+  return el("label.field.grow", el("span", label), input);
 }
+
+/** A column of a list, and one of numbers; `more` is what else `sortable` knows of columns. */
+const columnOf = (key, head, value, cell, more) => ({ key, head, value, cell, ...more });
+const numberColumn = (key, head, value, cell, more) => columnOf(key, head, value, cell, { number: true, ...more });
+
+/** The columns of a list of queries that say which one it is; `href(row)` leads to it. */
+const queryColumns = (href) => [
+  columnOf(
+    "query",
+    "Query",
+    (row) => row.queryId,
+    (row) => el("a", { href: href(row) }, idOf(row.queryId)),
+    { row: true },
+  ),
+  columnOf("text", "Text", (row) => row.text, (row) => foreign(clipped(row.text, 200)), { className: "text" }),
+];
+
+/** A mark and the value that it stands for. */
+const measured = (mark, value) => el("span.measured", mark, el("b", value));
+
+/** A choice among metrics. */
+const metricChoice = (metrics, chosen, onChange) =>
+  choice("Metric", metrics.map((name) => [name, name]), chosen, onChange);
 
 /** Lower-case words of what was typed; all of them have to occur. */
 const wordsOf = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -149,27 +159,24 @@ const holds = (text, words) => words.every((word) => text.includes(word));
 
 /** The head of a view: its title, what it is about, marks. */
 function heading(title, ...about) {
-  return el("div", { class: "head" }, el("h1", { tabindex: "-1" }, title), el("p", { class: "about" }, ...about));
+  return el("div.head", el("h1", { tabindex: "-1" }, title), el("p.about", ...about));
 }
 
 /** A section with a heading; `aside` stands at its right. */
-function section(title, aside, ...children) {
-  return el("section", null, el("div", { class: "section-head" }, el("h2", null, title), aside), ...children);
-}
+const section = (title, aside, ...children) =>
+  el("section", el("div.section-head", el("h2", title), aside), ...children);
 
 const miniBadge = () =>
   el(
-    "span",
-    { class: "badge mini", title: "Bundled, invented data: not comparable with published figures" },
+    "span.badge.mini",
+    { title: "Bundled, invented data: not comparable with published figures" },
     "mini: bundled, invented",
   );
 const badge = (text, className = "") => el("span", { class: `badge ${className}` }, text);
 
 /** Facts separated by points. */
 function facts(list) {
-  return list
-    .filter(Boolean)
-    .flatMap((fact, n) => [n > 0 && el("span", { class: "point", "aria-hidden": "true" }, " · "), fact]);
+  return list.filter(Boolean).flatMap((fact, n) => [n > 0 && el("span.point", { "aria-hidden": "true" }, " · "), fact]);
 }
 
 /** A notice in the page; `bad` ones are read out at once. */

@@ -76,10 +76,9 @@ function failure(asked, error) {
     up: link.overview(),
     node: el(
       "div",
-      null,
       heading("This cannot be shown"),
       notice(error.message || String(error), true),
-      el("p", null, el("a", { href: link.overview() }, "All runs")),
+      el("p", el("a", { href: link.overview() }, "All runs")),
     ),
   };
 }
@@ -93,13 +92,8 @@ function crumbs(list) {
   document.querySelector(".crumbs").replaceChildren(
     el(
       "ol",
-      null,
       list.map(([words, href]) =>
-        el(
-          "li",
-          null,
-          href ? el("a", { href }, foreign(words)) : el("span", { "aria-current": "page" }, foreign(words)),
-        ),
+        el("li", href ? el("a", { href }, foreign(words)) : el("span", { "aria-current": "page" }, foreign(words))),
       ),
     ),
   );

@@ -1,28 +1,17 @@
 // All runs: what they cost and what they reach, as charts and as a table to choose from.
 
+const perQuery = (run, value) => (defined(value) && run.queries > 0 ? value / run.queries : null);
+const costOf = (words, used, format) => ({ words, of: (run) => perQuery(run, used(run.usage ?? {})), format });
+// What nobody knows, as of an imported run, is null, and not the cheapest.
+const tokensOf = (usage) => (defined(usage.input_tokens) ? usage.input_tokens + usage.output_tokens : null);
 const COSTS = {
-  usd: {
-    words: "list price per query",
-    of: (run) => perQuery(run, run.usage?.list_usd),
-    format: (n) => usd(n).replace(/(\.\d*?)0+$/, "$1"),
-  },
-  calls: {
-    words: "model calls per query",
-    of: (run) => perQuery(run, run.usage?.calls),
-    format: (n) => String(Number(n.toFixed(2))),
-  },
-  tokens: {
-    words: "tokens per query",
-    // What nobody knows, as of an imported run, is null, and not the cheapest.
-    of: (run) =>
-      defined(run.usage?.input_tokens) ? perQuery(run, run.usage.input_tokens + run.usage.output_tokens) : null,
-    format: (n) => (n >= 10000 ? `${Number((n / 1000).toFixed(1))}k` : count(n)),
-  },
+  usd: costOf("list price per query", (usage) => usage.list_usd, (n) => usd(n).replace(/(\.\d*?)0+$/, "$1")),
+  calls: costOf("model calls per query", (usage) => usage.calls, (n) => String(Number(n.toFixed(2)))),
+  tokens: costOf("tokens per query", tokensOf, (n) => (n >= 10000 ? `${Number((n / 1000).toFixed(1))}k` : count(n))),
 };
 const MOST = 3; // runs side by side
 const FACETS = 3; // charts: one row of them
 
-const perQuery = (run, value) => (defined(value) && run.queries > 0 ? value / run.queries : null);
 const headline = (run) => run.metrics?.[run.metric] ?? {};
 const kOf = (run) => cutoffOf(run.metric, run.losses);
 
@@ -45,11 +34,11 @@ async function overview({ params }) {
     changed();
     draw();
   };
-  const charts = el("div", { class: "facets" });
-  const picked = el("div", { class: "picked", role: "region", "aria-label": "Chosen runs" });
+  const charts = el("div.facets");
+  const picked = el("div.picked", { role: "region", "aria-label": "Chosen runs" });
   const priced = runs.some((run) => run.usage?.list_usd !== 0);
   const list = runsTable(state, priced, (run) => choose(run), set("sort"));
-  const shown = el("span", { class: "about", role: "status" });
+  const shown = el("span.about", { role: "status" });
 
   function changed() {
     keepInAddress({
@@ -71,19 +60,11 @@ async function overview({ params }) {
     const chosen = [...state.chosen].filter((id) => byId.has(id));
     picked.hidden = !chosen.length;
     picked.replaceChildren(
-      el(
-        "span",
-        { class: "names" },
-        chosen.map((id) => badge(`${runName(byId.get(id))} ${digest(id)}`)),
-      ),
+      el("span.names", chosen.map((id) => badge(`${runName(byId.get(id))} ${digest(id)}`))),
       chosen.length > 1
-        ? el(
-            "a",
-            { class: "button", href: link.compare(chosen), "data-compare": true },
-            `Compare ${chosen.length} runs`,
-          )
-        : el("span", { class: "about" }, "Select one or two more runs to compare."),
-      el("button", { type: "button", class: "quiet", on: { click: clear } }, "Clear"),
+        ? el("a.button", { href: link.compare(chosen), "data-compare": true }, `Compare ${chosen.length} runs`)
+        : el("span.about", "Select one or two more runs to compare."),
+      button({ class: "quiet" }, clear, "Clear"),
     );
   }
 
@@ -96,24 +77,12 @@ async function overview({ params }) {
 
   function draw() {
     const words = wordsOf(state.text);
-    const fitting = runs.filter(
-      (run) =>
-        (!state.task || run.task === state.task) &&
-        (!state.program || run.program === state.program) &&
-        (!state.lm || run.lm === state.lm) &&
-        holds(
-          [run.id, run.task, run.program, run.lm, run.retriever, run.split, run.pool ?? ""]
-            .map(asText)
-            .join(" ")
-            .toLowerCase(),
-          words,
-        ),
-    );
+    const told = (run) => [run.id, run.task, run.program, run.lm, run.retriever, run.split, run.pool ?? ""].map(asText);
+    const fitting = runs
+      .filter((run) => ["task", "program", "lm"].every((key) => !state[key] || run[key] === state[key]))
+      .filter((run) => holds(told(run).join(" ").toLowerCase(), words));
     list.show(fitting);
-    shown.textContent =
-      fitting.length === runs.length
-        ? plural(runs.length, "run")
-        : `${fitting.length} of ${plural(runs.length, "run")}`;
+    shown.textContent = ofAll(fitting, runs, "run");
     charts.replaceChildren(...facets(fitting, state.cost));
     drawPicked();
   }
@@ -122,19 +91,13 @@ async function overview({ params }) {
     ["", "all"],
     ...[...new Set(runs.map((run) => run[key]))].sort(collator.compare).map((v) => [v, v]),
   ];
-  const costs = choice(
-    "Cost",
-    Object.entries(COSTS).map(([key, cost]) => [key, cost.words]),
-    state.cost,
-    set("cost"),
-  );
+  const costs = choice("Cost", Object.entries(COSTS).map(([key, cost]) => [key, cost.words]), state.cost, set("cost"));
   const node = el(
     "div",
-    null,
     heading("Runs", foreign(title ?? "")),
     el(
-      "div",
-      { class: "filters", role: "search" },
+      "div.filters",
+      { role: "search" },
       searchField("Text", state.text, set("text")),
       choice("Task", values("task"), state.task, set("task")),
       choice("Program", values("program"), state.program, set("program")),
@@ -155,100 +118,65 @@ function runsTable(state, priced, choose, onSort) {
       type: "checkbox",
       checked: state.chosen.has(run.id),
       "aria-label": `Choose ${runName(run)} ${digest(run.id)} to compare`,
+      on: { change: () => choose(run) },
     });
-    input.addEventListener("change", () => choose(run));
-    return el("label", { class: "tick" }, input);
+    return el("label.tick", input);
   };
-  const text = (key, head) => ({
-    key,
-    head,
-    value: (run) => run[key],
-    cell: (run) => el("span", { class: "cut", title: asText(run[key] ?? "") }, foreign(asText(run[key] ?? ""))),
-  });
+  const cut = (words) => el("span.cut", { title: words }, foreign(words));
+  const text = (key, head) =>
+    columnOf(key, head, (run) => run[key], (run) => cut(asText(run[key] ?? "")));
   return sortable({
     caption: "Runs",
     sort: state.sort,
     groups: { of: contractOf, order: byAsked, head: questions },
-    tie: (a, b) =>
-      (headline(b).mean ?? -1) - (headline(a).mean ?? -1) ||
-      collator.compare(a.id, b.id),
+    tie: (a, b) => (headline(b).mean ?? -1) - (headline(a).mean ?? -1) || collator.compare(a.id, b.id),
     attributesOf: (run) => ({ "data-run": run.id }),
     open: (run) => link.run(run.id),
     onSort,
     columns: [
       { key: "choose", head: spoken("Choose"), cell: box, className: "choose" },
-      {
-        key: "program",
-        head: "Program",
-        row: true,
-        value: runName,
-        cell: (run) => [
+      columnOf(
+        "program",
+        "Program",
+        runName,
+        (run) => [
           el("a", { href: link.run(run.id) }, foreign(run.program)),
           " ",
           run.compiled && badge("compiled"),
           run.imported && badge("imported"),
-          el("span", { class: "id digest" }, digest(run.id)),
+          el("span.id.digest", digest(run.id)),
         ],
-      },
-      {
-        key: "queries",
-        head: "Queries",
-        number: true,
-        className: "queries",
-        value: (run) => run.queries,
-        cell: (run) => count(run.queries),
-      },
+        { row: true },
+      ),
+      numberColumn("queries", "Queries", (run) => run.queries, (run) => count(run.queries), { className: "queries" }),
       text("retriever", "Retriever"),
       text("lm", "Model"),
-      {
-        key: "value",
-        head: "Headline",
-        number: true,
-        value: (run) => headline(run).mean,
-        hint: "The task's metric, with its 95 % interval",
-        cell: (run) =>
-          el(
-            "span",
-            { class: "measured" },
-            el("b", null, score(headline(run).mean)),
-            interval(headline(run), 1, 84),
-          ),
-      },
-      {
-        key: "found",
-        head: "Relevant documents",
-        number: true,
-        className: "wide",
-        hint: "Outcome of the relevant documents at the headline cutoff: found, then lost, latest loss first",
-        value: (run) => sharesAt(run.losses, kOf(run))?.found,
-        cell: (run) => sharesBar(run.losses, kOf(run)),
-      },
-      {
-        key: "calls",
-        head: "Calls/query",
-        number: true,
-        value: COSTS.calls.of,
-        cell: (run) => number(COSTS.calls.of(run)),
-      },
-      ...(priced
-        ? [
-            {
-              key: "usd",
-              head: "$ a query",
-              number: true,
-              hint: "At list price",
-              value: COSTS.usd.of,
-              cell: (run) => usd(COSTS.usd.of(run)),
-            },
-          ]
-        : []),
-      {
-        key: "failed",
-        head: "Failed",
-        number: true,
-        value: (run) => run.failed,
-        cell: (run) => el("span", { class: run.failed ? "bad" : "absent" }, count(run.failed)),
-      },
+      numberColumn(
+        "value",
+        "Headline",
+        (run) => headline(run).mean,
+        (run) => el("span.measured", el("b", score(headline(run).mean)), interval(headline(run), 1, 84)),
+        { hint: "The task's metric, with its 95 % interval" },
+      ),
+      numberColumn(
+        "found",
+        "Relevant documents",
+        (run) => sharesAt(run.losses, kOf(run))?.found,
+        (run) => sharesBar(run.losses, kOf(run)),
+        {
+          className: "wide",
+          hint: "Outcome of the relevant documents at the headline cutoff: found, then lost, latest loss first",
+        },
+      ),
+      numberColumn("calls", "Calls/query", COSTS.calls.of, (run) => number(COSTS.calls.of(run))),
+      priced &&
+        numberColumn("usd", "$ a query", COSTS.usd.of, (run) => usd(COSTS.usd.of(run)), { hint: "At list price" }),
+      numberColumn(
+        "failed",
+        "Failed",
+        (run) => run.failed,
+        (run) => el("span", { class: run.failed ? "bad" : "absent" }, count(run.failed)),
+      ),
     ],
   });
 }
@@ -259,11 +187,11 @@ const byAsked = (a, b) =>
 
 /** What the runs of a set were asked. */
 const questions = (run) => [
-  el("b", null, foreign(run.task)),
+  el("b", foreign(run.task)),
   " ",
   run.mini && badge("mini", "mini"),
   run.pool && [badge("pool"), " "],
-  el("span", { class: "about" }, ` ${run.split} split, ${plural(run.queries, "query", "queries")}, ${run.metric}`),
+  el("span.about", ` ${run.split} split, ${plural(run.queries, "query", "queries")}, ${run.metric}`),
 ];
 
 const number = (value) => (defined(value) ? String(Number(value.toFixed(value < 10 ? 2 : 1))) : "–");
@@ -273,7 +201,7 @@ function bestBare(group) {
   const bare = group.filter((run) => run.program === "retrieve" && !run.pool && defined(headline(run).mean));
   const [best] = bare.sort((a, b) => headline(b).mean - headline(a).mean);
   if (!best) return null;
-  return el("span", { class: "about" }, ` best bare retriever ${score(headline(best).mean)}: `, foreign(best.retriever));
+  return el("span.about", ` best bare retriever ${score(headline(best).mean)}: `, foreign(best.retriever));
 }
 
 /** A chart for each set of runs that were asked the same; those with the most runs. */
@@ -304,7 +232,7 @@ function facets(runs, cost) {
     return el(
       "figure",
       { class: wide ? "wide" : null },
-      el("figcaption", null, questions(run), bestBare(group)),
+      el("figcaption", questions(run), bestBare(group)),
       points.length
         ? scatter(points, {
             xWords: words,
@@ -319,8 +247,7 @@ function facets(runs, cost) {
   if (others > 0 && drawn.length)
     made.push(
       el(
-        "p",
-        { class: "about others" },
+        "p.about.others",
         `${plural(others, "more set")} of runs with other queries or judgements are in the table; choose a task to see its chart.`,
       ),
     );
@@ -329,13 +256,8 @@ function facets(runs, cost) {
 
 function unread(unreadable) {
   return el(
-    "details",
-    { class: "unreadable" },
-    el("summary", null, `${plural(unreadable.length, "folder")} could not be read`),
-    el(
-      "ul",
-      null,
-      unreadable.map(({ path: where, why }) => el("li", null, foreign(where, "id"), " ", foreign(why))),
-    ),
+    "details.unreadable",
+    el("summary", `${plural(unreadable.length, "folder")} could not be read`),
+    el("ul", unreadable.map(({ path: where, why }) => el("li", foreign(where, "id"), " ", foreign(why)))),
   );
 }

@@ -12,9 +12,8 @@ async function queryView({ ids: [id], query: queryId }) {
   const line = strip(gold, hrefOf);
   const node = el(
     "div",
-    null,
     heading(
-      el("span", null, spoken("Query "), idOf(queryId)),
+      el("span", spoken("Query "), idOf(queryId)),
       facts([
         el("a", { href: link.run(id) }, foreign(runName(about))),
         foreign(about.task),
@@ -24,8 +23,7 @@ async function queryView({ ids: [id], query: queryId }) {
       about.mini && miniBadge(),
     ),
     el(
-      "div",
-      { class: "between" },
+      "div.between",
       neighbours(order, queryId, (one) => link.query(id, one)),
       compareWith(id, run.siblings, queryId, runs),
     ),
@@ -35,26 +33,23 @@ async function queryView({ ids: [id], query: queryId }) {
     section("Relevant documents", null, relevantTable(answer, gold, k, hrefOf)),
     section(
       "Trajectory",
-      el("span", { class: "about" }, plural(gold.steps.length, "step")),
+      el("span.about", plural(gold.steps.length, "step")),
       answer.no_documents && notice(answer.no_documents),
       withoutCalls(gold.steps, run),
       gold.steps.length ? [line, steps] : notice("No steps were recorded."),
-      answer.calls?.length > 0 && el("div", { class: "about" }, "After the last step", modelCalls(id, answer.calls)),
+      answer.calls?.length > 0 && el("div.about", "After the last step", modelCalls(id, answer.calls)),
       looseNotes(answer),
     ),
     section(
       "Final ranking",
-      el("span", { class: "about" }, plural(answer.ranked ?? answer.ranking.length, "document")),
+      el("span.about", plural(answer.ranked ?? answer.ranking.length, "document")),
       rankingList(answer, gold, k),
     ),
   );
   const stepping = steppable(node, gold.steps.length, (number) => link.query(id, queryId, number));
   return {
     title: `${queryId}, ${runName(about)} on ${about.task}`,
-    crumbs: [
-      [runName(about), link.run(id)],
-      [queryId, null],
-    ],
+    crumbs: [[runName(about), link.run(id)], [queryId, null]],
     node,
     up: link.run(id),
     order: { ids: order, at: queryId, href: (one) => link.query(id, one) },
@@ -67,26 +62,22 @@ async function queryView({ ids: [id], query: queryId }) {
 function neighbours(order, at, href) {
   const place = order.indexOf(at);
   const to = (one, words, key) =>
-    one === undefined
-      ? el("span", { class: "absent" }, words)
-      : el("a", { href: href(one), "aria-keyshortcuts": key }, words);
+    one === undefined ? el("span.absent", words) : el("a", { href: href(one), "aria-keyshortcuts": key }, words);
   return el(
-    "nav",
-    { class: "neighbours", "aria-label": "Queries" },
+    "nav.neighbours",
+    { "aria-label": "Queries" },
     to(order[place - 1], "← Previous", "k"),
-    el("span", { class: "about" }, `${count(place + 1)} of ${count(order.length)}`),
+    el("span.about", `${count(place + 1)} of ${count(order.length)}`),
     to(order[place + 1], "Next →", "j"),
   );
 }
 
 function question(answer) {
   return el(
-    "div",
-    { class: "question" },
+    "div.question",
     longText(answer.text ?? "", 900),
-    answer.objective &&
-      el("details", null, el("summary", null, "What counts as relevant"), longText(answer.objective, 1200)),
-    answer.answer && el("details", { open: true }, el("summary", null, "Answer"), longText(answer.answer, 600)),
+    answer.objective && el("details", el("summary", "What counts as relevant"), longText(answer.objective, 1200)),
+    answer.answer && el("details", { open: true }, el("summary", "Answer"), longText(answer.answer, 600)),
   );
 }
 
@@ -97,26 +88,20 @@ function troubles(answer) {
   return [
     answer.error &&
       el(
-        "div",
-        { class: "notice bad" },
-        el("b", null, "Failed: "),
+        "div.notice.bad",
+        el("b", "Failed: "),
         longText(answer.error, 600),
         answer.traceback &&
-          el(
-            "details",
-            null,
-            el("summary", null, "Traceback"),
-            el("pre", { tabindex: "0" }, foreign(answer.traceback)),
-          ),
+          el("details", el("summary", "Traceback"), el("pre", { tabindex: "0" }, foreign(answer.traceback))),
       ),
-    answer.invented_ids > 0 && notice(`The model named ${plural(answer.invented_ids, "document")} that it had not been shown; dropped.`),
+    answer.invented_ids > 0 &&
+      notice(`The model named ${plural(answer.invented_ids, "document")} that it had not been shown; dropped.`),
     unusable.length > 0 && notice(`Unusable answers: ${unusable.join(", ")}`),
     followed.length > 0 &&
       el(
-        "p",
-        { class: "notice" },
+        "p.notice",
         "Documents with instructions for the model, and what happened: ",
-        facts(followed.map(([docId, what]) => el("span", null, idOf(docId), " ", foreign(what)))),
+        facts(followed.map(([docId, what]) => el("span", idOf(docId), " ", foreign(what)))),
       ),
   ];
 }
@@ -127,22 +112,14 @@ function valueList(values, main, used) {
   const ordered = [main, ...leading(names).filter((name) => name !== main)].filter((name) => names.includes(name));
   const others = names.filter((name) => !ordered.includes(name));
   const value = (name) =>
-    el("div", { class: name === main ? "main" : null }, el("dt", null, name), el("dd", null, score(values[name])));
+    el("div", { class: name === main ? "main" : null }, el("dt", name), el("dd", score(values[name])));
   return [
     el(
-      "dl",
-      { class: "values" },
+      "dl.values",
       ordered.map(value),
-      used.filter(Boolean).length > 0 &&
-        el("div", { class: "used" }, el("dt", null, "Used"), el("dd", null, used.filter(Boolean).join(" · "))),
+      used.filter(Boolean).length > 0 && el("div.used", el("dt", "Used"), el("dd", used.filter(Boolean).join(" · "))),
     ),
-    others.length > 0 &&
-      el(
-        "details",
-        { class: "others" },
-        el("summary", null, "By other judgements"),
-        el("dl", { class: "values" }, others.map(value)),
-      ),
+    others.length > 0 && el("details.others", el("summary", "By other judgements"), el("dl.values", others.map(value))),
   ];
 }
 
@@ -151,13 +128,8 @@ function looseNotes(answer) {
   if (!answer.notes?.length || answer.steps.some((step) => step.tool === "note")) return null;
   return el(
     "details",
-    null,
-    el("summary", null, plural(answer.notes.length, "note")),
-    el(
-      "ol",
-      { class: "notes" },
-      answer.notes.map((note) => el("li", null, longText(note, 480))),
-    ),
+    el("summary", plural(answer.notes.length, "note")),
+    el("ol.notes", answer.notes.map((note) => el("li", longText(note, 480)))),
   );
 }
 

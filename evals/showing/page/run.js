@@ -11,7 +11,7 @@ async function runView({ ids: [id], params }) {
   const list = queriesTable(run, rows, state, cutoffOf(main, losses), draw);
   const shape = el("div");
   const title = el("span");
-  const shown = el("span", { class: "about", role: "status" });
+  const shown = el("span.about", { role: "status" });
 
   function draw() {
     keepInAddress({
@@ -21,21 +21,10 @@ async function runView({ ids: [id], params }) {
     });
     const fitting = fittingRows(rows, state);
     list.show(fitting);
-    lists.set(
-      id,
-      list.sorted.map((row) => row.queryId),
-    );
-    shown.textContent =
-      fitting.length === rows.length
-        ? plural(rows.length, "query", "queries")
-        : `${count(fitting.length)} of ${plural(rows.length, "query", "queries")}`;
+    lists.set(id, list.sorted.map((row) => row.queryId));
+    shown.textContent = ofAll(fitting, rows, "query", "queries");
     title.textContent = `Queries by ${state.metric}`;
-    shape.replaceChildren(
-      histogram(
-        rows.map((row) => row.values[state.metric]),
-        state.metric,
-      ),
-    );
+    shape.replaceChildren(histogram(rows.map((row) => row.values[state.metric]), state.metric));
     failures.mark();
   }
 
@@ -46,7 +35,6 @@ async function runView({ ids: [id], params }) {
   const failures = failureKinds(run, state, set("error"));
   const node = el(
     "div",
-    null,
     heading(
       foreign(runName(about)),
       facts([
@@ -54,28 +42,26 @@ async function runView({ ids: [id], params }) {
         `${about.split} split`,
         foreign(asText(about.retriever ?? "")),
         foreign(asText(about.lm ?? "")),
-        el("span", { class: "id" }, digest(id)),
+        el("span.id", digest(id)),
       ]),
       " ",
       about.mini && miniBadge(),
       about.imported && badge("imported"),
       about.pool && badge(`pool: ${asText(about.pool)}`),
     ),
-    el("div", { class: "between" }, el("p", null, facts(costs(about))), compareWith(id, run.siblings, null, runs)),
+    el("div.between", el("p", facts(costs(about))), compareWith(id, run.siblings, null, runs)),
     run.why_no_fates && notice(run.why_no_fates),
     el(
-      "div",
-      { class: "halves" },
+      "div.halves",
       el(
         "div",
-        null,
         section("Metrics", null, scrolling("Metrics", metricsTable(run.scores.metrics, main)), boundsList(run.bounds)),
         failures.node,
       ),
-      el("div", null, fallSection(losses), section(title, null, shape)),
+      el("div", fallSection(losses), section(title, null, shape)),
     ),
     exported
-      ? el("p", { class: "about" }, "Words are found in the page that python -m evals.view serves.")
+      ? el("p.about", "Words are found in the page that python -m evals.view serves.")
       : findSection(id, state.find, set("find")),
     !run.why_no_fates && behaviourSection(id),
     section("Queries", shown, queryFilters(run, rows, state, set, metrics), list.node),
@@ -139,6 +125,8 @@ function worstFirst(run, metric) {
 }
 
 function queriesTable(run, rows, state, k, draw) {
+  const href = (row) => link.query(run.id, row.queryId);
+  const value = (row) => row.values[state.metric];
   const found = (row) =>
     row.fates?.length ? row.fates.filter((fate) => fate === "found").length / row.fates.length : null;
   return sortable({
@@ -146,52 +134,25 @@ function queriesTable(run, rows, state, k, draw) {
     sort: state.sort,
     tie: (a, b) => a.n - b.n,
     attributesOf: (row) => ({ "data-query": row.queryId }),
-    open: (row) => link.query(run.id, row.queryId),
+    open: href,
     onSort: (sort) => {
       state.sort = sort;
       draw();
     },
     columns: [
-      {
-        key: "query",
-        head: "Query",
-        row: true,
-        value: (row) => row.queryId,
-        cell: (row) => el("a", { href: link.query(run.id, row.queryId) }, idOf(row.queryId)),
-      },
-      {
-        key: "text",
-        head: "Text",
-        value: (row) => row.text,
-        className: "text",
-        cell: (row) => foreign(clipped(row.text, 200)),
-      },
-      { key: "found", head: "Relevant documents", number: true, value: found, cell: (row) => fateMarks(row.fates, k) },
-      {
-        key: "value",
-        head: "Value",
-        number: true,
+      ...queryColumns(href),
+      numberColumn("found", "Relevant documents", found, (row) => fateMarks(row.fates, k)),
+      numberColumn("value", "Value", value, (row) => measured(bar(value(row)), score(value(row))), {
         hint: "Of the metric selected above",
-        value: (row) => row.values[state.metric],
-        cell: (row) =>
-          el(
-            "span",
-            { class: "measured" },
-            bar(row.values[state.metric]),
-            el("b", null, score(row.values[state.metric])),
-          ),
-      },
-      ...(rows.some((row) => row.error)
-        ? [
-            {
-              key: "error",
-              head: "Error",
-              value: (row) => row.error,
-              className: "text bad",
-              cell: (row) => foreign(clipped(row.error, 120)),
-            },
-          ]
-        : []),
+      }),
+      rows.some((row) => row.error) &&
+        columnOf(
+          "error",
+          "Error",
+          (row) => row.error,
+          (row) => foreign(clipped(row.error, 120)),
+          { className: "text bad" },
+        ),
     ],
   });
 }
@@ -200,8 +161,8 @@ function queryFilters(run, rows, state, set, metrics) {
   const fates = [...new Set(rows.flatMap((row) => row.fates ?? []))];
   const kinds = tally(Object.values(run.errors).map(kindOf));
   return el(
-    "div",
-    { class: "filters", role: "search" },
+    "div.filters",
+    { role: "search" },
     searchField("Text", state.text, set("text")),
     fates.length > 0 &&
       choice(
@@ -222,47 +183,33 @@ function queryFilters(run, rows, state, set, metrics) {
         state.error,
         set("error"),
       ),
-    choice(
-      "Metric",
-      metrics.map((name) => [name, name]),
-      state.metric,
-      set("metric"),
-    ),
+    metricChoice(metrics, state.metric, set("metric")),
   );
 }
 
 /** What the headline should be read beside: bare retrievers, and rankings of pools. */
 const boundsList = (bounds) =>
   bounds.length > 0 &&
-  el(
-    "ul",
-    { class: "about bounds" },
-    bounds.map(({ label, mean, what }) => el("li", null, `${label} ${score(mean)}: `, foreign(what))),
-  );
+  el("ul.about.bounds", bounds.map(({ label, mean, what }) => el("li", `${label} ${score(mean)}: `, foreign(what))));
 
 /** The metrics with their intervals. */
 function metricsTable(metrics, main) {
-  return el(
-    "table",
-    { class: "metrics" },
-    tableHead(
-      el("th", { scope: "col" }, "Metric"),
-      el("th", { scope: "col", class: "number" }, "Mean"),
-      el("th", { scope: "col", class: "number" }, "95 % interval"),
-      el("th", { scope: "col" }, spoken("Position between 0 and 1")),
-    ),
-    el(
-      "tbody",
-      null,
-      Object.entries(metrics).map(([name, value]) =>
-        el(
-          "tr",
-          { class: name === main ? "main" : null },
-          el("th", { scope: "row" }, name),
-          el("td", { class: "number" }, el("b", null, score(value.mean))),
-          el("td", { class: "number" }, defined(value.low) ? `${score(value.low)} – ${score(value.high)}` : "–"),
-          el("td", null, interval(value, 1, 150)),
-        ),
+  return tableOf(
+    "metrics",
+    "",
+    [
+      columnHead("Metric"),
+      numberHead("Mean"),
+      numberHead("95 % interval"),
+      columnHead(spoken("Position between 0 and 1")),
+    ],
+    Object.entries(metrics).map(([name, value]) =>
+      tableRow(
+        name,
+        name === main,
+        el("td.number", el("b", score(value.mean))),
+        el("td.number", defined(value.low) ? `${score(value.low)} – ${score(value.high)}` : "–"),
+        el("td", interval(value, 1, 150)),
       ),
     ),
   );
@@ -280,16 +227,7 @@ function fallSection(losses, runs = [{ name: null, losses }]) {
       scrolling("Where recall is lost", waterfall(runs, Number(k), `Recall at ${k} and what it misses`)),
     );
   draw(first);
-  return section(
-    "Where recall is lost",
-    choice(
-      "Cutoff",
-      cutoffs.map((k) => [k, k]),
-      first,
-      draw,
-    ),
-    box,
-  );
+  return section("Where recall is lost", choice("Cutoff", cutoffs.map((k) => [k, k]), first, draw), box);
 }
 
 /** Failures by kind: what an error says before its first colon. A click shows those queries. */
@@ -297,28 +235,15 @@ function failureKinds(run, state, onChoose) {
   const kinds = tally(Object.values(run.errors).map(kindOf)).sort((a, b) => b[1] - a[1]);
   const buttons = kinds.map(([kind, n]) => {
     const key = `kind:${kind}`;
-    const button = el(
-      "button",
-      { type: "button", class: "row-button" },
-      foreign(kind),
-      bar(n / run.query_ids.length, "loss"),
-      el("b", null, count(n)),
-    );
-    button.addEventListener("click", () => onChoose(state.error === key ? "" : key));
-    return { key, button };
+    const choose = () => onChoose(state.error === key ? "" : key);
+    const words = [foreign(kind), bar(n / run.query_ids.length, "loss"), el("b", count(n))];
+    return { key, chooses: button({ class: "row-button" }, choose, words) };
   });
-  const node = section(
-    "Failures by kind",
-    null,
-    el(
-      "ul",
-      { class: "kinds" },
-      buttons.map(({ button }) => el("li", null, button)),
-    ),
-  );
+  const node = section("Failures by kind", null, el("ul.kinds", buttons.map(({ chooses }) => el("li", chooses))));
   return {
     node: kinds.length ? node : null,
-    mark: () => buttons.forEach(({ key, button }) => button.setAttribute("aria-pressed", String(state.error === key))),
+    mark: () =>
+      buttons.forEach(({ key, chooses }) => chooses.setAttribute("aria-pressed", String(state.error === key))),
   };
 }
 
@@ -327,7 +252,7 @@ function costs(run) {
   const usage = run.usage ?? {};
   return [
     plural(run.queries, "query", "queries"),
-    run.failed > 0 ? el("span", { class: "bad" }, `${count(run.failed)} failed`) : "none failed",
+    run.failed > 0 ? el("span.bad", `${count(run.failed)} failed`) : "none failed",
     ...usageWords(usage),
     usage.calls > 0 && defined(usage.paid_usd) && usage.paid_usd !== usage.list_usd && `${usd(usage.paid_usd)} paid`,
   ];
@@ -339,18 +264,17 @@ function compareWith(id, siblings, queryId, runs) {
   const names = new Map(runs.map((run) => [run.id, `${runName(run)} ${digest(run.id)}`]));
   const options = [["", "choose a run"], ...siblings.map((one) => [one, names.get(one) ?? one])];
   let other = "";
-  const button = el("button", { type: "button", disabled: true }, "Compare");
-  button.addEventListener("click", () => go(link.compare([id, other], queryId)));
+  const begin = button({ disabled: true }, () => go(link.compare([id, other], queryId)), "Compare");
   const field = choice("Beside", options, "", (chosen) => {
     other = chosen;
-    button.disabled = !chosen;
+    begin.disabled = !chosen;
   });
-  return el("div", { class: "beside" }, field, button);
+  return el("div.beside", field, begin);
 }
 
 /** Notes on the scores, and everything that determines the numbers. */
 function configuration(run) {
-  const line = (key, value) => el("div", null, el("dt", null, key), el("dd", null, foreign(asText(value ?? "none"))));
+  const line = (key, value) => el("div", el("dt", key), el("dd", foreign(asText(value ?? "none"))));
   const nested = (value) =>
     value && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length > 0;
   const lines = Object.entries(run.config).flatMap(([key, value]) =>
@@ -358,13 +282,8 @@ function configuration(run) {
   );
   return el(
     "section",
-    null,
     run.scores.notes?.length > 0 &&
-      el(
-        "ul",
-        { class: "notes" },
-        run.scores.notes.map((note) => el("li", null, foreign(note))),
-      ),
-    el("details", { class: "config" }, el("summary", null, "Configuration"), el("dl", null, lines)),
+      el("ul.notes", run.scores.notes.map((note) => el("li", foreign(note)))),
+    el("details.config", el("summary", "Configuration"), el("dl", lines)),
   );
 }

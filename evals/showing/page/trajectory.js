@@ -46,7 +46,7 @@ class Gold {
 
 /** A star in words and in sight: colour alone would not do. */
 function star(kind) {
-  if (!kind) return el("span", { class: "star none" });
+  if (!kind) return el("span.star.none");
   const words = kind === "gold" ? "relevant" : "graded";
   return el(
     "span",
@@ -65,47 +65,41 @@ function hit(docId, { rank = "", gold, shown = null, length = null, value = null
   const begins = known ? clipped(`${known.title ? `${known.title} — ` : ""}${known.text}`, 160) : "";
   const unit = gold.unit(docId);
   const row = [
-    el("span", { class: "rank" }, rank),
+    el("span.rank", rank),
     star(kind),
     idOf(docId),
-    el("span", { class: "begins" }, begins ? foreign(begins) : null),
+    el("span.begins", begins ? foreign(begins) : null),
     shown === null
-      ? el("span", { class: "much" }, value)
+      ? el("span.much", value)
       : el(
-          "span",
-          { class: "much", title: `${count(shown)} of ${plural(length, "character")} shown` },
+          "span.much",
+          { title: `${count(shown)} of ${plural(length, "character")} shown` },
           bar(length ? shown / length : 0, "thin"),
           shown >= length ? "whole" : `${count(shown)} / ${count(length)}`,
         ),
   ];
   const given = { class: `hit ${kind}`, "data-doc": docId };
-  if (!known) return el("li", given, el("div", { class: "row" }, row));
-  return el(
-    "li",
-    given,
-    el("details", null, el("summary", { class: "row" }, row), documentText(known, unit !== docId && unit)),
-  );
+  if (!known) return el("li", given, el("div.row", row));
+  return el("li", given, el("details", el("summary.row", row), documentText(known, unit !== docId && unit)));
 }
 
 function documentText(known, unit) {
   const rest = known.length - known.text.length;
   return el(
-    "div",
-    { class: "document" },
-    known.title && el("p", { class: "title" }, foreign(known.title)),
-    unit && el("p", { class: "about" }, "judged as ", idOf(unit)),
+    "div.document",
+    known.title && el("p.title", foreign(known.title)),
+    unit && el("p.about", "judged as ", idOf(unit)),
     el(
       "p",
-      null,
       foreign(known.text, "long"),
-      rest > 0 && el("span", { class: "about" }, ` … ${plural(rest, "character")} more in the corpus`),
+      rest > 0 && el("span.about", ` … ${plural(rest, "character")} more in the corpus`),
     ),
   );
 }
 
 /** Hits, best first: the first few and all relevant ones; a button shows the others. `rankOf(place)` numbers them. */
 function hits(docIds, options, { few = SHOWN_HITS, label, rankOf = (place) => place + 1, line = null }) {
-  const list = el("ol", { class: "hits", "aria-label": label });
+  const list = el("ol.hits", { "aria-label": label });
   const item = (docId, place) => {
     const { shown, lengths, values } = options;
     const made = hit(docId, {
@@ -124,18 +118,18 @@ function hits(docIds, options, { few = SHOWN_HITS, label, rankOf = (place) => pl
   const hidden = docIds.length - wanted.length;
   let last = -1;
   for (const [docId, place] of hidden > 2 ? wanted : docIds.map((d, p) => [d, p])) {
-    if (place > last + 1) list.append(el("li", { class: "gap" }, `${count(place - last - 1)} others`));
+    if (place > last + 1) list.append(el("li.gap", `${count(place - last - 1)} others`));
     list.append(item(docId, place));
     last = place;
   }
   if (hidden <= 2) return list;
-  const more = el("button", { type: "button", class: "more" }, `Show all ${count(docIds.length)}`);
-  more.addEventListener("click", () => {
+  const all = () => {
     list.replaceChildren(...docIds.map(item));
     more.remove();
     list.querySelector("summary")?.focus();
-  });
-  return el("div", null, list, more);
+  };
+  const more = button({ class: "more" }, all, `Show all ${count(docIds.length)}`);
+  return el("div", list, more);
 }
 
 /** Where among what came back the relevant ones are: a ruler from rank 1 to the last. */
@@ -152,17 +146,7 @@ function ruler(step, gold) {
   );
 }
 
-const TOOLS = {
-  search: "Search",
-  read: "Read",
-  judge: "Judge",
-  select: "Select",
-  drop: "Drop",
-  note: "Note",
-  rank: "Rank",
-  shorten: "Shorten",
-  stop: "Stop",
-};
+const toolName = (tool) => tool.charAt(0).toUpperCase() + tool.slice(1);
 
 /** What a step did about relevant documents, as a mark; nothing where it met none. */
 function goldMark(step, news) {
@@ -184,7 +168,7 @@ function goldMark(step, news) {
 
 /** A step as a card. `href` links to it; `others` are words of the same step of another run, to mark what differs. */
 function stepCard(step, number, gold, { href, level = "h4", otherWords = null, whose = "" }) {
-  const name = own(TOOLS, step.tool) ?? step.tool;
+  const name = toolName(step.tool);
   const setting = [
     step.retriever && `${step.retriever}`,
     step.k ? `k ${count(step.k)}` : "",
@@ -195,22 +179,16 @@ function stepCard(step, number, gold, { href, level = "h4", otherWords = null, w
     "li",
     { class: `step ${step.tool}`, "data-step": number, "aria-label": `Step ${number}: ${name}` },
     el(
-      "div",
-      { class: "step-head" },
-      el(level, null, el("a", { class: "number", href, "aria-label": `Step ${number}` }, String(number)), " ", name),
+      "div.step-head",
+      el(level, null, el("a.number", { href, "aria-label": `Step ${number}` }, String(number)), " ", name),
       goldMark(step, gold.news[number]),
-      el("span", { class: "setting" }, facts(setting.filter(Boolean).map((s) => foreign(s)))),
-      el("span", { class: "cost" }, cost.filter(Boolean).join(" · ")),
+      el("span.setting", facts(setting.filter(Boolean).map((s) => foreign(s)))),
+      el("span.cost", cost.filter(Boolean).join(" · ")),
     ),
     step.refused && notice(`Refused: ${step.refused}`, false),
     stepBody(step, number, gold, otherWords),
     step.instruction &&
-      el(
-        "details",
-        { class: "instruction" },
-        el("summary", null, "Instruction of this search"),
-        longText(step.instruction),
-      ),
+      el("details.instruction", el("summary", "Instruction of this search"), longText(step.instruction)),
     modelCalls(gold.run, step.calls, ` of step ${number}`, whose),
   );
 }
@@ -219,16 +197,14 @@ function stepBody(step, number, gold, otherWords) {
   const many = step.doc_ids.length;
   const options = { gold, shown: step.shown, lengths: step.lengths };
   const said =
-    step.argument &&
-    el("blockquote", null, otherWords ? marked(step.argument, otherWords) : longText(step.argument, 480));
+    step.argument && el("blockquote", otherWords ? marked(step.argument, otherWords) : longText(step.argument, 480));
   const asTheyAre = step.shown?.length ? ", shown to a model unchanged" : "";
   switch (step.tool) {
     case "search":
       return [
         said,
         el(
-          "p",
-          { class: "came" },
+          "p.came",
           gold.news[number].all.length > 0 && ruler(step, gold),
           `${many ? plural(many, "document") : "no documents"} returned${asTheyAre}`,
         ),
@@ -240,7 +216,7 @@ function stepBody(step, number, gold, otherWords) {
     case "rank":
       return [said, many > 0 && hits(step.doc_ids, options, { label: "The order, best first" })];
     case "stop":
-      return el("p", { class: "came" }, own(STOPS, step.argument) ?? foreign(step.argument));
+      return el("p.came", own(STOPS, step.argument) ?? foreign(step.argument));
     default: // read, judge, note, shorten, and what a later version may add
       return [said, many > 0 && hits(step.doc_ids, options, { label: "Documents shown" })];
   }
@@ -249,7 +225,7 @@ function stepBody(step, number, gold, otherWords) {
 /** Ids that were kept or passed over, relevant ones first. */
 function chips(step, gold, word) {
   const ids = [...step.doc_ids].sort((a, b) => Number(gold.kind(b) === "gold") - Number(gold.kind(a) === "gold"));
-  if (!ids.length) return el("p", { class: "came" }, `nothing ${word}`);
+  if (!ids.length) return el("p.came", `nothing ${word}`);
   const chip = (docId) => {
     const kind = gold.kind(docId);
     const known = own(gold.documents, docId) ?? null;
@@ -261,23 +237,20 @@ function chips(step, gold, word) {
     );
   };
   const first = ids.slice(0, Math.max(CHIPS, ids.filter((docId) => gold.kind(docId) === "gold").length));
-  const list = el("ul", { class: "chips", "aria-label": `${count(ids.length)} ${word}` }, first.map(chip));
+  const list = el("ul.chips", { "aria-label": `${count(ids.length)} ${word}` }, first.map(chip));
   const more = ids.length - first.length;
-  if (more > 0) {
-    const button = el("button", { type: "button", class: "more" }, `and ${count(more)} more`);
-    button.addEventListener("click", () => list.replaceChildren(...ids.map(chip)));
-    list.append(el("li", null, button));
-  }
+  const all = () => list.replaceChildren(...ids.map(chip));
+  if (more > 0) list.append(el("li", button({ class: "more" }, all, `and ${count(more)} more`)));
   return list;
 }
 
 /** A text whose words that the other text lacks are marked. */
 function marked(text, others) {
   const known = new Set(others.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? []);
-  const box = el("bdi", { class: "long", dir: "auto" });
+  const box = el("bdi.long", { dir: "auto" });
   // Runs of marked words and of others become one node each.
   let [run, differs] = ["", false];
-  const flush = () => run && box.append(differs ? el("mark", null, run) : visible(run));
+  const flush = () => run && box.append(differs ? el("mark", run) : visible(run));
   for (const piece of clipped(text, 4000).split(/([\p{L}\p{N}]+)/u)) {
     const isWord = /[\p{L}\p{N}]/u.test(piece);
     const other = isWord ? !known.has(piece.toLowerCase()) : differs && !piece.includes("\n");
@@ -294,14 +267,14 @@ function marked(text, others) {
 
 /** Steps as cards under a heading for each hop. `from` is the first one that is wanted. */
 function trajectory(gold, hrefOf, { from = 0, level = 3, attributesOf = () => null, otherWords = () => null } = {}) {
-  const made = el("div", { class: "trajectory" });
+  const made = el("div.trajectory");
   let list = null;
   let hop = null;
   gold.steps.forEach((step, number) => {
     if (number < from) return;
     if (step.hop !== hop || !list) {
       hop = step.hop;
-      list = el("ol", { class: "steps", start: number });
+      list = el("ol.steps", { start: number });
       made.append(el(`h${level}`, { class: "hop" }, hop ? `Hop ${hop}` : "Outside any hop"), list);
     }
     const card = stepCard(step, number, gold, {
@@ -334,7 +307,6 @@ function strip(gold, hrefOf) {
     const said = words.filter(Boolean).join(", ");
     return el(
       "li",
-      null,
       el(
         "a",
         {
@@ -349,14 +321,14 @@ function strip(gold, hrefOf) {
     );
   };
   return el(
-    "nav",
-    { class: "strip", "aria-label": "Steps" },
+    "nav.strip",
+    { "aria-label": "Steps" },
     hops.map(({ hop, numbers }) =>
       el(
-        "div",
-        { class: "strip-hop", style: { "--steps": String(numbers.length) } },
+        "div.strip-hop",
+        { style: { "--steps": String(numbers.length) } },
         el("span", { "aria-hidden": "true" }, hop ? `hop ${hop}` : "–"),
-        el("ol", null, numbers.map(block)),
+        el("ol", numbers.map(block)),
       ),
     ),
   );
@@ -387,14 +359,23 @@ function fateChip(one, k, gold, hrefOf) {
     el("i", { class: `swatch fate-${one.fate}`, "aria-hidden": "true" }, one.fate === "found" ? "★" : ""),
     one.fate === "found" ? `found, place ${one.place}` : fateWords(one.fate, k),
   ];
-  if (step === null) return el("span", { class: "fate" }, said);
-  return el("a", { class: "fate", href: hrefOf(step), title: `decided in step ${step}` }, said);
+  if (step === null) return el("span.fate", said);
+  return el("a.fate", { href: hrefOf(step), title: `decided in step ${step}` }, said);
 }
 
 /** How it came to that, each piece a link to its step. */
 function fateStory(one, hrefOf) {
   const pieces = story(one).map(([words, step]) => (step === null ? words : el("a", { href: hrefOf(step) }, words)));
-  return el("span", { class: "story" }, facts(pieces));
+  return el("span.story", facts(pieces));
+}
+
+/** The head of a relevant document's row, which shows its text on demand. */
+function relevantHead(unit, docId, documents) {
+  const known = own(documents, docId);
+  if (!known) return rowHead(star("gold"), idOf(unit));
+  const words = el("summary", foreign(clipped(known.title || known.text, 90)));
+  const text = documentText(known, docId !== unit && unit);
+  return rowHead(star("gold"), idOf(unit), el("details.peek", words, text));
 }
 
 /** The relevant documents of a query and what became of each. */
@@ -403,61 +384,33 @@ function relevantTable(answer, gold, k, hrefOf) {
     return notice("No document is relevant by these judgements, or the run was scored by an older version.");
   const line = (one) => {
     const docId = one.doc_id || one.unit;
-    const known = own(gold.documents, docId) ?? null;
     return el(
-      "tr",
-      { class: "gold", "data-doc": one.unit },
-      el(
-        "th",
-        { scope: "row" },
-        star("gold"),
-        idOf(one.unit),
-        known &&
-          el(
-            "details",
-            { class: "peek" },
-            el("summary", null, foreign(clipped(known.title || known.text, 90))),
-            documentText(known, docId !== one.unit && one.unit),
-          ),
-      ),
-      el("td", { class: "number" }, String(one.grade)),
-      el("td", null, fateChip(one, k, gold, hrefOf), fateStory(one, hrefOf)),
-      el("td", { class: "path-cell" }, path(gold.events.get(one.unit), gold.steps.length)),
+      "tr.gold",
+      { "data-doc": one.unit },
+      relevantHead(one.unit, docId, gold.documents),
+      el("td.number", String(one.grade)),
+      el("td", fateChip(one, k, gold, hrefOf), fateStory(one, hrefOf)),
+      el("td.path-cell", path(gold.events.get(one.unit), gold.steps.length)),
     );
   };
   return el(
     "div",
-    null,
     scrolling(
       "Relevant documents",
-      el(
-        "table",
-        { class: "relevant" },
-        el("caption", { class: "spoken" }, "Relevant documents and their outcome"),
-        tableHead(
-          ["Document", "Grade", "Outcome", "By step"].map((words, n) =>
-            el("th", { scope: "col", class: n === 1 ? "number" : null }, words),
-          ),
-        ),
-        el("tbody", null, answer.relevant.map(line)),
+      tableOf(
+        "relevant",
+        "Relevant documents and their outcome",
+        [columnHead("Document"), numberHead("Grade"), columnHead("Outcome"), columnHead("By step")],
+        answer.relevant.map(line),
       ),
     ),
-    el(
-      "p",
-      { class: "legend" },
-      legendMark("surfaced", "surfaced"),
-      legendMark("shown", "shown"),
-      legendMark("kept", "selected"),
-      legendMark("dropped", "passed over"),
-    ),
+    el("p.legend", Object.entries(LEGEND).map(([words, [tool, shown]]) => legendMark(words, tool, shown))),
   );
 }
 
-function legendMark(kind, words) {
-  const tool = { kept: "select", dropped: "drop" }[kind] ?? "search";
-  const mark = path([{ step: 0, tool, shown: kind === "shown" }], 1, 12);
-  return el("span", null, mark, ` ${words}`);
-}
+// What `path` draws -> the tool that did it, and whether the document was shown.
+const LEGEND = { surfaced: ["search"], shown: ["search", true], selected: ["select"], "passed over": ["drop"] };
+const legendMark = (words, tool, shown) => el("span", path([{ step: 0, tool, shown }], 1, 12), ` ${words}`);
 
 /** The ranking that was handed in, with a line below the cutoff; places count units where several passages are one. */
 function rankingList(answer, gold, k) {
@@ -470,7 +423,6 @@ function rankingList(answer, gold, k) {
   const more = answer.ranked - answer.ranking.length;
   return el(
     "div",
-    null,
     answer.ranking.length
       ? hits(
           answer.ranking,
@@ -483,6 +435,6 @@ function rankingList(answer, gold, k) {
           },
         )
       : notice("Nothing was ranked."),
-    more > 0 && el("p", { class: "about" }, `and ${count(more)} further down`),
+    more > 0 && el("p.about", `and ${count(more)} further down`),
   );
 }

@@ -30,7 +30,7 @@ const judged = (item) => judgements.has(item.item) && judgements.get(item.item).
 
 function notify(words, bad = false) {
   const close = button({ class: "quiet" }, () => notice.remove(), "Close");
-  const notice = el("div", { class: bad ? "notice bad" : "notice" }, el("span", null, words), close);
+  const notice = el("div", { class: bad ? "notice bad" : "notice" }, el("span", words), close);
   document.querySelector(".notices").replaceChildren(notice);
 }
 
@@ -45,12 +45,7 @@ function fits(item, answer) {
 /** Take up what this browser has kept for this person; what is damaged is put aside, not lost. */
 function recall() {
   judgements = new Map();
-  let text = null;
-  try {
-    text = localStorage.getItem(place());
-  } catch {
-    return; // said when something is kept
-  }
+  const text = stored(place());
   let kept = {};
   try {
     kept = text === null ? {} : JSON.parse(text);
@@ -61,20 +56,13 @@ function recall() {
   }
   if (kept !== null && judgements.size === Object.keys(kept).length) return;
   notify("Some of what this browser had kept is damaged and was put aside. Import your last export, or go on.", true);
-  try {
-    localStorage.setItem(`${place()} damaged`, text);
-  } catch {
-    // Then it stays where it is until the next answer.
-  }
+  store(`${place()} damaged`, text); // where that fails, it stays where it is until the next answer
 }
 
 function keep() {
-  try {
-    localStorage.setItem(place(), JSON.stringify(Object.fromEntries(judgements)));
-  } catch {
-    losing = true;
-    notify("This browser keeps nothing for this page. Export your answers before you close it.", true);
-  }
+  if (store(place(), JSON.stringify(Object.fromEntries(judgements)))) return;
+  losing = true;
+  notify("This browser keeps nothing for this page. Export your answers before you close it.", true);
 }
 
 function put(item, answer) {
@@ -141,9 +129,9 @@ function importAnswers(text) {
 // --- what is shown
 
 function frame(name) {
-  document.querySelector(".crumbs").replaceChildren(
-    el("ol", null, el("li", null, foreign(sheet.title)), name && el("li", { "aria-current": "page" }, name)),
-  );
+  document
+    .querySelector(".crumbs")
+    .replaceChildren(el("ol", el("li", foreign(sheet.title)), name && el("li", { "aria-current": "page" }, name)));
   document.title = visible(`${name || "Review"} · ${sheet.title}`);
   const who = document.getElementById("rater");
   for (const id of ["rater", "import", "export"]) document.getElementById(id).hidden = !rater;
@@ -158,7 +146,7 @@ function frame(name) {
       return button(
         { "aria-current": name === one.name ? "true" : null },
         () => show(first(of)),
-        el("span", null, one.name, el("span", { class: "about" }, `${ready} of ${of.length}`)),
+        el("span", one.name, el("span.about", `${ready} of ${of.length}`)),
         el("progress", { max: of.length || 1, value: ready, "aria-label": `${one.name}: ${ready} of ${of.length}` }),
       );
     }),
@@ -175,9 +163,7 @@ function keyOf(item, value) {
   return number <= 9 ? String(number) : "";
 }
 
-const named = (item, value) => [el("kbd", null, keyOf(item, value)), foreign(own(item.of.means, value) || value)];
-
-const button = (given, click, ...children) => el("button", { type: "button", ...given, on: { click } }, ...children);
+const named = (item, value) => [el("kbd", keyOf(item, value)), foreign(own(item.of.means, value) || value)];
 
 function box(item, value) {
   const input = el("input", { type: "checkbox", "data-value": value, on: { change: () => mark(value) } });
@@ -187,11 +173,11 @@ function box(item, value) {
 
 function part(item, [label, text]) {
   if (!item.of.many || !item.values.includes(label)) {
-    return el("section", { class: "part" }, el("h2", null, foreign(label)), longText(text, TEXT));
+    return el("section.part", el("h2", foreign(label)), longText(text, TEXT));
   }
   const key = keyOf(item, label);
-  const pick = el("label", { class: "pick" }, box(item, label), el("kbd", null, key), spoken(`choose ${key}`));
-  return el("section", { class: "part choice" }, pick, longText(text, TEXT));
+  const pick = el("label.pick", box(item, label), el("kbd", key), spoken(`choose ${key}`));
+  return el("section.part.choice", pick, longText(text, TEXT));
 }
 
 function buttons(item) {
@@ -203,15 +189,14 @@ function buttons(item) {
   const shown = new Set(item.show.map(([label]) => label));
   const others = item.values.filter((value) => !shown.has(value));
   return [
-    ...others.map((value) => el("label", null, box(item, value), named(item, value))),
-    button({ class: "button" }, confirmMarked, el("span", { id: "these" }), el("kbd", null, "Enter")),
+    ...others.map((value) => el("label", box(item, value), named(item, value))),
+    button({ class: "button" }, confirmMarked, el("span", { id: "these" }), el("kbd", "Enter")),
   ];
 }
 
-const head = (title, ...about) =>
-  el("div", { class: "head" }, el("h1", { tabindex: "-1" }, title), el("p", { class: "about" }, ...about));
+const head = (title, ...about) => el("div.head", el("h1", { tabindex: "-1" }, title), el("p.about", ...about));
 
-const hint = (words) => el("span", null, el("kbd", null, words[0]), words.slice(1));
+const hint = (words) => el("span", el("kbd", words[0]), words.slice(1));
 
 const these = () => (marked.size > 1 ? `These ${marked.size}` : marked.size ? "This one" : "None of these");
 
@@ -234,10 +219,9 @@ function show(to) {
     head(item.of.ask, `${where} · `, state),
     ...item.show.map((one) => part(item, one)),
     el(
-      "div",
-      { class: "answering" },
-      el("div", { class: "values-row", role: "group", "aria-label": "Answers" }, buttons(item)),
-      el("div", { class: "below" }, note, ["k back", "j on", "u undo"].map(hint)),
+      "div.answering",
+      el("div.values-row", { role: "group", "aria-label": "Answers" }, buttons(item)),
+      el("div.below", note, ["k back", "j on", "u undo"].map(hint)),
     ),
   );
   if (item.of.many) document.getElementById("these").textContent = these();
@@ -253,8 +237,8 @@ function finish() {
   const left = items.filter((item) => !judged(item)).length;
   main.replaceChildren(
     head(left ? `${counted(left, "item")} left` : "All is judged"),
-    el("p", null, "Export writes your answers into a file. Send it back to whoever gave you this page."),
-    el("p", { class: "finished" }, button({ class: "button" }, exportAnswers, "Export")),
+    el("p", "Export writes your answers into a file. Send it back to whoever gave you this page."),
+    el("p.finished", button({ class: "button" }, exportAnswers, "Export")),
   );
   main.dataset.view = "done";
   main.querySelector("h1").focus({ preventScroll: true });
@@ -305,21 +289,9 @@ function begin(name) {
     return some.sort((a, b) => hash(`${rater} ${a.item}`) - hash(`${rater} ${b.item}`) || (a.item < b.item ? -1 : 1));
   });
   recall();
-  try {
-    localStorage.setItem(home(), rater);
-  } catch {
-    keep();
-  }
+  if (!store(home(), rater)) keep();
   at = -1;
   next();
-}
-
-function remembered() {
-  try {
-    return localStorage.getItem(home());
-  } catch {
-    return null;
-  }
 }
 
 /** Ask who is judging. */
@@ -329,24 +301,23 @@ function start() {
   frame("");
   const name = el("input", { required: true, maxlength: "100", autocomplete: "name", "aria-label": "Your name" });
   const form = el(
-    "form",
-    { class: "start" },
-    el("label", { class: "field" }, "Your name, as it goes with your answers", name),
-    el("button", { class: "button" }, "Begin"),
+    "form.start",
+    el("label.field", "Your name, as it goes with your answers", name),
+    el("button.button", "Begin"),
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (name.value.trim()) begin(name.value.trim());
   });
-  const cells = (of) => [of.name, of.ask, String(of.items.length)].map((text) => el("td", null, text));
-  const titles = ["sheet", "what is asked", "items"].map((title) => el("th", { scope: "col" }, title));
-  const rows = sheet.sheets.map((of) => el("tr", null, cells(of)));
+  const cells = (of) => [of.name, of.ask, String(of.items.length)].map((text) => el("td", text));
+  const titles = ["sheet", "what is asked", "items"].map((title) => columnHead(title));
+  const rows = sheet.sheets.map((of) => el("tr", cells(of)));
   const how = "You do not see what a model said, and the order is your own. Answer by digits; ? lists all keys.";
   main.replaceChildren(
     head("Judge what a benchmark is made of"),
-    el("p", null, how),
+    el("p", how),
     form,
-    el("table", null, tableHead(titles), el("tbody", null, rows)),
+    el("table", tableHead(titles), el("tbody", rows)),
   );
   main.dataset.view = "start";
   name.focus();
@@ -386,7 +357,7 @@ addEventListener("beforeunload", (event) => losing && event.preventDefault());
 
 load("sheet.json").then((read) => {
   sheet = read;
-  const known = remembered();
+  const known = stored(home());
   if (known) begin(known);
   else start();
 });
