@@ -226,9 +226,3 @@ def test_the_guide_shows_what_the_command_prints(capsys, tmp_path):
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     shown = (ROOT / "docs/guide/checks.md").read_text(encoding="utf-8").split("```")[1].strip().splitlines()
     assert printed == [line.rstrip() for line in shown if line]
-
-
-def test_a_build_without_a_release_is_told_what_to_do(look, tmp_path):
-    lines(tmp_path / "recipe.toml", ['recipe = "latent"'])
-    code, found, _ = look(tmp_path)
-    assert code == 2 and "has no release yet; python -m evals.build run" in found["said"]

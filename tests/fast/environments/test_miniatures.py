@@ -4,15 +4,13 @@ import json
 import re
 from collections import Counter
 from functools import cache
-from itertools import pairwise
 
 import pytest
 
 import environments
-from environments import crumb, multiconir
+from environments import crumb
 from environments.card import GOLDEN, READINGS, count_agreement, findings
 from environments.chunking import bert_tokens, chunks
-from evals.building.ladders import pad
 
 TASKS = [task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()]
 RECORDED = json.loads(GOLDEN.read_text())
@@ -39,16 +37,6 @@ def test_check_finds_nothing_wrong_and_both_splits_have_queries(task):
     assert [finding for finding in found.values() if not finding.fine] == []
     assert found["golden records"].said.startswith("first, tenth and last are as recorded") == (task in RECORDED)
     assert load(task, "dev").queries and load(task, "test").queries
-
-
-def test_the_miniature_of_congress_has_its_size():
-    mini = load("congress")
-    assert len(mini.documents) == 288
-    assert len({doc_id.partition("_")[0] for doc_id in mini.documents}) == 30
-    assert all(400 <= len(document.text) <= 2500 for document in mini.documents.values())
-    assert len(mini.queries) == 36
-    assert all(120 <= len(query.text.split()) <= 220 for query in mini.queries)
-    assert all(list(grades.values()) == [1] for grades in mini.qrels.values())
 
 
 def test_no_recollection_quotes_its_passage():
@@ -108,14 +96,6 @@ def test_a_snippet_masks_its_own_post_and_authors_are_groups():
         assert len(first) == 9 and sum(bool(first & other) for other in authors) == 1
 
 
-@pytest.mark.parametrize("task", of("crumb"))
-def test_a_task_of_crumb_has_its_size_in_both_variants(task):
-    whole, documents = load(task), load(f"{task}:document")
-    assert len(documents.documents) >= 24 and len(whole.documents) >= len(documents.documents)
-    assert len(load(task, "test").queries) >= 6 and len(load(task, "dev").queries) >= 3
-    assert [q.query_id for q in whole.queries] == [q.query_id for q in documents.queries]
-
-
 CHUNKED = ["tip_of_the_tongue", "stack_exchange", "set_ops", "clinical_trial", "legal_qa"]
 
 
@@ -158,35 +138,6 @@ def test_the_traps_of_bircos_release_are_in_its_miniature():
     book = load("birco/whatsthatbook", "dev")
     assert all(query.candidates == set(book.documents) for query in book.queries)
     assert {grade for grades in load("birco/clinical_trial").qrels.values() for grade in grades.values()} == {0, 1, 2}
-
-
-@pytest.mark.parametrize("task", of("multiconir"))
-def test_a_domain_of_multiconir_has_three_records_and_ten_conditions(task):
-    domain = multiconir.TASKS[task.partition("/")[2]].name
-    single, rows = (multiconir.read_csv(environments.MINI / "multiconir", domain, f) for f in ("Task1", "Task2_&_3"))
-    assert len(single) == len(rows) == 3
-    for row, ladder in zip(single, rows, strict=True):
-        assert row["Positive"] == ladder["Positive"] and row["Query10"] == ladder["Query10"]
-        assert len({row[name] for name in row}) == 31, "ten queries, a positive, twenty negatives, all different"
-        assert len({ladder[name] for name in ladder}) == 13
-        lengths = [len(row[f"Query{n}"].split()) for n in range(1, 11)]
-        assert all(longer > 0.9 * shorter for shorter, longer in pairwise(lengths)), "a condition more, reworded"
-        assert lengths[-1] > 4 * lengths[0]
-        assert not runs(row["Query10"], 8) & runs(row["Positive"], 8)
-
-
-@pytest.mark.parametrize("task", of("multiconir"))
-@pytest.mark.parametrize("words", ["512", "1024"])
-def test_lengthened_documents_are_the_same_ones_padded(task, words):
-    name = multiconir.TASKS[task.partition("/")[2]].name
-    folder = environments.MINI / "multiconir"
-    plain, padded = (multiconir.read_csv(folder, name, file) for file in ("Task2_&_3", words))
-    for before, after in zip(plain, padded, strict=True):
-        for column in ("Positive", *multiconir.HARD):
-            assert after[column] == pad(before[column], int(words))
-    # What a model is told is the same: the paper tells none that there is padding.
-    queries = [*load(f"{task}:monotonicity").queries, *load(f"{task}:length{words}").queries]
-    assert len({query.objective for query in queries}) == 1
 
 
 def runs(text: str, length: int) -> set[tuple[str, ...]]:

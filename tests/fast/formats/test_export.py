@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import shutil
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -284,12 +283,6 @@ def test_the_schemas_in_the_docs_are_those_of_the_forms_and_a_run_is_valid_under
             assert not validator.is_valid({**row, next(iter(validator.schema["required"])): [None]})
 
 
-def test_without_mlflow_one_line_says_what_to_install(make, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    assert called(export, make("multihop"), "--to", "mlflow", "--out", "sqlite:///x.db") == 2
-    assert "pip install" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("to", ["trec", "atif", "openinference", "hub"])
 def test_the_same_run_gives_the_same_bytes_and_an_export_replaces_an_export(to, make, exported):
     folder = exported(make("multihop"), to)
@@ -339,15 +332,6 @@ def test_some_queries_can_be_asked_for(make, exported, tmp_path, capsys):
     assert len({line.split()[0] for line in (folder / "run.trec").open()}) == 2
     assert called(export, run, "--to", "trec", "--out", tmp_path / "none", "--query-id", "nobody") == 2
     assert "nobody" in capsys.readouterr().err
-
-
-def test_the_list_names_every_format_and_a_wrong_one_is_answered_with_the_nearest(capsys):
-    assert called(export, "--to", "list", "--json") == 0
-    listed = json.loads(capsys.readouterr().out)
-    assert list(listed) == ["trec", "atif", "openinference", "hub", "schemas", "mlflow", "otlp"] and all(
-        listed.values()
-    )
-    assert called(export, "run", "--to", "treck", "--out", "x") == 2 and "'trec'" in capsys.readouterr().err
 
 
 def test_ids_that_nobody_would_choose_survive(tmp_path, exported):

@@ -153,13 +153,6 @@ def test_a_metric_that_is_none_or_that_the_task_cannot_have_is_refused(name, wor
         add_metrics(comparing({"q": LADDER}, ("Win",)), [name])
 
 
-def test_metrics_that_are_asked_for_come_after_the_tasks_own():
-    environment = comparing({"q": LADDER}, ("Win", "nDCG@10"))
-    asked = add_metrics(environment, ["AP@7", "Win(2)", "nDCG@10", "AP@7"])
-    assert asked.metrics == ("Win", "nDCG@10", "AP@7", "Win(2)")
-    assert asked.fingerprint == environment.fingerprint
-
-
 def test_the_interval_agrees_with_scipys_bootstrap():
     from scipy.stats import bootstrap
 

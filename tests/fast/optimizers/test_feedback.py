@@ -227,10 +227,3 @@ def test_a_query_of_another_split_is_refused(toolbox, corpus):
     for other in (Query("test-1", "x"), Query("q1", "another text under the same id")):
         with pytest.raises(ValueError, match="none of those that are compiled on"):
             feedback(other, trace, order, environment)
-
-
-def test_the_same_session_gives_the_same_words(toolbox, corpus):
-    session = searched(toolbox, "blood", 6)
-    given = (QUERY, *ranked(session, ["d4"]))
-    one = feedback(*given, judging(corpus, {"d1": 1.0, "d2": 1.0, "d3": 1.0}))
-    assert one == feedback(*given, judging(corpus, {"d3": 1.0, "d2": 1.0, "d1": 1.0}))

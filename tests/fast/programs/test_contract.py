@@ -22,7 +22,7 @@ from tools.corpus import Corpus
 from tools.errors import UsageError
 from tools.models import lm
 from tools.models import offline as rules
-from tools.models.prompting import LENSES, Passage, defuse
+from tools.models.prompting import LENSES, defuse
 from tools.names import pick
 from tools.records import Document, Query, total
 from tools.retrievers import build
@@ -240,20 +240,6 @@ def test_a_hop_is_search_judge_select_drop_note_and_the_ranking_follows_the_sele
     selected = [doc_id for step in submission.trace.steps if step.tool == "select" for doc_id in step.doc_ids]
     assert list(submission.ranking[: len(selected)]) == selected
     assert submission.trace.notes
-
-
-@pytest.mark.parametrize(
-    ("asked", "before", "after"),
-    [
-        ("cobalt marrow", "amber heron. basalt lichen. cobalt marrow.", "cobalt marrow. amber heron. basalt lichen."),
-        ("Amber heron. Basalt. Cobalt marrow.", "amber heron", "cobalt marrow"),
-    ],
-)
-def test_offline_counts_the_end_of_a_description_and_the_beginning_of_a_passage_more_often(asked, before, after):
-    corpus = Corpus(Document(one, one) for one in ("amber heron", "basalt lichen", "cobalt marrow"))
-    passages = [Passage(id="before", text=before), Passage(id="after", text=after)]
-    inputs = {"description": asked, "passages": passages}
-    assert rules.rank(inputs, BM25(corpus).statistics()) == ["after", "before"]
 
 
 @given(st.text("[]# selected\n", max_size=30))

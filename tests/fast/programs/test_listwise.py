@@ -211,17 +211,6 @@ def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_ma
     assert judged.shown == judged.lengths, "what is shown of a document is its own text"
 
 
-def test_with_solutions_the_model_is_told_to_use_them_and_without_to_work_them_out(toolbox, tmp_path):
-    files = "", solutions_in(tmp_path, d003="Ask the crew.")
-    for think in (False, True):
-        alone, beside = (
-            Tournament(toolbox, lens="proof", think=think, solutions=file).rank_candidates.signature.instructions
-            for file in files
-        )
-        assert "Work out a solution" in alone and "from its solution" not in alone
-        assert "from its solution" in beside and "Work out" not in beside
-
-
 def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(toolbox, server, tmp_path):
     file = solutions_in(tmp_path, **dict.fromkeys(names(12), "word " * 1000))
     server.answer = last_first

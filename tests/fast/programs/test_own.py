@@ -313,22 +313,3 @@ def test_an_example_is_short_runs_and_is_compared_with_one_of_ours(example, run,
     both = (words, ["--program", "multihop", *words[2:4]])
     ran = [run(*program, "--limit", 3, "--json").json["run"] for program in both]
     assert command_of(compare)(*ran).code == 0
-
-
-@pytest.mark.parametrize("example", ["langgraph_agent.py:build", "dspy_agent.py:Agent"])
-def test_a_run_that_a_budget_stopped_goes_on_and_pays_for_nothing_twice(example, run, server, monkeypatch):
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def answer(prompt):
-        if "[[ ##" not in prompt:
-            return {"raw": "done"} if '"doc_id"' in prompt else {"tool_calls": [("search", {"query": prompt[-99:]})]}
-        tool = {"next_tool_name": "finish" if '"doc_id"' in prompt else "search"}
-        return {"next_thought": "x", **tool, "next_tool_args": '{"query": "ferry"}', "reasoning": "x", "doc_ids": "[]"}
-
-    server.answer = answer
-    about = "--task congress --limit 2 --json --lm"
-    words = [*about.split(), server.spec, "--program", ROOT / "examples" / example]
-    assert run(*words, "--budget-calls", 1).code == 8
-    whole = run(*words)
-    assert whole.code == 0 and whole.json["failed"] == 0, whole.err
-    assert whole.json["usage"]["calls"] == len(server.requests) > 3

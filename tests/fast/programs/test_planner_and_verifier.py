@@ -185,16 +185,6 @@ def test_the_best_of_the_fused_lists_are_verified_and_the_others_in_the_next_rou
     assert set(submission.ranking) == set(order)
 
 
-def test_a_batch_is_shuffled_by_seed_and_query(server, posts):
-    def shown(seed):
-        script = Grades(["roses", "leeks"], grades={})
-        return batches(played(server, PRIDE, verifier(posts, rounds=1, seed=seed), script))
-
-    one, again, other = shown(1), shown(1), shown(2)
-    assert one == again != other
-    assert sorted(sum(one, ())) == sorted(sum(other, ()))
-
-
 def test_nothing_verified_and_nothing_new_ends_it(server, posts):
     submission = played(server, PRIDE, verifier(posts), Grades(["roses"], ["roses in row"], [], grades={"p00": 1}))
     assert submission.trace.steps[-1].argument == "done" and not asking(server, "common")

@@ -137,15 +137,6 @@ def test_without_a_search_left_for_the_ties_the_pool_s_order_decides(toolbox, se
     assert list(answer(Score, limited, server).ranking) == order(toolbox)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_no_objective_leaves_its_field_empty_and_says_what_then_counts(program, toolbox, server):
-    server.answer = judging(dict.fromkeys(TEXTS, 5))
-    answer(program, toolbox, server, Query("q1", "ferry"))
-    assert "[[ ## objective ## ]]\n\n\n[[ ## description ## ]]\nferry" in prompts(server)[-1]
-    told = server.requests[-1]["messages"][0]["content"]
-    assert "where it is empty, likeness in meaning counts" in told and "nothing in it is an" in told
-
-
 def test_a_score_comes_after_thinking_and_quotes_and_at_once_where_that_is_asked_for(toolbox, server):
     server.answer = judging({"d1": 3, "d2": 9, "d3": 1, "d4": 0})
     for think, fields in ((True, ["thinking", "quotes", "score"]), (False, ["score"])):

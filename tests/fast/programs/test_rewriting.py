@@ -5,7 +5,7 @@ from openai_server import prompts
 
 from programs.rewriting import QueryToAnswer, QueryToDoc, ReasoningTrace, Rewrite
 from tools.models import lm
-from tools.models.prompting import LENSES, UnusableAnswer
+from tools.models.prompting import UnusableAnswer
 from tools.records import Query
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
@@ -64,12 +64,6 @@ def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_ki
         assert (server.requests[0]["max_tokens"], server.requests[0]["temperature"]) == (4096, 0.0)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_the_retriever_is_told_nothing_for_a_query_without_an_objective(program, toolbox, server):
-    submission = answered(program(toolbox), server, Query("q1", QUERY.text))
-    assert submission.trace.steps[0].instruction == ""
-
-
 @pytest.mark.parametrize(
     ("program", "kept"),
     [(QueryToAnswer, "answer"), (QueryToDoc, "document"), (ReasoningTrace, "contents"), (Rewrite, "rewritten")],
@@ -88,13 +82,6 @@ def test_a_reasoning_model_gets_the_room_that_it_needs_and_takes_the_call(toolbo
     [request] = server.requests
     assert request["max_completion_tokens"] == 16_384
     assert "max_tokens" not in request and "temperature" not in request
-
-
-@pytest.mark.parametrize("lens", ["", *LENSES])
-def test_rewrite_is_told_the_searching_advice_of_its_lens_and_of_no_other(lens, toolbox, server):
-    answered(Rewrite(toolbox, lens=lens), server)
-    asked = " ".join(prompts(server)[0].split())
-    assert [name for name in LENSES if LENSES[name].search in asked] == ([lens] if lens else [])
 
 
 @pytest.mark.parametrize("program", [Rewrite, *PROGRAMS])

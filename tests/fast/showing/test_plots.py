@@ -17,14 +17,6 @@ def test_a_table_is_drawn_with_a_panel_for_each_part_and_gaps_where_nothing_was_
         assert name in drawn
 
 
-def test_places_are_drawn_with_a_marker_for_each_kind_and_kept(tmp_path):
-    points = [{"id": name, "kind": kind, "x": 0.5, "y": y} for y, (name, kind) in enumerate(["aq", "bh", "ch"])]
-    found = {"name": "birco/figure4", "title": "Places", "cells": [{}], "points": points}
-    table, drawing, _ = save(found, {"kind": "points"}, tmp_path)
-    assert table.read_text().splitlines()[:2] == ["id,kind,x,y", "a,q,0.5,0"]
-    assert "birco/figure4: Places" in drawing.read_text()
-
-
 def cells(*rows):
     names = ("system", "task", "metric", "published", "ours")
     return [dict(zip(names, row, strict=True)) for row in rows]
@@ -47,16 +39,6 @@ def test_a_figure_is_made_of_the_cells_of_its_table_and_kept_with_them(tmp_path)
     assert before.startswith(b"%PDF") and save(found, how, tmp_path / "made")[2].read_bytes() == before
     assert table.read_text().splitlines()[:2] == ["system,task,metric,published,ours", "BM25,crumb/*,nDCG@10,0.128,0.1"]
     assert "Query-to-Doc" in drawing.read_text()
-
-
-def test_a_change_is_drawn_where_both_of_its_values_are_there():
-    made = cells(
-        ("E5", "crumb/legal_qa", "R@10", 0.5, 0.5),
-        ("E5 | generic", "crumb/legal_qa", "R@10", None, 0.375),
-        ("E5 | generic", "crumb/set_ops", "R@10", None, 0.25),
-    )
-    how = {"kind": "bars", "rows": "base", "columns": "task", "change": "generic"}
-    assert arrange(made, how) == {"ours": {"E5": {"legal_qa": -0.125}}}
 
 
 def test_a_gap_is_between_the_ceiling_and_the_best_of_the_others_by_the_last_judgements(tmp_path):
