@@ -3,9 +3,10 @@
 The main job, multihop over BM25, runs as `evals.run` runs it. The model is a local HTTP server in another process
 (benchmarks/answering.py) that answers every call after the same time. The ideal time is calls x latency / calls in
 flight, and efficiency is ideal / wall clock. CPU is that of this process, which does everything but answer. For
-comparison, aiohttp sends the same bodies and reads the answers in the same minute, and does nothing else. `--profile`
-shows instead where the CPU goes, by sampling, with one query at a time and no latency. In the miniature later hops find
-little to read, so quote figures of a release. Left out: providers behind LiteLLM.
+comparison, `--processes` workers do the same, and aiohttp sends the same bodies and reads the answers in the same
+minute, and does nothing else. `--profile` shows instead where the CPU goes, by sampling, with one query at a time and
+no latency. In the miniature later hops find little to read, so quote figures of a release. Left out: providers behind
+LiteLLM, and the CPU of workers.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from types import FrameType
@@ -33,7 +35,10 @@ import orjson
 
 import environments
 from evals.folder import Rows, RunFolder
-from evals.running import runner
+from evals.running import evaluation, runner
+from evals.running.request import Request
+from evals.workers.keeper import Keeper
+from evals.workers.local import starting
 from programs.multihop import MultiHop
 from tools import retrievers
 from tools.console import Parser, positive, put_out, run_command, say
@@ -85,6 +90,7 @@ def parser() -> Parser:
     made.add_argument("--queries", type=positive, metavar="N", help=f"default: {ROUNDS} for each call in flight")
     made.add_argument("--no-prompts", action="store_true", help="keep answers without what was sent for them")
     made.add_argument("--stream", action="store_true", help="have answers sent token by token")
+    made.add_argument("--processes", type=positive, nargs="*", metavar="N", help="workers; 0 of them and one a core")
     made.add_argument("--profile", action="store_true", help="say where the CPU goes, with one query at a time")
     return made
 
@@ -102,9 +108,12 @@ def command(arguments: argparse.Namespace) -> int:
             put_out(profile(system, queries, environment.documents, port, arguments))
         return 0
     with serving(arguments.latency) as port:
-        ours = run(system, queries, environment.documents, port, in_flight, arguments)
-        theirs = asyncio.run(bare(port, ours.calls, in_flight))
-    put_out(table([ours, theirs], arguments.latency, in_flight))
+        rows = [run(system, queries, environment.documents, port, in_flight, arguments)]
+        cores = len(os.sched_getaffinity(0))
+        for many in dict.fromkeys(arguments.processes or range(cores, cores + 1)):
+            rows.append(run_by(many, queries, port, arguments))
+        rows.append(asyncio.run(bare(port, rows[0].calls, in_flight)))
+    put_out(table(rows, arguments.latency, in_flight))
     return 0
 
 
@@ -161,6 +170,37 @@ def run(
         if failed := [row["error"] for row in folder.outcomes.values() if row["error"]]:
             raise RunIncomplete(f"{len(failed)} queries failed, so there is nothing to measure: {failed[0]}")
         return Measured("multihop", model.terms.budget.calls, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def run_by(many: int, queries: Sequence[Query], port: int, arguments: argparse.Namespace) -> Measured:
+    """The same by so many workers of one keeper, whose CPU it is, after a query for each that is in flight."""
+    with starting() as start, tempfile.TemporaryDirectory() as runs:
+        request = Request(
+            program="multihop",
+            task=arguments.task,
+            data=arguments.data,
+            split="all",
+            lm=f"tiny@http://127.0.0.1:{port}/v1",
+            stream="on" if arguments.stream else "off",
+            max_concurrent=arguments.in_flight,
+            no_prompts=arguments.no_prompts,
+            workers=many,
+            runs=Path(runs),
+        )
+        ready = evaluation.prepare(request)
+        place = Path(runs) / "task" / "run"
+        place.mkdir(parents=True)
+        ready.start, folder = start, RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
+        ready.model.begin(place, Usage())
+        with contextlib.closing(Keeper(ready, place, many)) as keeper:
+            ask = partial(runner.run, keeper, documents=ready.environment.documents, folder=folder, model=ready.model)
+            first = [replace(one, query_id=f"{one.query_id} first", text=f"{one.text} first") for one in queries]
+            ask(first[: arguments.in_flight], workers=arguments.in_flight)
+            calls, wall, cpu = ready.model.terms.budget.calls, time.perf_counter(), time.process_time()
+            if fault := ask(queries, workers=arguments.in_flight):
+                raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        return Measured(f"{many} workers", ready.model.terms.budget.calls - calls, wall, cpu)
 
 
 async def bare(port: int, calls: int, in_flight: int) -> Measured:

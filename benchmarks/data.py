@@ -6,6 +6,7 @@ does in real text. Everything is drawn from a seed and streamed.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,14 @@ from tools.records import Document
 from tools.text import sentences
 
 LENGTH = 2_545  # mean characters of a document: that of OBLIQ-Bench's Congress corpus
+PASSAGE = 500  # mean characters of a passage
 LONG_QUERY, SHORT_QUERY = 800, 51  # characters: about those of Congress's queries, and of a web search
 
 # The share of made-up words, and how steeply they grow rare: about as many new words a document as the hearings have.
 _MADE_UP = 0.03
 _EXPONENT = 1.3
 _WORD = 6  # mean characters of an English word in running text, with its blank
+_BLOCK = 10_000  # passages that are drawn at a time
 _MINIATURES = ("obliq/congress", "obliq/writing", "crumb/clinical_trial", "crumb/theorem_retrieval")
 
 
@@ -34,6 +37,27 @@ def corpus(documents: int, folder: Path, source: Path | None = None, seed: int =
     texts = _texts(_sentences(source), LENGTH, np.random.default_rng([seed, 0]))
     store((Document(f"d{row:07}", next(texts)) for row in range(documents)), folder)
     return StoredCorpus(folder)
+
+
+def made_passages(count: int, source: Path | None = None, seed: int = 0) -> Iterator[Document]:
+    """Yield `count` recombined passages of about PASSAGE characters: a million in twenty seconds.
+
+    The first ones are the same whatever the count, so that a corpus can be compared with a larger one.
+    """
+    pool, generator = _sentences(source), np.random.default_rng([seed, 1])
+    mean = (1 - _MADE_UP) * PASSAGE / (sum(map(len, pool)) / len(pool) + 1)  # sentences of a passage
+    invented = _MADE_UP * PASSAGE / _WORD
+    for start in range(0, count, _BLOCK):
+        # Lengths vary as those of `_texts` do. The words that are made up come last, as no retriever minds.
+        numbers = np.maximum(1, np.rint(mean * generator.lognormal(-0.125, 0.5, _BLOCK))).astype(int)
+        ends = np.cumsum(numbers).tolist()
+        chosen = generator.integers(len(pool), size=ends[-1]).tolist()
+        word_ends = np.cumsum(generator.poisson(invented, _BLOCK)).tolist()
+        words = [_spelled(number) for number in generator.zipf(_EXPONENT, word_ends[-1]).tolist()]
+        spans = zip([0, *ends], ends, [0, *word_ends], word_ends, strict=False)
+        for row, (begin, end, first, last) in enumerate(islice(spans, count - start), start):
+            text = " ".join([*map(pool.__getitem__, chosen[begin:end]), *words[first:last]])
+            yield Document(f"p{row:08}", text)
 
 
 def queries(number: int, length: int, source: Path | None = None, seed: int = 0) -> list[str]:

@@ -1,4 +1,4 @@
-"""Vector search compared with faiss-cpu's Flat index and Chroma's HNSW.
+"""Vector search compared with faiss-cpu's Flat index, with its inverted lists (ann) and Chroma's HNSW.
 
 Each vector is a mixture of three vectors of short texts by all-MiniLM-L6-v2, plus noise with their covariance, scaled
 to length 1. They cluster less than real ones, so HNSW may do better on real data. Exact search takes the same time on
@@ -24,8 +24,9 @@ from benchmarks import data
 from benchmarks.rows import Row
 from tools.corpus import Corpus
 from tools.records import Document, Hit
-from tools.retriever import Search
+from tools.retriever import Retriever, Search
 from tools.retrievers.neural.dense import SentenceEmbedder
+from tools.retrievers.vectors.ann import Ann
 from tools.retrievers.vectors.embedding import Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
@@ -47,6 +48,7 @@ def measure(documents: int, source: Path | None, seed: int) -> list[Row]:
         exact, coded = (_retriever(home, vectors, queries, search) for search in ("float32", "int8"))
         rows = _against_flat(exact, vectors, queries)
         rows += _coded_against_exact(exact, coded, home, documents)
+        rows += _approximate_against_exact(exact, vectors, queries, home)
         few = min(documents, _HNSW)
         return rows + _against_chroma(_retriever(home, vectors[:few], queries, "float32"), vectors[:few], queries, home)
 
@@ -143,6 +145,18 @@ def _coded_against_exact(exact: VectorRetriever, coded: VectorRetriever, home: P
     ]
 
 
+def _approximate_against_exact(exact: VectorRetriever, vectors: Vectors, queries: Vectors, home: Path) -> list[Row]:
+    corpus, rows = Corpus(Document(f"d{row:07}", str(row)) for row in range(len(vectors))), list[Row]()
+    for nprobe in (16, 64, 256):
+        started = time.process_time()
+        near = Ann(corpus, home, _Given(vectors, queries), nprobe=nprobe)
+        note = f"recall@100 {_recall(near.search_many(_searches(), 100), vectors, queries):.3f}; {near.name}; built or "
+        note += f"opened, and measured, in {time.process_time() - started:.1f} s of CPU"
+        figures = _fastest(partial(_alone_here, near), partial(_alone_here, exact), rounds=2)
+        rows.append(_row(f"one query, k=100, ann, nprobe={nprobe}", *figures, "exact search", _ALONE, note=note))
+    return rows
+
+
 def _against_chroma(exact: VectorRetriever, vectors: Vectors, queries: Vectors, home: Path) -> list[Row]:
     client = chromadb.PersistentClient(str(home / "chroma"))
     settings: Any = {"hnsw": {"space": "ip", "ef_construction": 100, "ef_search": 100, "max_neighbors": 16}}
@@ -178,7 +192,7 @@ def _searches() -> list[Search]:
     return [Search(str(n)) for n in range(_QUERIES)]
 
 
-def _alone_here(retriever: VectorRetriever) -> None:
+def _alone_here(retriever: Retriever) -> None:
     for n in range(_ALONE):
         retriever.search(str(n), 100)
 

@@ -211,3 +211,28 @@ def compiled(compiles, tmp_path):
         return file
 
     return made
+
+
+SMALL_NODE = {"num_cpus": 1, "object_store_memory": 100_000_000}
+
+
+@pytest.fixture(scope="module")
+def ray_nodes(tmp_path_factory):
+    """A head without a place for work, and two nodes with one each; this process is not connected to it."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sextant[ray]'")
+    from ray.cluster_utils import Cluster
+
+    # A busy machine takes longer than Ray waits for a node.
+    os.environ |= {"RAY_raylet_start_wait_time_s": "300", "RAY_worker_register_timeout_seconds": "300"}
+    started = Cluster(initialize_head=True, head_node_args=SMALL_NODE | {"num_cpus": 0, "include_dashboard": False})
+    for number in (1, 2):
+        started.add_node(**SMALL_NODE, env_vars={"SEXTANT_HOME": str(tmp_path_factory.mktemp(f"node{number}"))})
+    yield started
+    ray.shutdown()
+    started.shutdown()
+
+
+@pytest.fixture
+def cluster(ray_nodes, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", ray_nodes.address)
+    return ray_nodes

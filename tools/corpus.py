@@ -8,7 +8,9 @@ passages. Its folder has
     sums.bin                a CRC-32 of every document, compared when it is read
     ids.bin, id_ends.bin    the ids again, close together, and where they end
     order.bin               row numbers in the order of the ids, which are searched by bisection
-    meta.json               a CRC-32 of every other file but fields.bin, compared when the folder is opened
+    places.bin              the place of every row in that order
+    digests.bin             a digest of every document
+    meta.json               size, time and CRC-32 of every other file but fields.bin, compared when the folder is opened
 
 The small files are memory-mapped. Texts are read with pread: touched pages of a map count as this process's memory.
 """
@@ -22,12 +24,12 @@ import shutil
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self, overload
 
 from tools import disk
 from tools.errors import DataError
@@ -35,7 +37,8 @@ from tools.records import Document
 
 _LOG = logging.getLogger("sextant")
 
-FORMAT = 3  # raised when the files above change their meaning
+FORMAT = 4  # raised when the files above change their meaning
+_HELD = 1 << 18  # documents; a stored corpus of more does not hold their ids in memory
 _KEPT_BYTES = 32_000_000  # of documents, in memory: a hit is shown next, and searches of a run find much the same
 _KEPT = (1024, 32_768)  # documents, at least and at most
 
@@ -59,17 +62,23 @@ class Corpus(Mapping[str, Document]):
         return len(self._documents)
 
     @cached_property
-    def doc_ids(self) -> tuple[str, ...]:
+    def doc_ids(self) -> Sequence[str]:
         """All document ids, in corpus order."""
         return tuple(self)
 
-    def stream(self) -> Iterator[Document]:
-        """Yield every document, in corpus order."""
-        yield from self._documents.values()
+    def stream(self, rows: Sequence[int] | None = None) -> Iterator[Document]:
+        """Yield every document, in corpus order, or those in some rows."""
+        documents = self._documents.values()
+        yield from documents if rows is None else map(list(documents).__getitem__, rows)
 
-    def texts(self) -> Iterator[str]:
-        """Yield the text that retrievers index of each document, in corpus order."""
-        yield from map(indexed_text, self.stream())
+    def texts(self, rows: Sequence[int] | None = None) -> Iterator[str]:
+        """Yield the text that retrievers index of each document, in corpus order, or of those in some rows."""
+        yield from map(indexed_text, self.stream(rows))
+
+    @cached_property
+    def digests(self) -> Sequence[int]:
+        """A digest of eight bytes of each document, in corpus order."""
+        return array("Q", map(_digest, map(_encode, self.stream())))
 
     def repeats(self) -> dict[str, str]:
         """Map each repeated document to the first one with the same title and text."""
@@ -88,6 +97,16 @@ class Corpus(Mapping[str, Document]):
             digest.update(_with_lengths(_encode(document)))
         return digest.hexdigest()
 
+    def slice(self, start: int, stop: int) -> "Corpus":
+        """Return the documents in the rows from `start` to before `stop`, as a corpus that another process may have."""
+        part = Corpus(islice(self.stream(), start, stop))
+        part.fingerprint = _name_slice(self.fingerprint, start, stop)
+        return part
+
+
+def _name_slice(fingerprint: str, start: int, stop: int) -> str:  # without reading its documents
+    return hashlib.blake2b(f"{fingerprint} {start} {stop}".encode(), digest_size=8).hexdigest()
+
 
 def indexed_text(document: Document) -> str:
     """Return the text that retrievers index of a document: its title, then its text."""
@@ -98,6 +117,10 @@ def _encode(document: Document) -> tuple[bytes, ...]:
     """Return the fields of a document as bytes, in the order in which they are stored and hashed."""
     fields = (document.doc_id, document.title, document.text, document.parent)
     return tuple(field.encode("utf-8", "surrogatepass") for field in fields)
+
+
+def _digest(fields: Iterable[bytes]) -> int:
+    return int.from_bytes(hashlib.blake2b(_with_lengths(fields), digest_size=8).digest(), "little")
 
 
 def digest_text(text: str) -> bytes:
@@ -111,58 +134,84 @@ def _with_lengths(fields: Iterable[bytes]) -> bytes:
 
 
 class StoredCorpus(Corpus):
-    """A corpus that `store` wrote to `folder`; threads may share it. ValueError or OSError when it cannot be read."""
+    """A corpus that `store` wrote to `folder`, or a slice of its rows; threads may share it.
 
-    def __init__(self, folder: Path) -> None:
+    ValueError or OSError when it cannot be read.
+    """
+
+    def __init__(self, folder: Path, start: int = 0, stop: int | None = None) -> None:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise ValueError(f"{folder} was written in another format")
-        for name, crc in meta["crc32"].items():
-            if zlib.crc32((folder / name).read_bytes()) != crc:
-                raise ValueError(f"{folder / name} is damaged")
+        if (now := disk.check_seals(folder, meta["files"])) != meta["files"]:
+            with suppress(OSError):  # a folder that may only be read
+                disk.replace(folder / "meta.json", json.dumps(meta | {"files": now}) + "\n", disk.SHARED)
         self._folder = folder
-        self._count = int(meta["documents"])
-        self.fingerprint = str(meta["fingerprint"])
+        documents = int(meta["documents"])
+        self._start, self._stop = start, stop
+        self._count = (documents if stop is None else stop) - start
+        self.fingerprint = str(meta["fingerprint"]) if stop is None else _name_slice(meta["fingerprint"], start, stop)
         names = ("ends", "id_ends", "order")
         self._ends, self._id_ends, self._order = (_map(folder / f"{name}.bin", "q") for name in names)
-        self._sums = _map(folder / "sums.bin", "I")
+        self._sums, self.places = (_map(folder / f"{name}.bin", "I") for name in ("sums", "places"))
+        self.places = self.places[start : start + self._count]
+        self.digests = _map(folder / "digests.bin", "Q")[start : start + self._count]
         self._ids = _map(folder / "ids.bin", "B")
         self._file = (folder / "fields.bin").open("rb")
-        if len(self._ends) != 4 * self._count + 1 or os.fstat(self._file.fileno()).st_size != self._ends[-1]:
+        if len(self._ends) != 4 * documents + 1 or os.fstat(self._file.fileno()).st_size != self._ends[-1]:
             raise ValueError(f"{folder} is not whole")
-        kept = min(max(_KEPT_BYTES * self._count // max(1, self._ends[-1]), _KEPT[0]), _KEPT[1])
-        self._read = lru_cache(maxsize=kept)(lambda doc_id: self._document(self._row(doc_id)))
+        kept = min(max(_KEPT_BYTES * documents // max(1, self._ends[-1]), _KEPT[0]), _KEPT[1])
+        self._read = lru_cache(maxsize=kept)(lambda doc_id: self._document(self.row(doc_id)))
 
     def __getitem__(self, doc_id: str) -> Document:
         return self._read(doc_id)
 
     def __contains__(self, doc_id: object) -> bool:
         with suppress(KeyError):
-            return isinstance(doc_id, str) and self._row(doc_id) >= 0
+            return isinstance(doc_id, str) and self.row(doc_id) >= 0
         return False
 
     def __iter__(self) -> Iterator[str]:
-        for start, end in pairwise(self._id_ends):
+        for start, end in pairwise(self._id_ends[self._start : self._start + self._count + 1]):
             yield self._ids[start:end].tobytes().decode("utf-8", "surrogatepass")
 
     def __len__(self) -> int:
         return self._count
 
-    def stream(self) -> Iterator[Document]:
-        """Yield every document, in corpus order."""
-        yield from map(self._document, range(self._count))
+    @cached_property
+    def doc_ids(self) -> Sequence[str]:
+        """All document ids, in corpus order; those of a large corpus are read when they are asked for."""
+        return tuple(self) if self._count <= _HELD else StoredIds(self)
 
-    def _row(self, doc_id: str) -> int:
+    def stream(self, rows: Sequence[int] | None = None) -> Iterator[Document]:
+        """Yield every document, in corpus order, or those in some rows."""
+        yield from map(self._document, range(self._count) if rows is None else rows)
+
+    def slice(self, start: int, stop: int) -> "StoredCorpus":
+        """Return some of the rows; nothing is read."""
+        return StoredCorpus(self._folder, self._start + start, self._start + stop)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, int, int | None]]:  # a process gets the place, not the texts
+        return type(self), (self._folder.absolute(), self._start, self._stop)
+
+    def row(self, doc_id: str) -> int:
+        """Return the row of a document. KeyError where there is none."""
         key = doc_id.encode("utf-8", "surrogatepass")
         place = bisect_left(self._order, key, key=self._id)
-        if place < self._count and self._id(row := self._order[place]) == key:
+        row = self._order[place] - self._start if place < len(self._order) else -1
+        if 0 <= row < self._count and self._id(self._order[place]) == key:
             return row
         raise KeyError(doc_id)
+
+    def id_of(self, row: int) -> str:
+        """Return the id of the document in a row."""
+        return self._id(self._start + row).decode("utf-8", "surrogatepass")
 
     def _id(self, row: int) -> bytes:
         return self._ids[self._id_ends[row] : self._id_ends[row + 1]].tobytes()
 
     def _document(self, row: int) -> Document:
+        row += self._start
         ends = self._ends[4 * row : 4 * row + 5].tolist()
         data = os.pread(self._file.fileno(), ends[4] - ends[0], ends[0])
         if zlib.crc32(data) != self._sums[row]:
@@ -175,7 +224,31 @@ class StoredCorpus(Corpus):
         return Document(doc_id, text, title, parent)
 
 
-def _map(path: Path, kind: Literal["q", "I", "B"]) -> "memoryview[int]":
+class StoredIds(Sequence[str]):
+    """The ids of a stored corpus, in corpus order."""
+
+    def __init__(self, corpus: StoredCorpus) -> None:
+        self.row, self.places = corpus.row, corpus.places  # the place of each row in the order of the ids
+        self._corpus = corpus
+
+    def __len__(self) -> int:
+        return len(self._corpus)
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, row: int | slice) -> str | Sequence[str]:
+        rows = range(len(self))[row]
+        return self._corpus.id_of(rows) if isinstance(rows, int) else [self._corpus.id_of(each) for each in rows]
+
+    def __contains__(self, doc_id: object) -> bool:
+        return doc_id in self._corpus
+
+
+def _map(path: Path, kind: Literal["q", "Q", "I", "B"]) -> "memoryview[int]":
     """Memory-map a file of numbers, of a kind of the module `array`."""
     with path.open("rb") as file:
         empty = not os.fstat(file.fileno()).st_size
@@ -185,7 +258,8 @@ def _map(path: Path, kind: Literal["q", "I", "B"]) -> "memoryview[int]":
 def store(documents: Iterable[Document], folder: Path) -> None:
     """Write `documents` to the new folder `folder`, one at a time. DataError when an id comes twice."""
     folder.mkdir(parents=True, exist_ok=True)
-    ends, id_ends, sums, rows = array("q", [0]), array("q", [0]), array("I"), dict[bytes, int]()
+    ends, id_ends, rows = array("q", [0]), array("q", [0]), dict[bytes, int]()
+    sums, digests = array("I"), array("Q")
     digest = hashlib.blake2b(digest_size=8)
     with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
         for row, document in enumerate(documents):
@@ -193,17 +267,21 @@ def store(documents: Iterable[Document], folder: Path) -> None:
             if rows.setdefault(parts[0], row) != row:
                 raise DataError(f"two documents have the id {document.doc_id!r}")
             digest.update(_with_lengths(parts))
+            digests.append(_digest(parts))
             fields.write(whole := b"".join(parts))
             sums.append(zlib.crc32(whole))
             for part in parts:
                 ends.append(ends[-1] + len(part))
             ids.write(parts[0])
             id_ends.append(id_ends[-1] + len(parts[0]))
-    order = array("q", (rows[key] for key in sorted(rows)))
-    for name, numbers in {"ends": ends, "id_ends": id_ends, "order": order, "sums": sums}.items():
-        (folder / f"{name}.bin").write_bytes(numbers)
-    crc = {path.name: zlib.crc32(path.read_bytes()) for path in sorted(folder.iterdir()) if path.name != "fields.bin"}
-    meta = {"format": FORMAT, "documents": len(rows), "fingerprint": digest.hexdigest(), "crc32": crc}
+    order, places = array("q", (rows[key] for key in sorted(rows))), array("I", bytes(4 * len(rows)))
+    for place, row in enumerate(order):
+        places[row] = place
+    numbers = {"ends": ends, "id_ends": id_ends, "order": order, "places": places, "sums": sums, "digests": digests}
+    for name, each in numbers.items():
+        (folder / f"{name}.bin").write_bytes(each)
+    files = {path.name: disk.seal(path) for path in sorted(folder.iterdir()) if path.name != "fields.bin"}
+    meta = {"format": FORMAT, "documents": len(rows), "fingerprint": digest.hexdigest(), "files": files}
     (folder / "meta.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -214,6 +215,30 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal(path: Path) -> list[int]:
+    """Return the size, the CRC-32 and the time of last change, in nanoseconds, of a file."""
+    checksum, seen = 0, path.stat()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+    return [seen.st_size, checksum, seen.st_mtime_ns]
+
+
+def check_seals(folder: Path, seals: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return the seals of files as they are now. ValueError where the bytes of one are not those that were sealed.
+
+    A file of the same size and time as when it was sealed is not read.
+    """
+    now = dict(seals)
+    for name, (size, checksum, *changed) in seals.items():
+        seen = (folder / name).stat() if (folder / name).is_file() else None
+        if seen is None or [seen.st_size, seen.st_mtime_ns] != [size, *changed]:
+            now[name] = seal(folder / name) if seen else []
+            if now[name][:2] != [size, checksum]:
+                raise ValueError(f"{folder / name} is damaged")
+    return now
 
 
 def sync(path: Path) -> None:

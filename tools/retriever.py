@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.corpus import StoredIds
 from tools.records import Hit
 
 Ids = Collection[str]  # of documents
@@ -36,6 +37,7 @@ class Retriever(ABC):
     sends: ClassVar[bool] = False  # sends texts to an API
     loads_weights: ClassVar[bool] = False  # loads a model's weights
     ties_by_id: ClassVar[bool] = True  # of equal documents the one with the smaller doc_id goes first
+    mapped: ClassVar[bool] = False  # has only mapped files and little else, so that each process may open its own
     needs_lens: ClassVar[bool] = False  # has documents and queries annotated, by the attribute that it is given
 
     @classmethod  # noqa: B027  # most kinds need nothing
@@ -106,16 +108,20 @@ class Ranker:
     Of equal scores the smaller `tie_order` goes first, shape (documents,), by default the order of the doc_ids.
     """
 
-    def __init__(self, doc_ids: Sequence[str], tie_order: NDArray[np.int64] | None = None) -> None:
-        self._doc_ids = np.array(doc_ids, dtype=object)
-        self._row = {doc_id: row for row, doc_id in enumerate(doc_ids)}
-        if tie_order is None:
+    def __init__(self, doc_ids: Sequence[str], tie_order: NDArray[np.integer] | None = None) -> None:
+        self._stored = doc_ids if isinstance(doc_ids, StoredIds) else None
+        self._doc_ids = np.array(() if self._stored else doc_ids, dtype=object)
+        self._size = len(doc_ids)
+        self._row = {} if self._stored else {doc_id: row for row, doc_id in enumerate(doc_ids)}
+        if tie_order is None and self._stored:
+            tie_order = np.asarray(self._stored.places)
+        elif tie_order is None:
             tie_order = np.empty(len(doc_ids), dtype=np.int64)
             tie_order[sorted(range(len(doc_ids)), key=doc_ids.__getitem__)] = np.arange(len(doc_ids))
         self.tie_order = tie_order
 
     def __len__(self) -> int:
-        return len(self._doc_ids)
+        return self._size
 
     def top(
         self, scores: NDArray[Any], k: int, *, excluded: Ids = (), among: Ids | None = None, above: float = -np.inf
@@ -140,7 +146,9 @@ class Ranker:
             kept = np.concatenate((better, tied[first]))
             rows, scores = rows[kept], scores[kept]
         order = np.lexsort((self.tie_order[rows], -scores))[:k]
-        found = zip(self._doc_ids[rows[order]].tolist(), scores[order].tolist(), strict=True)
+        best = rows[order]
+        ids = [self._stored[row] for row in best.tolist()] if self._stored else self._doc_ids[best].tolist()
+        found = zip(ids, scores[order].tolist(), strict=True)
         return list(map(tuple.__new__, repeat(Hit), found))  # in two thirds of the time of Hit._make
 
     def allowed(self, excluded: Ids = (), among: Ids | None = None) -> NDArray[np.bool_] | None:
@@ -154,4 +162,6 @@ class Ranker:
 
     def rows(self, doc_ids: Ids) -> list[int]:
         """Return the positions of the `doc_ids` that the corpus has."""
+        if self._stored:
+            return [self._stored.row(doc_id) for doc_id in doc_ids if doc_id in self._stored]
         return [self._row[doc_id] for doc_id in doc_ids if doc_id in self._row]

@@ -17,7 +17,8 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from contextvars import ContextVar
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -43,12 +44,16 @@ RETRIEVERS = {
     "api": "tools.retrievers.neural.api:Api",
     "http": "tools.retrievers.http:Http",
     "chroma": "tools.retrievers.vectors.chroma:Chroma",
+    "ann": "tools.retrievers.vectors.ann:Ann",
+    "milvus": "tools.retrievers.milvus:Milvus",
+    "milvus_vectors": "tools.retrievers.milvus:MilvusVectors",
     "splade": "tools.retrievers.neural.sparse:Sparse",
     "late": "tools.retrievers.neural.late_interaction:LateInteraction",
     "cross": "tools.retrievers.neural.cross:CrossEncoder",
     "fusion": "tools.retrievers.fusion:Fusion",
     "rerank": "tools.retrievers.fusion:Rerank",
     "lens": "tools.retrievers.lens.index:LensIndex",
+    "sharded": "tools.retrievers.sharded:Sharded",
 }
 
 # What fills vectors, for the kinds that only store them. To add one: a class that satisfies Embedder, named here.
@@ -56,6 +61,8 @@ EMBEDDERS = {
     "dense": "tools.retrievers.neural.dense:SentenceEmbedder",
     "api": "tools.retrievers.neural.api:ApiEmbedder",
 }
+
+FILLS = ContextVar("fills", default=False)  # whether an index on a service is filled where it is not whole
 
 _GIVEN = ("corpus", "home", "terms")  # parameters of constructors that no expression has
 _NAME = r"[A-Za-z_]\w*"
@@ -382,7 +389,7 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
         case "Embedder":
             arguments = [_make_embedder(spec, home, terms)]
         case "Callable":
-            arguments = [lambda corpus: _make(spec.parts[0], corpus, home, terms)]
+            arguments = [partial(_make, spec.parts[0], home=home, terms=terms)]
         case "Retriever":
             arguments = [_make(part, corpus, home, terms) for part in spec.parts]
     try:

@@ -2,6 +2,7 @@
 
 python -m tools.retrievers                  every kind with its options, and every model of the papers
 python -m tools.retrievers check SPEC       whether a retriever, of one's own or not, does what all have to do
+python -m tools.retrievers push SPEC --task TASK    fill the index of a search service, or go on filling it
 python -m tools.retrievers indexes          what is kept, its size, and what was left half built
 python -m tools.retrievers delete NAME...   remove indexes; --all removes every one
 """
@@ -14,11 +15,12 @@ import time
 import typing
 from typing import Any
 
+import environments
 from tools import names
 from tools.console import Parser, clean, put_out, run_and_leave, say
 from tools.disk import home
 from tools.errors import DataError, UsageError
-from tools.retrievers import RETRIEVERS, check, contract, kind_of, store
+from tools.retrievers import FILLS, RETRIEVERS, build, check, contract, kind_of, store
 from tools.retrievers.neural.models import rows
 
 
@@ -29,6 +31,10 @@ def parser() -> Parser:
     listing = verbs.add_parser("list", help="kinds and models, and what each needs (the default)")
     checking = verbs.add_parser("check", help="build a retriever over six documents, and see whether it does its duty")
     checking.add_argument("spec", metavar="SPEC", help="as for --retriever, e.g. my.py:MyRetriever(option=3)")
+    push = verbs.add_parser("push", help="fill the index that a search service has of a task, or go on filling it")
+    push.add_argument("spec", metavar="SPEC", help="as for --retriever, e.g. milvus(http://host:19530)")
+    push.add_argument("--task", required=True, metavar="TASK", help="whose documents; as for evals.run")
+    push.add_argument("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
     indexes = verbs.add_parser("indexes", help="the indexes that are kept on disk")
     delete = verbs.add_parser("delete", help="remove indexes from disk; they are built again when they are wanted")
     delete.add_argument("names", nargs="*", metavar="NAME", help="as `indexes` prints it")
@@ -42,7 +48,9 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run one verb."""
-    {"list": _list, "check": _check, "indexes": _indexes, "delete": _delete}[arguments.verb](arguments)
+    verbs = {"list": _list, "check": _check, "push": _push, "indexes": _indexes, "delete": _delete}
+    FILLS.set(arguments.verb in ("check", "push"))
+    verbs[arguments.verb](arguments)
     return 0
 
 
@@ -104,6 +112,12 @@ def _check(arguments: argparse.Namespace) -> None:
         put_out(json.dumps({"retriever": str(spec), "checks": found}) + "\n")
     if broken := [one for one in found if one["wrong"]]:
         raise DataError(f"{spec} breaks {len(broken)} of {len(found)} checks, first: {broken[0]['check']}")
+
+
+def _push(arguments: argparse.Namespace) -> None:
+    documents = environments.load(arguments.task, arguments.data).documents
+    made = build(check(arguments.spec), documents, home())
+    put_out(f"{clean(made.name)} has all {len(documents):,} documents\n")
 
 
 def _indexes(arguments: argparse.Namespace) -> None:

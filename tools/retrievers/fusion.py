@@ -23,6 +23,8 @@ class Fusion(Retriever):
     the list has 1 and the last 0 (all 1 when all are equal). `weights` has a number for each part; empty, all are 1.
     """
 
+    mapped = True
+
     def __init__(
         self,
         corpus: Corpus,
@@ -85,7 +87,7 @@ class Rerank(Retriever):
     follow, their scores going down by exactly 1 a place; where the second ranks nothing at all, all have the first's.
     """
 
-    gives_pool = True
+    gives_pool = mapped = True
 
     def __init__(
         self, corpus: Corpus, home: Path | None, first: Retriever, second: Retriever, *, depth: int = 100

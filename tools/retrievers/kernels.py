@@ -6,8 +6,9 @@ numba finds a place for it, so only the first process on a machine waits some se
 A score is the sum of the weights of the query's terms, in the query's order and with its repeats. Additions are never
 reordered and never contracted: that would change the last digits, and so the order of nearly equal documents.
 
-Most postings that a query reads are of terms that a large part of the documents have. Such a term also has a weight for
-every document, 0 where it is not: adding that row to all scores takes a quarter of the time.
+Segments (segments.py) hold counts. `Postings` hold weights that a model has made. Most postings that a query reads are
+of terms that a large part of the documents have. Such a term also has a weight for every document, 0 where it is not:
+adding that row to all scores takes a quarter of the time.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -30,6 +31,7 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
 Floats = NDArray[Any]  # float32 or float64
+Kinds = NDArray[np.uint16] | NDArray[np.uint32]
 
 _BLOCK = 1 << 15  # documents whose scores are added up at a time: 128 kB of float32
 _COMMON = 1 / 3  # of the documents have a common term; from a quarter on, a row takes less time than a list
@@ -68,15 +70,15 @@ class Counts(NamedTuple):
     lengths: Ints  # words of each document, shape (documents,)
 
 
-class Weights(NamedTuple):
-    """A posting of a word that a document has `count` times weighs idf * (count * gain / (count + norm))."""
-
-    idf: NDArray[np.float64]  # shape (words,)
-    norm: NDArray[np.floating[Any]]  # shape (documents,)
-    gain: float = 1.0
-
-
 class Lists(NamedTuple):
+    """The posting lists of a segment: that of word n is indptr[n]:indptr[n + 1] of the others."""
+
+    indptr: Ints
+    documents: NDArray[np.uint16]  # ascending in each list
+    kinds: Kinds
+
+
+class WeighedLists(NamedTuple):
     """The arrays of posting lists, see `complete_lists`."""
 
     indptr: Ints
@@ -138,7 +140,7 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
 
 @_compiled
 def look_up(data: Bytes, prepared: bool, reading: Reading, words: Words, found: Rows) -> int:
-    """Put the rows of those words of `data` that are known into `found`, in order; return how many they are."""
+    """Put the row of each word of `data` but stop words into `found`, -1 for an unknown one; return how many."""
     word, number, at = np.empty(len(data), np.uint8), 0, 0
     letter, shortest = (reading.table[1], 1) if prepared else (reading.table[0], 2)
     while True:
@@ -147,8 +149,8 @@ def look_up(data: Bytes, prepared: bool, reading: Reading, words: Words, found: 
             return number
         if length >= shortest:
             row = words.slots[_find(word, length, code, words)]
-            if row >= reading.skipped:
-                found[number] = row - reading.skipped
+            if row < 0 or row >= reading.skipped:
+                found[number] = -1 if row < 0 else row - reading.skipped
                 number += 1
 
 
@@ -193,20 +195,52 @@ def count(
 
 
 @_compiled
-def place_postings(counts: Counts, first: int, weigh: Weights, free: Ints, documents: Rows, weights: Floats) -> None:
-    """Put the counts of a block, which begins with document `first`, where they belong by word, with their weights.
+def place_postings(counts: Counts, first: int, bases: Ints, numbers: Kinds, free: Ints, lists: Lists) -> None:
+    """Put the counts of a block, which begins with document `first`, where they belong by word.
 
-    free[row] is the next free place of each word.
+    free[row] is the next free place of each word; the kind of a count in document n is numbers[bases[n] + count - 1].
     """
-    at, (idf, norm, gain) = 0, weigh
+    at = 0
     for n in range(len(counts.distinct)):
         document = first + n
         for posting in range(at, at + counts.distinct[n]):
-            row, number = counts.rows[posting], float(counts.numbers[posting])
-            documents[free[row]] = document
-            weights[free[row]] = idf[row] * (number * gain / (number + norm[document]))
+            row = counts.rows[posting]
+            lists.documents[free[row]] = document
+            lists.kinds[free[row]] = numbers[bases[document] + counts.numbers[posting] - 1]
             free[row] += 1
         at += counts.distinct[n]
+
+
+@_compiled
+def add_counts(
+    lists: Lists, rows: Rows, weights: NDArray[np.float64], shares: NDArray[np.float64], scores: Floats
+) -> None:
+    """Add to every document's score, word after word, the word's weight times its kind's share, as one rounded number.
+
+    A row of -1 is a word that no document has.
+    """
+    indptr, documents, kinds = lists
+    table = np.empty(len(shares), scores.dtype)
+    for n in range(len(rows)):
+        if rows[n] < 0:
+            continue
+        first, last = indptr[rows[n]], indptr[rows[n] + 1]
+        if last - first < len(shares):
+            for i in range(first, last):
+                table[kinds[i]] = weights[n] * shares[kinds[i]]
+        else:
+            for kind in range(len(shares)):
+                table[kind] = weights[n] * shares[kind]
+        i = first
+        while i < last - 3:  # four different documents at a time, which need not wait for each other
+            a, b, c, d = documents[i], documents[i + 1], documents[i + 2], documents[i + 3]
+            score_a, score_b = scores[a] + table[kinds[i]], scores[b] + table[kinds[i + 1]]
+            score_c, score_d = scores[c] + table[kinds[i + 2]], scores[d] + table[kinds[i + 3]]
+            scores[a], scores[b], scores[c], scores[d] = score_a, score_b, score_c, score_d
+            i += 4
+        while i < last:
+            scores[documents[i]] += table[kinds[i]]
+            i += 1
 
 
 @_compiled
@@ -229,7 +263,7 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
 
 
 @_compiled
-def add(lists: Lists, terms: Ints, amounts: Floats, scores: Floats) -> None:
+def add(lists: WeighedLists, terms: Ints, amounts: Floats, scores: Floats) -> None:
     """Add to every document's score, term after term, the amount of the term times its weight in the document.
 
     The weights of a term are common[places[term]], or, where that is -1, in its list. A block's scores stay cached.
@@ -278,7 +312,7 @@ class Postings:
     """The posting lists of a corpus, from `complete_lists`; threads share it. Scores have the weights' precision."""
 
     def __init__(self, folder: Path, ranker: Ranker) -> None:
-        self._lists = Lists(*(map_array(folder / f"{name}.npy") for name in Lists._fields))
+        self._lists = WeighedLists(*(map_array(folder / f"{name}.npy") for name in WeighedLists._fields))
         self._ranker = ranker
 
     @property

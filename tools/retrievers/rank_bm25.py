@@ -15,17 +15,20 @@ import math
 import re
 import string
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
 
 from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers import spell
-from tools.retrievers.bm25 import Analyzer, Statistics, WordRetriever
-from tools.retrievers.kernels import Weights
+from tools.retrievers.bm25 import WordRetriever
+from tools.retrievers.kernels import Ints
+from tools.retrievers.segments import Analyzer
 
 # As OBLIQ-Bench's WildChat script, the only one there that calls rank_bm25: lower case, everything but ASCII letters,
 # digits and blanks becomes a blank, words of one character are dropped, no stop words.
@@ -44,6 +47,7 @@ class RankBM25(WordRetriever):
     """`rank_bm25.BM25Okapi` over one corpus, same scores, a fraction of the time."""
 
     dtype = np.float64
+    ordered = True  # for the mean idf
     above = -np.inf
     ties_by_id = False  # as in the library, the later one goes first
 
@@ -53,24 +57,35 @@ class RankBM25(WordRetriever):
         self._k1, self._b, self._epsilon = k1, b, epsilon
         options = {"k1": k1, "b": b, "epsilon": epsilon}
         self.name = spell("rank_bm25", options=options)
-        ranker = Ranker(corpus.doc_ids, tie_order=np.arange(len(corpus))[::-1])
-        self.open(corpus, home, _ANALYZER, {"kind": "rank_bm25", **options}, ranker)
+        self.open(corpus, home, _ANALYZER, {"kind": "rank_bm25"})
 
-    def weigh(self, statistics: Statistics) -> Weights:
-        """Return BM25Okapi's idf, whose mean is a sum in order of first appearance, and its norm."""
-        documents = len(statistics.lengths)
-        idf = [math.log(documents - n + 0.5) - math.log(n + 0.5) for n in statistics.frequency.tolist()]
-        total = 0.0
-        for value in idf:  # not sum(): from Python 3.12 on that one compensates, and differs in the last digit
-            total += value
-        floor = self._epsilon * (total / len(idf))
-        norm = self._k1 * (1 - self._b + self._b * statistics.lengths / statistics.average_length)
-        return Weights(np.array([floor if value < 0 else value for value in idf]), norm, gain=self._k1 + 1)
+    def rank(self, corpus: Corpus) -> Ranker:
+        """Return what lets the later one go first."""
+        return Ranker(corpus.doc_ids, tie_order=np.arange(len(corpus))[::-1])
+
+    @cached_property
+    def _floor(self) -> float:  # epsilon times the mean idf, whose sum is in order of first appearance
+        documents, total = self.totals.documents, 0.0
+        numbers = self.statistics().frequency.values()
+        for n in numbers:  # not sum(): from Python 3.12 on that one compensates, and differs in the last digit
+            total += math.log(documents - n + 0.5) - math.log(n + 0.5)
+        return self._epsilon * (total / len(numbers))
+
+    def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:
+        """Return BM25Okapi's idf."""
+        idf = [math.log(documents - n + 0.5) - math.log(n + 0.5) for n in frequencies.tolist()]
+        return np.array([self._floor if value < 0 else value for value in idf])
+
+    def weigh_counts(self, counts: Ints, lengths: Ints, average_length: float) -> NDArray[np.float64]:
+        """Return the saturated counts."""
+        norm = self._k1 * (1 - self._b + self._b * lengths / average_length)
+        return counts * (self._k1 + 1) / (counts + norm)
 
 
 class PoolBM25(Retriever):
     """`BM25Okapi` with its defaults over the documents of one pool at a time; nothing is kept."""
 
+    mapped = True
     needs_pool = True  # a run without pools is refused: it would make an index of the whole corpus for every query
 
     def __init__(self, corpus: Corpus, home: Path | None = None) -> None:

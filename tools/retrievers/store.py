@@ -9,13 +9,15 @@ import hashlib
 import json
 import logging
 import math
+import mmap
 import os
 import shutil
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -24,19 +26,32 @@ from tools.errors import DataError, UnknownName, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
 _LOG = logging.getLogger("sextant")
 _MANIFEST = "index.json"
+_ROWS = 8192  # that are read at a time
 _ROOT = Path(__file__).parents[2]
 
 
 def code(*modules: str, **rooms: str) -> str:
-    """Return a digest of the code that decides what an index holds: `code("tools/text", neural="dense quantized")`."""
+    """Return a digest of the code that decides what an index holds: `code("tools/text", neural="dense quantized")`.
+
+    The code in neural/ gives other vectors on an accelerator, which counts where there is one.
+    """
     own = (f"tools/retrievers/{room}/{name}" for room, names in rooms.items() for name in names.split())
     texts = "\0".join(sources.read(_ROOT / f"{module}.py").code for module in sorted((*modules, *own)))
+    texts += accelerator() if "neural" in rooms else ""
     return hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
+
+
+def accelerator() -> str:
+    """Return the kind of device that models run on, such as "cuda"; "" for the CPU."""
+    if version("torch").endswith("+cpu") and "SEXTANT_DEVICE" not in os.environ:
+        return ""  # without seconds of importing it
+    return str(import_module("tools.retrievers.neural.models").device()).partition(":")[0].replace("cpu", "")
 
 
 def open_index(
@@ -86,10 +101,32 @@ def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any,
     return array
 
 
+def in_blocks(array: "NDArray[Any]") -> "Iterator[tuple[slice, NDArray[Any]]]":
+    """Yield an array's rows, some thousands at a time, with their place; of a file, only those stay in memory."""
+    for start in range(0, len(array), _ROWS):
+        place = slice(start, start + _ROWS)
+        yield place, array[place]
+        release(array)
+
+
+def release(array: "NDArray[Any]") -> None:
+    """Give back the memory of a mapped file, which grows with all that is read or written; nothing is lost."""
+    if isinstance(array.base, mmap.mmap):
+        array.base.madvise(mmap.MADV_DONTNEED)
+
+
 def name_of(key: Mapping[str, object]) -> str:
     """Return the name of the folder of the index for `key`."""
     digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
     return f"{key.get('kind', 'index')}-{digest}"
+
+
+def find_relatives(home: Path | None, key: Mapping[str, object]) -> list[Path]:
+    """Return the folders of the indexes under `home` whose keys differ from `key` in the corpus alone."""
+    folders = sorted(home.glob(f"indexes/{key['kind']}-*")) if home else []
+    return [
+        each for each in folders if {**_manifest(each).get("key", {}), "corpus": key["corpus"]} == key and _sound(each)
+    ]
 
 
 class Kept(NamedTuple):
@@ -147,7 +184,7 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
     files = {}
     for path in sorted(path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST):
         disk.sync(path)
-        files[str(path.relative_to(draft))] = [path.stat().st_size, _checksum(path)]
+        files[str(path.relative_to(draft))] = disk.seal(path)
     manifest = {"key": key, "seconds": round(time.monotonic() - started, 3), "files": files}
     disk.replace(draft / _MANIFEST, json.dumps(manifest, indent=1) + "\n", disk.SHARED)
     shutil.rmtree(place, ignore_errors=True)  # a damaged one
@@ -167,15 +204,19 @@ def _naming_room(folder: Path) -> Iterator[None]:  # an OSError of the disk says
         raise DataError(f"the index cannot be built in {folder}, where {free}: {error}; {todo}") from error
 
 
-def _sound(place: Path) -> bool:  # every byte as it was written; takes about a second a GB
-    files = _manifest(place).get("files")
+def _sound(place: Path) -> bool:  # every file as it was written, see `disk.check_seals`
+    manifest = _manifest(place)
+    files = manifest.get("files")
     if not isinstance(files, dict):
         return False
-    for name, written in files.items():
-        path = place / name
-        if not path.is_file() or [path.stat().st_size, _checksum(path)] != written:
-            _LOG.info(f"{path} is damaged; the index is built again")
-            return False
+    try:
+        now = disk.check_seals(place, files)
+    except ValueError as error:
+        _LOG.info(f"{error}; the index is built again")
+        return False
+    if now != files:
+        with suppress(OSError):  # a home that may only be read
+            disk.replace(place / _MANIFEST, json.dumps(manifest | {"files": now}, indent=1) + "\n", disk.SHARED)
     return True
 
 
@@ -184,14 +225,6 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         return manifest if isinstance(manifest, dict) else {}
     return {}
-
-
-def _checksum(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            checksum = zlib.crc32(block, checksum)
-    return checksum
 
 
 def _draft(place: Path) -> Path:  # one's own where another person's is at the common place

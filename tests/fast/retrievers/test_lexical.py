@@ -16,7 +16,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document
 from tools.retriever import Ranker
-from tools.retrievers import bm25, build, english, kernels
+from tools.retrievers import bm25, build, english, kernels, segments
 from tools.retrievers.bm25 import BM25
 from tools.retrievers.kernels import Postings, complete_lists
 from tools.retrievers.rank_bm25 import _ANALYZER as ANALYZER
@@ -128,29 +128,31 @@ def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_fact
     corpus = Corpus(Document(str(n), text) for n, text in enumerate(texts))
     split = [analyzer.words(text) for text in texts]
 
-    class Counts(bm25.WordRetriever):
-        dtype = np.float64
-
-        def weigh(self, counts):  # weights that are the counts themselves: count * gain / (count + norm), a large norm
-            assert counts.lengths.tolist() == list(map(len, split))
-            return bm25.Weights(np.ones(len(counts.frequency)), np.full(len(texts), 2.0**60), 2.0**60)
-
-    index, home = Counts(), tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bm25, "BLOCK", block)
-        index.open(corpus, home, analyzer, {}, Ranker(corpus.doc_ids))
-    words = index.words()
-    [folder] = home.glob("indexes/index-*")
-    indptr, documents, weights = (np.load(folder / f"{name}.npy") for name in ("indptr", "documents", "weights"))
-    found = {
-        (words[row], int(documents[posting])): weights[posting]
-        for row in range(len(words))
-        for posting in range(indptr[row], indptr[row + 1])
-    }
-    assert found == {(word, n): text.count(word) for n, text in enumerate(split) for word in text}
-    for text in texts:  # a query is read as a document is
-        assert [words[row] for row in index.rows(text).tolist()] == analyzer.words(text)
-    assert index.rows("zyzzyva qzx").tolist() == []
+        patch.setattr(segments, "BLOCK", block)
+        patch.setattr(segments, "SIZE", 5)
+        folder = tmp_path_factory.mktemp("index")
+        segments.build(corpus, analyzer, folder)
+    index, found = segments.Index(folder), {}
+    for segment in index.segments:
+        words = segment.list_words(analyzer.reading())
+        indptr, documents, kinds = segment.lists
+        for row, word in enumerate(words):
+            for posting in range(indptr[row], indptr[row + 1]):
+                document, kind = int(segment.rows[documents[posting]]), kinds[posting]
+                found[word, document] = segment.pairs[:, kind].tolist()
+        for text in texts:  # a query is read as a document is
+            rows = segment.look_up(*read(analyzer, text)).tolist()
+            assert [words[row] if row >= 0 else None for row in rows] == [
+                word if word in words else None for word in analyzer.words(text)
+            ]
+    expected = {(word, n): [text.count(word), len(text)] for n, text in enumerate(split) for word in text}
+    assert found == expected and index.totals == (len(texts), sum(map(len, split)))
+
+
+def read(analyzer, text):
+    data, prepared = analyzer.encode(text)
+    return np.frombuffer(data, dtype=np.uint8), prepared, analyzer.reading()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,5 +1,7 @@
 """Every registered kind of retriever against one contract. What a kind computes is checked in a file of its own."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,10 +21,12 @@ SPECS = [
     *("rerank(bm25,cross:MODEL,depth=3)", "lens(bm25,attribute=stance)"),
     "lens(dense:MODEL,attribute=authorship,query=true)",
 ]
-ELSEWHERE = ("http",)  # wants a server of searches: tests/fast/retrievers/test_http.py
+# They want a server, processes, or an extra: test_http.py, and test_milvus.py and test_sharded.py under tests/soak.
+ELSEWHERE = ("http", "sharded", "ann", "milvus", "milvus_vectors")
+SPECS += ["ann:dense:MODEL"] * bool(find_spec("faiss"))
 SPECS += [kind for kind in RETRIEVERS if kind not in ELSEWHERE and not any(kind in text for text in SPECS)]
 # These have a score for every document; the others may rank only documents that share a word with the text.
-SCORE_ALL = ("rank_bm25", "dense", "api", "chroma", "late", "cross", "fusion", "rerank(fusion", "lens(dense")
+SCORE_ALL = ("rank_bm25", "dense", "api", "ann", "chroma", "late", "cross", "fusion", "rerank(fusion", "lens(dense")
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +35,7 @@ def models(tmp_path_factory):
     return {
         "splade": bert(home / "splade", head="BertForMaskedLM"),
         "cross": bert(home / "cross", head="BertForSequenceClassification"),
-        **dict.fromkeys(("dense", "late", "chroma"), bert(home / "bert")),
+        **dict.fromkeys(("ann", "dense", "late", "chroma"), bert(home / "bert")),
     }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from evals.running.configuration import uses
 from tools.errors import UsageError
 from tools.retrievers import store
 
@@ -192,3 +193,12 @@ class TestCommand:
         assert code == 2 and "no kept index is called" in said
         assert command("delete", name)[0] == 0 and store.list_kept(home()) == []
         assert command("delete", "--all")[0] == 0
+
+
+def test_an_index_by_a_model_on_an_accelerator_is_another_one_and_a_run_says_so(monkeypatch):
+    on_cpu, words = store.code(neural="dense"), store.code("tools/text")
+    monkeypatch.setenv("SEXTANT_DEVICE", "cpu")
+    assert store.code(neural="dense") == on_cpu and "device" not in uses([], libraries=["torch"])["versions"]
+    monkeypatch.setenv("SEXTANT_DEVICE", "cuda:1")  # there is none here; nothing is loaded
+    assert store.code(neural="dense") != on_cpu and store.code("tools/text") == words
+    assert uses([], libraries=["torch"])["versions"]["device"] == "cuda"

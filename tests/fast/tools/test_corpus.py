@@ -1,5 +1,7 @@
 """A stored corpus is the same as one in memory, and costs next to nothing to open."""
 
+import pickle
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,6 +34,19 @@ def test_a_stored_corpus_is_the_one_in_memory(documents, stranger, tmp_path_fact
     assert 7 not in kept and None not in kept
 
 
+@given(documents=DOCUMENTS, ends=st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), stranger=TEXTS)
+@settings(max_examples=30)
+def test_a_slice_sent_to_another_process_has_its_rows_and_no_others(documents, ends, stranger, tmp_path_factory):
+    start, stop = (min(end, len(documents)) for end in ends)
+    place = tmp_path_factory.mktemp("store") / "corpus"
+    for whole in Corpus(documents), open_or_store(place, lambda: iter(documents)):
+        part = pickle.loads(pickle.dumps(whole.slice(start, stop)))
+        assert list(part) == list(whole)[start:stop] and len(part) == stop - start
+        assert list(part.stream()) == documents[start:stop] == [part[doc_id] for doc_id in part]
+        assert not any(doc_id in part for doc_id in {stranger, *whole} - set(part))
+        assert part.fingerprint == Corpus(documents).slice(start, stop).fingerprint != whole.fingerprint
+
+
 @pytest.mark.parametrize("count", [0, 1, 700])
 def test_every_id_is_found_and_none_beside_them(count, tmp_path):
     ids = [f"{7919 * number % 1009}" for number in range(count)]
@@ -52,8 +67,10 @@ def test_the_second_opening_reads_no_document_again(tmp_path):
     assert open_or_store(place, unread)["b"].text == "two"
 
 
-SMALL = ["ids.bin", "ends.bin", "id_ends.bin", "order.bin", "sums.bin"]  # files that are read whole on opening
-NOT_META = [b"[]", b"null", b'{"format": 3, "crc32": null}', b'{"format": 3, "crc32": {}}']
+SMALL = [
+    f"{name}.bin" for name in ("ids", "ends", "id_ends", "order", "places", "sums", "digests")
+]  # files that are read whole on opening
+NOT_META = [b"[]", b"null", b'{"format": 4, "files": null}', b'{"format": 4, "files": {}}']
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ class SentenceEmbedder(Embedder):
         self._precision, self._home = encoder, home
         options = {"encoder": "" if encoder == "float32" else encoder, "like": like, "weights": self._found.weights}
         self.name = name_model("dense", model, **options, run_code=run_code)
+        again: Any = {"encoder": encoder, "like": like, "weights": self._found.weights, "run_code": run_code}
+        self._again = partial(SentenceEmbedder, model, home=home, **again)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # another machine loads its own copy, of equal weights
+        return self._again, ()
 
     @cached_property
     def _encoder(self) -> "Encoder":

@@ -13,8 +13,7 @@ import shutil
 import sqlite3
 import time
 import weakref
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.metadata import version
@@ -27,24 +26,20 @@ import httpx
 import numpy as np
 from chromadb.config import Settings
 from chromadb.errors import ChromaError, InvalidArgumentError, NotFoundError
-from numpy.typing import NDArray
 
 from tools import disk
 from tools.console import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError, at_least
 from tools.models.spec import is_server
-from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search
+from tools.retriever import Ranker
 from tools.retrievers import Value, spell
 from tools.retrievers.store import name_of, open_index
-from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, runs, vectors_key
+from tools.retrievers.vectors.approximate import Approximate, Index, Near, Rows, Scores
+from tools.retrievers.vectors.embedding import Embedder, Vectors, open_vectors, runs, vectors_key
 from tools.retrievers.vectors.exact_search import exact
 
 T = TypeVar("T")
-Rows = NDArray[np.int64]  # positions in the corpus
-Scores = NDArray[np.float64]
-Near = Callable[[Vectors, int, int], list[Rows]]  # the nearest documents of queries, as _nearest has them
 
 _FORMAT = 1  # raised when the content of an index changes its meaning
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a server that did not answer is asked again
@@ -54,7 +49,7 @@ _QUERIES = 100  # in one call
 _NAME = "vectors"  # of the one collection in a folder
 
 
-class Chroma(Retriever):
+class Chroma(Approximate):
     """The documents whose vectors have the largest inner product with the query's, nearly."""
 
     def __init__(
@@ -72,12 +67,11 @@ class Chroma(Retriever):
         options: dict[str, Value] = {"ef_search": ef_search, **graph}
         self.require("", 1, {"url": url, **options})
         self.name = spell("chroma", parts=[embedder.name], options={"url": url, **options} if url else options)
-        self._ef_search = ef_search
+        self._effort = ef_search
         self._embedder = embedder
         self._ranker = Ranker(corpus.doc_ids)
         key = {**vectors_key(embedder, corpus), "kind": "chroma", "chroma": _FORMAT, **graph}
         settings = settings_of(ef_construction, neighbors, len(corpus))
-        self._index: FolderIndex | ServerIndex
         if url:
             vectors = partial(open_vectors, embedder, corpus, home)
             self._index = ServerIndex(url, name_of(key), settings, len(corpus), vectors)
@@ -92,38 +86,6 @@ class Chroma(Retriever):
         if url and not (is_server(url) and urlsplit(url).path in ("", "/")):
             form = "as in url=http://host:8000, without password, path or query"
             raise UsageError(f"chroma: url is that of a Chroma server, {form}")
-
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of `text` are more than the embedder's model takes."""
-        return self._embedder.left_out(text, instruction)
-
-    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        queries = embed_queries(self._embedder, searches, self._index.dimension)
-        near, rankings = self._ask_graph(searches, queries, k), []
-        for i, (search, query) in enumerate(zip(searches, queries, strict=True)):
-            rows = near.get(i)
-            if rows is None:  # all that may come back
-                allowed = self._ranker.allowed(search.excluded, search.among)
-                rows = np.arange(len(self._ranker)) if allowed is None else np.flatnonzero(allowed)
-            rankings.append(self._ranker.hits(rows, self._index.scores(rows, query), k))
-        return rankings
-
-    def _ask_graph(self, searches: Sequence[Search], queries: Vectors, k: int) -> dict[int, Rows]:
-        # By the places of searches, without what is excluded; none where too few are left. What the graph is asked for
-        # a search depends on that search alone, so its hits do, too.
-        excluded = [self._ranker.rows(search.excluded) for search in searches]
-        places = defaultdict[int, list[int]](list)  # by how many documents are needed
-        for i, search in enumerate(searches):
-            needed = k + len(excluded[i])  # those that may not come back take places
-            if search.among is None and 2 * max(needed, self._ef_search) < len(self._ranker):
-                places[needed].append(i)
-        enough = {}
-        for needed, some in places.items():
-            for i, near in zip(some, self._index.near(queries[some], needed, self._ef_search), strict=True):
-                left = np.setdiff1d(near, excluded[i])
-                if len(left) >= k:  # a graph may be in parts, of which a search sees one
-                    enough[i] = left
-        return enough
 
 
 def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
@@ -154,19 +116,17 @@ def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[
     return nearest
 
 
-class FolderIndex:
+class FolderIndex(Index):
     """A folder of the index store, and the file of vectors."""
 
     def __init__(
         self, home: Path | None, key: Mapping[str, object], settings: dict[str, Any], vectors: Vectors
     ) -> None:
-        self._vectors = vectors
-        self.dimension = vectors.shape[1]
         key = {**key, "chromadb": version("chromadb")}
-        collection = open_index(home, key, build=partial(_build, settings, vectors), load=self._open)
-        self.near: Near = partial(_nearest, collection)
+        collection = open_index(home, key, build=partial(_build, settings, vectors), load=partial(self._open, vectors))
+        super().__init__(vectors, partial(_nearest, collection))
 
-    def _open(self, folder: Path) -> Any:
+    def _open(self, vectors: Vectors, folder: Path) -> Any:
         stack = ExitStack()
         private = stack.enter_context(disk.temporary_folder())
         weakref.finalize(self, stack.close)
@@ -178,13 +138,9 @@ class FolderIndex:
         client = _client(str(private))
         stack.callback(client.close)
         collection = client.get_collection(_NAME, embedding_function=None)
-        if len(self._vectors):
-            _nearest(collection, self._vectors[:1], 1, 1)  # reads the graph, whose files may go away now
+        if len(vectors):
+            _nearest(collection, vectors[:1], 1, 1)  # reads the graph, whose files may go away now
         return collection
-
-    def scores(self, rows: Rows, query: Vectors) -> Scores:
-        """Return the exact inner products of documents with one query, shape (rows,)."""
-        return np.asarray(exact(np.asarray(self._vectors), rows, query))
 
 
 def _build(settings: dict[str, Any], vectors: Vectors, folder: Path) -> None:

@@ -1,10 +1,11 @@
 """The Embedder interface, and the vectors of a whole corpus on disk: resumable, each distinct text embedded once.
 
-Embedders are in neural/ (dense, api); the vectors are searched exactly or by chroma.
+Embedders are in neural/ (dense, api); the vectors are searched exactly, by ann or by chroma.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError
 from tools.records import Usage, usage_from_json, usage_json
 from tools.retriever import Search
-from tools.retrievers.store import new_array, open_index
+from tools.retrievers.store import new_array, open_index, release
 
 Vectors = NDArray[np.float32]  # shape (texts, dimension)
 MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in a file
@@ -64,6 +65,12 @@ class Embedder(Protocol):
         """Return how many tokens at the end of a query are more than the model takes."""
 
 
+Block: TypeAlias = tuple[int, list[str]]  # where it begins in the order of texts, and the documents that have them
+# Yields the vectors of blocks, in any order, each with where it begins, in place of this process; see on_ray.py.
+MakeBlocks: TypeAlias = Callable[[Embedder, Corpus, Iterable[Block]], Iterator[tuple[int, Vectors]]]
+ELSEWHERE: ContextVar[MakeBlocks | None] = ContextVar("elsewhere", default=None)
+
+
 @runtime_checkable
 class Paid(Protocol):
     """What an embedder has beside where its calls cost money."""
@@ -80,7 +87,7 @@ class Paid(Protocol):
 def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> MappedVectors:
     """Return the vectors of all documents, shape (documents, dimension), in corpus order; memory-mapped and read-only.
 
-    They are made if they are not under `home`. A build that was killed goes on after its last complete block.
+    They are made if they are not under `home`. A build that was killed goes on with the blocks that are not complete.
     DataError when the embedder gives anything but one finite vector a text; earlier blocks are kept.
     """
     key, build = vectors_key(embedder, corpus), partial(_embed_all, embedder, corpus)
@@ -133,27 +140,55 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     paid = embedder if isinstance(embedder, Paid) else None
     order = order_of(corpus, paid.batch, _PAID_CHARACTERS) if paid else order_of(corpus, _BLOCK_TEXTS)
     shape = (len(corpus), embedder.dimension)
-    done, usage = _done_before(folder, shape)
+    done, beyond, usage = _done_before(folder, shape)
     if paid:
         paid.resume(usage)
     file = folder / "vectors.npy"
-    vectors = open_memmap(file, "r+") if done else new_array(file, shape, np.float32)
-    progress = Progress(embedder.name, len(order.rows), "texts", done=done)
-    for first, last in pairwise([done, *order.blocks[order.blocks > done].tolist()]):
-        try:
-            doc_ids = [corpus.doc_ids[row] for row in order.rows[first:last]]
-            made = embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids], progress.add)
-            whose = [f"the document {doc_id!r}" for doc_id in doc_ids]
+    vectors = open_memmap(file, "r+") if done or beyond else new_array(file, shape, np.float32)
+    progress = Progress(
+        embedder.name, len(order.rows), "texts", done=done + sum(beyond[first] - first for first in beyond)
+    )
+    spans = pairwise([done, *order.blocks[order.blocks > done].tolist()])
+    lasts = {first: last for first, last in spans if first not in beyond}
+    blocks = ((first, [corpus.doc_ids[row] for row in order.rows[first:last]]) for first, last in lasts.items())
+    make = (None if paid else ELSEWHERE.get()) or partial(_make_here, progress=progress)
+
+    def keep() -> None:
+        nonlocal usage
+        usage += paid.take_usage() if paid else Usage()
+        record = {"shape": shape, "texts": done, "beyond": beyond, "usage": usage_json(usage)}
+        disk.replace(folder / "embedded.json", json.dumps(record) + "\n", disk.SHARED)
+
+    try:
+        for first, made in make(embedder, corpus, blocks):
+            last = lasts[first]
+            whose = [f"the document {corpus.doc_ids[row]!r}" for row in order.rows[first:last]]
             made = _check(made, embedder.name, shape[1], whose, "the vectors that were made before")
             documents = np.flatnonzero((first <= order.text_of) & (order.text_of < last))
             vectors[documents] = made[order.text_of[documents] - first]
             vectors.flush()
-            done = last
-        finally:  # a block that failed may have been paid for
-            usage += paid.take_usage() if paid else Usage()
-            record = {"shape": shape, "texts": done, "usage": usage_json(usage)}
-            disk.replace(folder / "embedded.json", json.dumps(record) + "\n", disk.SHARED)
-        progress.add(last - progress.done)
+            release(vectors)
+            beyond[first] = last
+            while done in beyond:
+                done = beyond.pop(done)
+            keep()
+            progress.add(done + sum(beyond[first] - first for first in beyond) - progress.done)
+    finally:  # a block that failed may have been paid for
+        keep()
+
+
+def _make_here(
+    embedder: Embedder, corpus: Corpus, blocks: Iterable[Block], progress: Progress
+) -> Iterator[tuple[int, Vectors]]:
+    for first, doc_ids in blocks:
+        yield first, make_block(embedder, corpus, doc_ids, progress.add)
+
+
+def make_block(
+    embedder: Embedder, corpus: Corpus, doc_ids: Iterable[str], done: Callable[[int], None] = lambda _: None
+) -> Vectors:
+    """Return the vectors of some documents, in order. `done` as in `Embedder.documents`."""
+    return embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids], done)
 
 
 def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
@@ -177,13 +212,17 @@ def require_finite(numbers: NDArray[Any], name: str, whose: str, kept: str = "")
         raise DataError(f"{name} gave NaN or infinity for {whose}{kept and f'; {kept} are kept'}")
 
 
-def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, Usage]:
-    """Return (texts done by an earlier build in `folder`, their usage); 0 when its files do not fit."""
+def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, dict[int, int], Usage]:
+    """Return (texts done by an earlier build in `folder`, where later blocks that are done begin -> end, their usage).
+
+    It is all nothing when its files do not fit.
+    """
     try:
         record = json.loads((folder / "embedded.json").read_text(encoding="utf-8"))
         vectors = np.load(folder / "vectors.npy", mmap_mode="r")
         if tuple(record["shape"]) == vectors.shape == shape and vectors.dtype == np.float32:
-            return int(record["texts"]), usage_from_json(record["usage"])
+            beyond = {int(first): last for first, last in record.get("beyond", {}).items()}
+            return int(record["texts"]), beyond, usage_from_json(record["usage"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass  # nothing was left, or it is torn
-    return 0, Usage()
+    return 0, {}, Usage()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search, find_floor
-from tools.retrievers.store import new_array, open_index
+from tools.retrievers.store import in_blocks, new_array, open_index
 from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, vectors_key
 
 Precision = Literal["float32", "int8"]
@@ -61,8 +61,15 @@ class VectorRetriever(Retriever):
         """Return how many tokens at the end of `text` are more than the embedder's model takes."""
         return self._embedder.left_out(text, instruction)
 
+    def prepare(self, searches: Sequence[Search]) -> Vectors:
+        """Return the vectors of searches, shape (searches, dimension)."""
+        return embed_queries(self._embedder, searches, self._vectors.shape[1])
+
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        queries = embed_queries(self._embedder, searches, self._vectors.shape[1])
+        return self.search_with(self.prepare(searches), searches, k)
+
+    def search_with(self, queries: Vectors, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        """Return the hits of searches whose vectors are `queries`."""
         whole = [i for i, search in enumerate(searches) if search.among is None]
         size = _SCORES // max(1, len(self._ranker)) if len(whole) > _FEW else 0  # of a group whose scores are held
         rows: dict[int, Rows] = {}
@@ -169,13 +176,12 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
     # The mean of all vectors, of which many models' have much, is subtracted first: it adds the same to all scores of a
     # query. The largest remaining number of each vector becomes 127.
     mean = np.zeros(vectors.shape[1])
-    for start in range(0, len(vectors), _BLOCK):
-        mean += vectors[start : start + _BLOCK].sum(axis=0, dtype=np.float64) / len(vectors)
+    for _, some in in_blocks(vectors):
+        mean += some.sum(axis=0, dtype=np.float64) / len(vectors)
     codes = new_array(folder / "codes.npy", vectors.shape, np.int8)
     scales, errors = np.empty(len(vectors), dtype=np.float32), np.empty(len(vectors), dtype=np.float32)
-    for start in range(0, len(vectors), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        rest = vectors[block] - mean
+    for block, some in in_blocks(vectors):
+        rest = some - mean
         scales[block] = np.abs(rest).max(axis=1) / 127
         scale = scales[block, None].astype(np.float64)
         codes[block] = np.rint(np.divide(rest, scale, out=np.zeros_like(rest), where=scale > 0))

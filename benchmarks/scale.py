@@ -1,0 +1,348 @@
+"""What grows: processes, corpora, shards. `python -m benchmarks.scale [PART ...] [--documents N] [--data FOLDER]`.
+
+Each row is a figure, what was measured and what it is held to. By default everything is small, and takes two minutes: a
+bound that only holds at size is left out there. The figures of the documents are those of `--documents 10000000` and of
+`--data` with a release's congress task. Corpora are made by recombining sentences (benchmarks/data.py). Building,
+searching and the reference run in a process each, whose peak of resident memory counts what is mapped as well.
+"""
+
+import argparse
+import json
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from benchmarks import data
+from tools import retrievers
+from tools.console import Parser, positive, put_out, run_and_leave, say
+from tools.corpus import StoredCorpus, store
+from tools.errors import UnknownName
+from tools.records import Document
+from tools.retriever import Search
+from tools.retrievers.bm25 import BM25
+from tools.retrievers.neural.dense import SentenceEmbedder
+from tools.retrievers.vectors.embedding import Vectors
+from tools.retrievers.vectors.exact_search import VectorRetriever
+from tools.text import words
+
+DOCUMENTS = 20_000
+LARGE = 1_000_000  # documents from which on the bounds of a large corpus are looked at
+LENGTHS = {"50": data.SHORT_QUERY, "800": data.LONG_QUERY}  # characters of a query
+DEPTH = 1_000
+K1, B = 0.9, 0.4  # of bm25
+
+
+class Figure(NamedTuple):
+    """A row."""
+
+    figure: str
+    measured: float
+    unit: str = ""
+    bound: float | None = None  # at most, or, if `least`, at least
+    least: bool = False
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the bound is kept; None where there is none."""
+        if self.bound is None:
+            return None
+        return self.measured >= self.bound if self.least else self.measured <= self.bound
+
+    def line(self) -> str:
+        """The row of a table in Markdown."""
+        bound = "" if self.bound is None else f"{'at least' if self.least else 'at most'} {self.bound:g}"
+        met = {None: "", True: "yes", False: "NO"}[self.met]
+        note = f" ({self.note})" if self.note else ""
+        return f"| {self.figure} | {self.measured:.4g}{self.unit and ' '}{self.unit}{note} | {bound} | {met} |\n"
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(prog="python -m benchmarks.scale", description="Measure what grows, beside what it is held to.")
+    made.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all where none is given")
+    about = f"size of the corpus; {DOCUMENTS:,}, and 10000000 for the figures of the documents"
+    made.add_argument("--documents", type=positive, default=DOCUMENTS, metavar="N", help=about)
+    made.add_argument("--data", type=Path, metavar="DIR", help="a folder with OBLIQ-Bench's congress; the miniature")
+    made.add_argument("--seed", type=int, default=0, metavar="N", help="of corpora and queries")
+    made.add_argument("--json", action="store_true", help="print one JSON object a row and nothing else")
+    return made
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Measure and print; exit code 7 when a bound is not met."""
+    if unknown := [part for part in arguments.parts if part not in PARTS]:
+        raise UnknownName("part", unknown[0], PARTS)
+    if not arguments.json:
+        put_out("| figure | measured | bound | met |\n|---|---|---|---|\n")
+    missed = 0
+    for part in arguments.parts or PARTS:
+        say(f"measuring {part}")
+        with tempfile.TemporaryDirectory() as folder:
+            for row in PARTS[part](Path(folder), arguments):
+                plain = json.dumps({"part": part, **row._asdict(), "met": row.met}) + "\n"
+                put_out(plain if arguments.json else row.line())
+                missed += row.met is False
+    return 7 if missed else 0
+
+
+def measure_words(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
+    """The word index: memory and time of building, opening, searching and adding to it; its scores; tantivy."""
+    many, more = asked.documents, asked.documents + asked.documents // 100
+    at_size, of = many >= LARGE, f"bm25, {many:,} passages"
+    texts = {name: data.queries(50, length, asked.data, asked.seed) for name, length in LENGTHS.items()}
+    stored = _apart(_store, home / "corpus", many, asked)
+    built = _apart(_build, home, "corpus")
+    searched = _apart(_search, home, texts)
+    peak = max(stored.gigabytes, built.gigabytes, searched.gigabytes)
+    yield Figure(f"{of}: memory of storing, building, searching", peak, "GiB", 6.0 if at_size else None)
+    yield Figure(f"{of}: building", built.cpu, "s of CPU")
+    yield Figure(f"{of}: opening", searched.result["open"], "s", 1.0)
+    reference = _apart(_search_tantivy, home, texts).result if find_spec("tantivy") else {}
+    for name in texts:
+        beside = f"tantivy {reference[name]:.4g} ms, a query's words without repeats" if reference else "no tantivy"
+        yield Figure(f"{of}: query of {name} characters, k={DEPTH}", searched.result[name], "ms", note=beside)
+    sample = [*texts["50"][:4], texts["800"][0]]
+    equal = _apart(_compare_exactly, home, sample).result
+    yield Figure(f"{of}: queries equal to the exact formula, of {len(sample)}", equal, "", len(sample), least=True)
+    _apart(_store, home / "larger", more, asked)
+    added = _apart(_build, home, "larger").cpu / built.cpu
+    yield Figure(f"{of}: adding 1 % of documents, of the CPU of a build", added, "", 0.05 if at_size else None)
+
+
+class _Ran(NamedTuple):  # of a function in a process of its own
+    result: Any
+    gigabytes: float  # of resident memory at most
+    cpu: float  # seconds
+
+
+def _apart(function: Callable[..., Any], *arguments: Any) -> _Ran:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_run, function, *arguments).result()
+
+
+def _run(function: Callable[..., Any], *arguments: Any) -> _Ran:
+    started = time.process_time()
+    result = function(*arguments)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # which Linux has in kB
+    return _Ran(result, peak, time.process_time() - started)
+
+
+def _store(folder: Path, many: int, asked: argparse.Namespace) -> None:
+    store(data.made_passages(many, asked.data, asked.seed), folder)
+
+
+def _build(home: Path, name: str) -> None:
+    BM25(StoredCorpus(home / name), home)
+
+
+def _search(home: Path, texts: dict[str, list[str]]) -> dict[str, float]:
+    started = time.perf_counter()
+    retriever = BM25(StoredCorpus(home / "corpus"), home)
+    found = {"open": time.perf_counter() - started}
+    return found | {name: _median(lambda text: retriever.search(text, DEPTH), some) for name, some in texts.items()}
+
+
+def _median(call: Callable[[str], Any], texts: Sequence[str]) -> float:
+    """Milliseconds of a query, after one round that compiles and reads what is mapped."""
+    taken = list[float]()
+    for text in [*texts, *texts]:
+        started = time.perf_counter()
+        call(text)
+        taken.append(1000 * (time.perf_counter() - started))
+    return statistics.median(taken[len(texts) :])
+
+
+def _search_tantivy(home: Path, texts: dict[str, list[str]]) -> dict[str, float]:
+    tantivy: Any = import_module("tantivy")  # an extra
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field("text", stored=False)
+    (home / "tantivy").mkdir()
+    index = tantivy.Index(builder.build(), path=str(home / "tantivy"))
+    writer = index.writer(num_threads=1)
+    for text in StoredCorpus(home / "corpus").texts():
+        writer.add_document(tantivy.Document(text=" ".join(words(text))))
+    writer.commit()
+    writer.wait_merging_threads()
+    index.reload()
+    searcher = index.searcher()
+
+    def search(text: str) -> Any:  # its parser drops repeats
+        query = index.parse_query(" ".join(dict.fromkeys(words(text))), ["text"])
+        return searcher.search(query, DEPTH).hits
+
+    return {name: _median(search, some) for name, some in texts.items()}
+
+
+def _compare_exactly(home: Path, texts: Sequence[str]) -> int:
+    """How many queries have the ids, order and float32 scores that the formula gives, read off the texts themselves."""
+    corpus, wanted = StoredCorpus(home / "corpus"), {word for text in texts for word in words(text)}
+    lengths, postings = list[int](), {word: list[tuple[int, int]]() for word in wanted}
+    for row, text in enumerate(corpus.texts()):
+        counts = Counter(read := words(text))
+        lengths.append(len(read))
+        for word in wanted & counts.keys():
+            postings[word].append((row, counts[word]))
+    long, retriever, equal = np.array(lengths), BM25(corpus, home), 0
+    norm = K1 * ((1 - B) + B * long / (sum(lengths) / len(lengths)))
+    for text in texts:
+        scores = np.zeros(len(lengths), np.float32)
+        for word in filter(postings.get, words(text)):
+            rows, counts = np.array(postings[word]).T
+            idf = np.log(1 + (len(lengths) - len(rows) + 0.5) / (len(rows) + 0.5))
+            scores[rows] += (np.float64(np.float32(idf)) * (counts / (counts + norm[rows]))).astype(np.float32)
+        best = np.lexsort((np.arange(len(scores)), -scores))[:DEPTH].tolist()  # made ids are in order
+        exact = [(f"p{row:08}", float(scores[row])) for row in best if scores[row] > 0]
+        equal += exact == [(hit.doc_id, hit.score) for hit in retriever.search(text, DEPTH)]
+    return equal
+
+
+def measure_calls(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
+    """Calls that take 200 ms, by processes, as benchmarks.calls measures them: the share of the ideal rate."""
+    for in_flight, bound in ((64, 0.9), (256, 0.75)):
+        given = ["--in-flight", str(in_flight), "--processes", "2", "--data", str(asked.data or "mini")]
+        found = _start("benchmarks.calls", *given, *[] if asked.data else ["--queries", str(in_flight // 2)])
+        for what, percent in re.findall(r"\| (multihop|\d+ workers) \|.*? (\d+)% \|", found):
+            least = None if what == "multihop" or not asked.data else bound
+            what = f"{in_flight} calls in flight, {'one process' if what == 'multihop' else what}: of the ideal rate"
+            yield Figure(what, int(percent) / 100, "", least, least=True)
+
+
+def measure_offline(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
+    """Multihop without a model, in two processes and in one."""
+    given = ["--program", "multihop", "--task", "congress", "--data", str(asked.data or "mini"), "--split", "all"]
+    _start("evals.run", *given, "--limit", "1", "--runs", str(home / "first"))  # which builds the index
+    seconds = list[float]()
+    for processes in ("1", "2"):
+        started = time.perf_counter()
+        _start("evals.run", *given, "--workers", processes, "--runs", str(home / processes))
+        seconds.append(time.perf_counter() - started)
+    note = f"{seconds[1]:.1f} s to {seconds[0]:.1f} s{'' if asked.data else ', mostly to start in the miniature'}"
+    yield Figure(
+        "multihop offline, 2 processes to 1: time", seconds[1] / seconds[0], "", 0.6 if asked.data else None, note=note
+    )
+
+
+def _start(module: str, *words: str) -> str:
+    command = [sys.executable, "-m", module, *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+
+
+class _Made:
+    """An embedder of numbers: vectors around mixtures of real ones, so that they cluster as these do."""
+
+    sends: ClassVar[bool] = False
+    loads_weights: ClassVar[bool] = False
+    needs_lens: ClassVar[bool] = False
+    name, dimension = "made", 384
+
+    def __init__(self, home: Path) -> None:
+        self._centres, self._noise = np.load(home / "centres.npy"), np.load(home / "noise.npy")
+
+    @classmethod
+    def prepare(cls, home: Path, asked: argparse.Namespace) -> None:
+        """Write what vectors are made of."""
+        generator = np.random.default_rng([asked.seed, 3])
+        real = SentenceEmbedder().documents(data.queries(300, 120, asked.data, asked.seed))
+        _, spread, directions = np.linalg.svd(real - real.mean(axis=0), full_matrices=False)
+        shape = 0.6 * directions.T * (spread / np.sqrt(len(real)))
+        weights = generator.dirichlet(np.ones(3), 12_000)[:, :, None]
+        centres = (real[generator.integers(len(real), size=(12_000, 3))] * weights).sum(axis=1)
+        np.save(home / "centres.npy", centres.astype(np.float32))
+        np.save(home / "noise.npy", (generator.standard_normal((50_000, len(spread))) @ shape.T).astype(np.float32))
+
+    def key(self) -> dict[str, object]:
+        return {"made": 1}
+
+    def documents(self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None) -> Vectors:
+        numbers = np.array([int(text) for text in texts])
+        made = self._centres[numbers * 7_919 % 12_000] + self._noise[numbers * 104_729 // 7 % 50_000]
+        made /= np.linalg.norm(made, axis=1, keepdims=True)
+        return np.asarray(made, dtype=np.float32)
+
+    def queries(self, searches: Sequence[Search]) -> Vectors:
+        return self.documents([search.text for search in searches])
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        return 0
+
+
+def measure_dense(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
+    """Exact search in 8-bit codes of vectors of 384 numbers: memory and time of the whole retriever, and its ids."""
+    many, of = asked.documents, f"dense(search=int8), {asked.documents:,} vectors"
+    _apart(_Made.prepare, home, asked)
+    store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "corpus")
+    built, searched = _apart(_open_vectors, home), _apart(_search_vectors, home, many)
+    bound = 6.0 if many >= LARGE else None
+    yield Figure(f"{of}: memory of building", built.gigabytes, "GiB", bound)
+    yield Figure(f"{of}: memory of searching", searched.gigabytes, "GiB", bound)
+    yield Figure(f"{of}: a query, k=100", searched.result[1], "ms")
+    exact = _apart(_search_by_brute_force, home, many).result
+    equal = sum(mine == theirs for mine, theirs in zip(searched.result[0], exact, strict=True))
+    yield Figure(f"{of}: queries equal to brute force in float64, of {len(exact)}", equal, "", len(exact), least=True)
+
+
+def _open_vectors(home: Path) -> None:
+    VectorRetriever(StoredCorpus(home / "corpus"), home, _Made(home), "made", search="int8")
+
+
+def _search_vectors(home: Path, many: int) -> tuple[list[list[str]], float]:
+    retriever = VectorRetriever(StoredCorpus(home / "corpus"), home, _Made(home), "made", search="int8")
+    texts = [str(many + number) for number in range(20)]
+    milliseconds = _median(lambda text: retriever.search(text, 100), texts)
+    return [[hit.doc_id for hit in retriever.search(text, 100)] for text in texts[:3]], milliseconds
+
+
+def _search_by_brute_force(home: Path, many: int) -> list[list[str]]:
+    made, scores = _Made(home), np.empty((3, many))
+    queries = made.documents([str(many + number) for number in range(3)]).astype(np.float64)
+    for start in range(0, many, 8_192):
+        block = made.documents([str(row) for row in range(start, min(many, start + 8_192))])
+        scores[:, start : start + len(block)] = queries @ block.T
+    orders = (np.lexsort((np.arange(many), -row))[:100].tolist() for row in scores)
+    return [[f"v{row:08}" for row in order] for order in orders]
+
+
+def measure_sharded(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
+    """Rankings of four parts and of one index: ids, order and scores."""
+    texts = [text for length in LENGTHS.values() for text in data.queries(30, length, asked.data, asked.seed)]
+    many = min(asked.documents, LARGE)
+    _store(home / "corpus", many, asked)
+    equal = _apart(_compare_sharded, home, texts).result
+    what = f"sharded(bm25,parts=4), {many:,} passages: rankings equal to one index's, of {len(texts)}"
+    yield Figure(what, equal, "", len(texts), least=True)
+
+
+def _compare_sharded(home: Path, texts: Sequence[str]) -> int:
+    corpus, specs = StoredCorpus(home / "corpus"), ("bm25", "sharded(bm25,parts=4)")
+    one, parts = (retrievers.build(retrievers.check(spec), corpus, home) for spec in specs)
+    searches = [Search(text) for text in texts]
+    found = zip(one.search_many(searches, DEPTH), parts.search_many(searches, DEPTH), strict=True)
+    return sum(mine == theirs for mine, theirs in found)
+
+
+# To add one: a function that gives figures, with a folder of its own and the arguments of the command line.
+PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[Figure]]] = {
+    "calls": measure_calls,
+    "offline": measure_offline,
+    "words": measure_words,
+    "dense": measure_dense,
+    "sharded": measure_sharded,
+}
+
+if __name__ == "__main__":
+    run_and_leave(parser(), command)

@@ -1,0 +1,59 @@
+"""Vectors that a Ray cluster makes are those of one machine."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import tiny_models
+
+from tools.corpus import Corpus, open_or_store
+from tools.records import Document
+from tools.retrievers.neural.dense import SentenceEmbedder
+from tools.retrievers.vectors import embedding
+
+TEXTS = [f"Octopus {n} has {n * n % 9973} hearts, " + "and blue blood, " * (n % 5) for n in range(7000)]  # four blocks
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return open_or_store(tmp_path / "corpus", lambda: [Document(str(n), text) for n, text in enumerate(TEXTS)])
+
+
+def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_was_killed(
+    tmp_path, monkeypatch, cluster, corpus
+):
+    from tools.retrievers.vectors import on_ray
+
+    model = tiny_models.bert(tmp_path / "model")
+    here = np.array(embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "here"))
+    asked = []
+
+    def killed(embedder, corpus, blocks):
+        blocks = list(blocks)
+        asked.append([first for first, _ in blocks])
+        made = on_ray.make_blocks(embedder, corpus, blocks[1:3] if len(asked) == 1 else blocks)
+        yield from islice(made, 2)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+
+    with on_ray.connected("ray"):
+        monkeypatch.setattr(embedding, "ELSEWHERE", type("", (), {"get": lambda: killed}))
+        with pytest.raises(KeyboardInterrupt):
+            embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "there")
+        there = np.array(embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "there"))
+    assert asked == [[0, 2048, 4096, 6144], [0, 6144]]
+    assert np.array_equal(here.view(np.uint32), there.view(np.uint32))
+
+
+def test_a_text_that_the_model_fails_on_is_told_of_in_one_line(tmp_path, cluster):
+    from tools.errors import DataError
+    from tools.retrievers.vectors import on_ray
+
+    class Failing:
+        name = "failing"
+
+        def documents(self, texts, done):
+            raise ValueError("no such word")
+
+    with on_ray.connected("ray"), pytest.raises(DataError, match="failing failed on the Ray cluster"):
+        list(on_ray.make_blocks(Failing(), Corpus([Document("1", "a")]), [(0, ["1"])]))

@@ -1,0 +1,117 @@
+"""Vectors in inverted lists of faiss (IVF with 8-bit codes, https://arxiv.org/abs/2401.08281), in a memory-mapped file.
+
+For millions of documents, where exact search takes longer than a query is worth. How many of the exact results it finds
+is measured when it is first used, and is part of its name, so that it stands beside every result. Up to _ALL documents,
+all are compared. Why lists and no graph: docs/decisions/approximate.md.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tools.corpus import Corpus
+from tools.errors import DataError, UsageError, at_least
+from tools.retriever import Ranker
+from tools.retrievers import spell
+from tools.retrievers.store import in_blocks, open_index
+from tools.retrievers.vectors.approximate import Approximate, Index, Near, Rows
+from tools.retrievers.vectors.embedding import Embedder, Vectors, open_vectors, vectors_key
+from tools.retrievers.vectors.exact_search import exact
+
+_FORMAT = 1  # raised when the content of an index, or what its recall means, changes
+_ALL = 1000
+_TRAINING = 64  # vectors a list from which the lists' centres are made; faiss warns below 39
+_SPARE = 100  # more candidates than are asked for, as 8 bits order them a little differently
+_SAMPLE = 200  # vectors for which recall is measured
+_CUTS = (10, 100)
+
+
+class Ann(Approximate):
+    """The documents whose vectors have the largest inner product with the query's, nearly; its name has the recall."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        home: Path | None,
+        embedder: Embedder,
+        *,
+        nprobe: int = 64,  # lists that are searched
+        recall: tuple[float, ...] = (),  # at 10, and at 100; an index that finds less is refused
+    ) -> None:
+        self._embedder, self._ranker, self._effort = embedder, Ranker(corpus.doc_ids), nprobe
+        vectors, faiss = open_vectors(embedder, corpus, home), import_module("faiss")  # an extra
+        key = {**vectors_key(embedder, corpus), "kind": "ann", "ann": _FORMAT, "faiss": faiss.__version__}
+        self._index = Index(vectors, open_index(home, key, build=partial(_build, faiss, vectors), load=_open))
+
+        def measure(folder: Path) -> None:
+            recall = measure_recall(vectors, self._index.near, nprobe) if len(corpus) > _ALL else (1.0, 1.0)
+            np.save(folder / "recall.npy", recall)
+
+        key |= {"kind": "recall", "nprobe": nprobe}
+        found = tuple(open_index(home, key, build=measure, load=lambda folder: np.load(folder / "recall.npy")).tolist())
+        if any(share < least for share, least in zip(found, recall, strict=False)):
+            raise DataError(
+                f"ann finds {found} of the best {_CUTS}, less than {recall}; raise nprobe, or search exactly"
+            )
+        self.name = spell("ann", parts=[embedder.name], options={"nprobe": nprobe, "recall": found})
+
+    @classmethod
+    def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
+        """Refuse options that are out of range, and a missing faiss."""
+        at_least(1, "ann", nprobe=options["nprobe"])
+        if not find_spec("faiss"):
+            raise UsageError("ann needs the package faiss-cpu: pip install 'sextant[ann]'")
+
+
+def _build(faiss: Any, vectors: Vectors, folder: Path) -> None:
+    count, dimension = vectors.shape
+    if count > _ALL:
+        lists = int(min(2 * count**0.5, count / _TRAINING))
+        made = faiss.index_factory(dimension, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+        made.train(vectors[_draw(count, lists * _TRAINING)])
+        for _, block in in_blocks(vectors):
+            made.add(np.ascontiguousarray(block))
+        faiss.write_index(made, str(folder / "lists.faiss"))
+
+
+def _open(folder: Path) -> Near:
+    file, faiss = folder / "lists.faiss", import_module("faiss")
+    lists = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY) if file.is_file() else None
+
+    def near(queries: Vectors, n: int, nprobe: int) -> list[Rows]:
+        if lists is None:
+            return [np.empty(0, dtype=np.int64) for _ in queries]
+        probe = faiss.SearchParametersIVF(nprobe=nprobe)
+        # One by one: for a batch, faiss picks the lists by a matrix product, which rounds otherwise.
+        found = [lists.search(query[None], n + _SPARE, params=probe)[1][0] for query in queries]
+        return [rows[rows >= 0] for rows in found]
+
+    return near
+
+
+def _draw(count: int, most: int) -> Rows:
+    return np.sort(np.random.default_rng(0).choice(count, min(most, count), replace=False))
+
+
+def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ...]:
+    """Return the shares of the best 10 and 100 that `near` finds, for some of the vectors, each without itself.
+
+    What ties with the last of them counts as well. Real queries may be farther from all documents, and have less.
+    """
+    own, shares = _draw(len(vectors), _SAMPLE), list[list[float]]()
+    queries, best, scores = vectors[own], np.empty((len(own), 0), np.int64), np.empty((len(own), 0), np.float32)
+    for place, block in in_blocks(vectors):
+        rows = np.broadcast_to(np.arange(place.start, place.start + len(block)), (len(own), len(block)))
+        best, scores = np.hstack([best, rows]), np.hstack([scores, queries @ block.T])
+        kept = np.argsort(-scores, axis=1)[:, : max(_CUTS) + _SPARE]
+        best, scores = np.take_along_axis(best, kept, 1), np.take_along_axis(scores, kept, 1)
+    for row, query, rows in zip(own, queries, best, strict=True):
+        found = near(query[None], max(_CUTS) + 1, effort)[0]
+        wanted, got = (exact(np.asarray(vectors), some[some != row], query) for some in (rows, found))
+        shares.append([min(k, np.sum(got >= np.sort(wanted)[-k])) / k for k in _CUTS])
+    return tuple(np.mean(shares, axis=0).round(3).tolist())

@@ -1,0 +1,89 @@
+"""Vectors of a corpus by a Ray cluster (https://docs.ray.io): a Ray Data job, whose actors hold the encoder.
+
+Its blocks are those of one machine, computed with as many threads: the vectors are the same to the last bit where the
+processors are. Each is on this machine's disk before it counts. Left out: models that are asked over the network.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from tools import session
+from tools.corpus import Corpus
+from tools.errors import DataError, UsageError
+from tools.retrievers.neural import loading
+from tools.retrievers.neural.models import device
+from tools.retrievers.vectors.embedding import ELSEWHERE, Block, Embedder, Vectors, make_block
+
+try:
+    import ray as ray  # also for evals/workers/on_ray.py
+    import ray.data
+except ImportError as error:
+    raise UsageError(f"--workers ray needs {error.name}, which is missing: pip install 'sextant[ray]'") from None
+
+_BLOCKS = 4096  # of a job; their ids are held in memory, and its actors load the model
+
+
+@contextmanager
+def encoding(address: str) -> Iterator[None]:
+    """Have the vectors of corpora made by the cluster inside the block; `address` is as for `connected`."""
+    with connected(address), session.setting(ELSEWHERE, make_blocks):
+        yield
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Be connected to the cluster at ray://HOST:PORT; "ray" is that of $RAY_ADDRESS, or this machine's, or a new one.
+
+    DataError where there is none.
+    """
+    before = ray.is_initialized()
+    try:
+        if not before:
+            ray.init(None if address == "ray" else address, log_to_driver=False, logging_level="warning")
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        line = str(error).strip().partition("\n")[0]
+        raise DataError(f"no Ray cluster is at {address} ({line}); start one with `ray start --head`") from error
+    try:
+        yield
+    finally:
+        if not before:
+            ray.shutdown()
+
+
+def make_blocks(embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]) -> Iterator[tuple[int, Vectors]]:
+    """Yield the vectors of blocks as they are made. DataError for what the encoder refuses."""
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    where, cores, blocks = device(), loading.cores(), iter(blocks)
+    actors = {
+        "fn_constructor_args": (embedder, corpus, cores, where),
+        "num_cpus": cores,
+        "num_gpus": 1 if where.startswith("cuda") else None,
+        "batch_size": 1,
+    }
+    while some := [{"first": first, "doc_ids": doc_ids} for first, doc_ids in islice(blocks, _BLOCKS)]:
+        pool = ray.data.ActorPoolStrategy(min_size=1, max_size=len(some))
+        job = ray.data.from_items(some, override_num_blocks=len(some)).map_batches(_Encoder, compute=pool, **actors)
+        try:
+            for row in job.iter_rows():
+                yield row["first"], np.frombuffer(row["vectors"], np.float32).reshape(-1, row["dimension"])
+        except ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            line = str(cause).strip().rpartition("\n")[2]
+            raise DataError(f"{embedder.name} failed on the Ray cluster: {line}; what is made is kept") from error
+
+
+class _Encoder:
+    """An actor: makes blocks with a model that it loads once."""
+
+    def __init__(self, embedder: Embedder, corpus: Corpus, cores: int, where: str) -> None:
+        os.environ |= {"OMP_NUM_THREADS": str(cores), "SEXTANT_DEVICE": where}
+        self._embedder, self._corpus = embedder, corpus
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        made = make_block(self._embedder, self._corpus, batch["doc_ids"][0])
+        return {"first": batch["first"], "vectors": [made.tobytes()], "dimension": [made.shape[1]]}
