@@ -14,6 +14,7 @@ COMMANDS = {
     "run": ("evals.run", "run a program or an agent on a task, and score it"),
     "study": ("evals.study", "run many systems on many tasks, and compare them"),
     "serve": ("evals.serve", "hand the queries of a run out to agents outside, over MCP or REST"),
+    "gather": ("evals.gather", "join the shards of a run, and score it"),
     "score": ("evals.score", "score a run folder again"),
     "compare": ("evals.compare", "compare runs query by query, with uncertainty"),
     "curves": ("evals.curves", "compare runs at equal budgets"),

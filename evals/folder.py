@@ -33,6 +33,7 @@ Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, trac
 PROVENANCE = "provenance"
 MEND = "remove the line and give the run's command again to have that query answered again"
 
+SHARD = re.compile(r"shard-(\d+)-of-(\d+)")  # the folder in RUNS that has the parts of runs which --shard made
 _RELEASES = {"mini", "full"}
 _NAME_DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
 _QUERY_ID = re.compile(rb'\{"query_id": ?("(?:[^"\\]|\\.)*")')  # written first, so a line need not be parsed for it

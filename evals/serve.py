@@ -25,7 +25,7 @@ DOORS = {
 }
 # Options of a run that an agent outside has no use for.
 _WITHOUT = {one.name for one in fields(Settings)}
-_WITHOUT |= {"lm", "program", "compiled", "prompts", "cassette", "isolated", "again", "no_prompts"}
+_WITHOUT |= {"lm", "program", "compiled", "prompts", "cassette", "isolated", "again", "no_prompts", "shard"}
 
 
 def parser() -> Parser:

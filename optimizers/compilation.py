@@ -64,7 +64,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
         for spec in filter(None, (request.lm, request.teacher, request.prompt_lm)):
             models.check_key(spec, request.headers)
     with run_folder.claim(path, config):
-        how = {"workers": request.workers, "query_seconds": inputs.terms.query_seconds, "say": tell}
+        how = {"workers": request.at_once, "query_seconds": inputs.terms.query_seconds, "say": tell}
         study = Study(path, inputs.training, *aims, **how)
         inputs.open(study)
         for part, queries in study.parts.items():

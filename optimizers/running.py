@@ -228,7 +228,7 @@ class Inputs:
 
 def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
     """Evaluate the program before, and what the teleprompter finds; return why it ended before its time."""
-    context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.workers)
+    context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.at_once)
     try:
         with context, study.working(inputs.student.lm), _quiet(study):
             _work_interruptibly(inputs, study)

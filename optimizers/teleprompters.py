@@ -116,7 +116,7 @@ def bootstrap(job: Job) -> Made:
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
 def bootstrap_rs(job: Job) -> Made:
     """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
-    given = {"num_candidate_programs": job.options["candidates"], "num_threads": job.request.workers}
+    given = {"num_candidate_programs": job.options["candidates"], "num_threads": job.request.at_once}
     return dspy.BootstrapFewShotWithRandomSearch(**_bootstrapping(job), **given), _both(job)
 
 
@@ -158,7 +158,7 @@ def mipro(job: Job) -> Made:
         task_model=job.inputs.student.lm,
         auto=None,
         num_candidates=job.options["candidates"],
-        num_threads=job.request.workers,
+        num_threads=job.request.at_once,
         seed=job.request.seed,
     )
     sets = _both(job)
@@ -177,7 +177,7 @@ def copro(job: Job) -> Made:
         breadth=job.options["breadth"],
         depth=job.options["depth"],
     )
-    return made, {**_train(job), "eval_kwargs": {"num_threads": job.request.workers, "display_progress": False}}
+    return made, {**_train(job), "eval_kwargs": {"num_threads": job.request.at_once, "display_progress": False}}
 
 
 @_row(
@@ -196,7 +196,7 @@ def simba(job: Job) -> Made:
         prompt_model=job.inputs.prompter.lm,
         # A copy, because SIMBA numbers its samples on the model itself.
         teacher_settings={name: lm.copy() for name, lm in job.teacher_settings.items()},
-        num_threads=job.request.workers,
+        num_threads=job.request.at_once,
     )
     return made, {**_train(job), "seed": job.request.seed}
 
@@ -211,7 +211,7 @@ def gepa(job: Job) -> Made:
         reflection_lm=job.inputs.prompter.lm,
         # DSPy's own proposer asks for JSON by default; the form that the programs use is answered more reliably.
         instruction_proposer=InstructionProposer(adapter=Adapter()),
-        num_threads=job.request.workers,
+        num_threads=job.request.at_once,
         warn_on_score_mismatch=False,
         seed=job.request.seed,
     )
@@ -234,7 +234,7 @@ def infer_rules(job: Job) -> Made:
         **_bootstrapping(job),
         num_candidates=job.options["candidates"],
         num_rules=job.options["rules"],
-        num_threads=job.request.workers,
+        num_threads=job.request.at_once,
     )
     made.rules_induction_program.teacher_settings = {"lm": job.inputs.prompter.lm}
     return made, {"trainset": _label(job)[:_RULES_FROM], "valset": job.study.examples("validation")}
@@ -259,7 +259,7 @@ def better_together(job: Job) -> Found:
     best = dspy.BetterTogether(metric=job.study.metric, **made).compile(
         job.student,
         **_both(job),
-        num_threads=job.request.workers,
+        num_threads=job.request.at_once,
         seed=job.request.seed,
         strategy=_SEPARATOR.join(steps),
         optimizer_compile_args=arguments,

@@ -51,7 +51,7 @@ TEXTS, FOLDS, LEAST = 2000, 5, 10  # of a classifier: texts of a kind at most, f
 SHOWN = 20  # documents and queries that --json lists of a figure
 # Options of a run that a check sets itself.
 WITHOUT = {"program", "task", "retriever", "parameters", "k", "limit", "query_ids", "pool", "compiled", "prompts"}
-WITHOUT |= {"cassette", "again", "metrics", "isolated", "instruction"}
+WITHOUT |= {"cassette", "again", "metrics", "isolated", "instruction", "shard"}
 
 
 class Bound(NamedTuple):

@@ -173,7 +173,7 @@ def write_sheet(folder: Path, out: Path) -> int:
     data = disk.dumps({"title": folder.resolve().name, "digest": digest, "sheets": sheets})
     style = "\n".join(path.read_text("utf-8") for path in (one_file.PAGE / "page.css", _PAGE / "review.css"))
     scripts = [*(one_file.PAGE / f"{name}.js" for name in ("dom", "data", "frame")), _PAGE / "review.js"]
-    shell = (_PAGE / "review.html").read_text("utf-8")
+    shell = one_file.shell("Review", _PAGE / "review.html")
     one_file.write(out, shell, style, one_file.join(scripts), [("sheet.json", data.encode())])
     return sum(map(len, offered.values()))
 

@@ -11,6 +11,7 @@ bound of another system (program, parameters, model or retriever) is named in fu
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -140,7 +141,8 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
         if not (path / "config.json").is_file():
             below = [place.parent for place in path.rglob("config.json") if (place.parent / "outcomes.jsonl").is_file()]
             below = [place for place in below if not place.name.startswith(JUDGED)]
-            here = sorted(place for place in below if _COMPILED not in place.relative_to(path).parts[:1])
+            tops = {place: place.relative_to(path).parts[0] for place in below}
+            here = sorted(place for place, top in tops.items() if top != _COMPILED and not run_folder.SHARD.match(top))
         if not here:
             raise DataError(f"{path} holds no run folder; name run folders, or a folder that has some in it")
         for one in here:
@@ -228,6 +230,12 @@ LABELS: dict[Kind, str] = {
     "ceiling": "ceiling",
 }
 _POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
+
+
+def name_retriever(config: run_folder.Config) -> str:
+    """Return a run's retriever as results name it: with the recall of each approximate index that is used."""
+    found = dict.fromkeys(re.findall(r"recall=\[([\d.]+),([\d.]+)\]", f"{config['retriever']} {config.get('pool')}"))
+    return f"{config['retriever']['name']}" + "".join(f" (recall@10 {ten}, recall@100 {more})" for ten, more in found)
 
 
 class Bounds(NamedTuple):

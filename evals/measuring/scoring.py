@@ -27,7 +27,7 @@ from evals.measuring.metrics import (
     measure_unjudged,
     ranking_of,
 )
-from evals.measuring.scored import Column, bounds_beside
+from evals.measuring.scored import Column, bounds_beside, name_retriever
 from evals.measuring.stats import bootstrap_mean, resampled_mean
 from evals.measuring.traces import Losses, attribute, attribution_json, choose_cutoffs
 from evals.running.configuration import load_environment
@@ -231,7 +231,8 @@ class _Tally:
             "data": provenance["data"],
             "pool": config.get("pool"),
             "compiled": config.get("compiled") and {**config["compiled"], "file": provenance.get("compiled")},
-            **{key: config[key]["name"] for key in ("retriever", "lm")},
+            "retriever": name_retriever(config),
+            "lm": config["lm"]["name"],
             "isolated": provenance.get("isolated"),
             "queries": queries,
             "failed": self._counts["failed"],

@@ -91,7 +91,7 @@ class Stage:
 
                 def ask(units: Sequence[Query], **hooks: Any) -> Outcomes:
                     asked = (units, self._documents, folder, self.model)
-                    if fault := runner.run(self._program, *asked, workers=self._request.workers, **hooks):
+                    if fault := runner.run(self._program, *asked, workers=self._request.at_once, **hooks):
                         raise RunIncomplete(fault)
                     return folder.outcomes
 

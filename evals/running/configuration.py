@@ -230,12 +230,12 @@ class Engines:
     ) -> None:
         """`built` are retrievers over the same documents that ask no model, by their expressions."""
         self._documents, self._terms = environment.documents, terms
-        self._attribute = _attribute(environment.hints)
+        self.attribute = _attribute(environment.hints)
         self.built: dict[str, Retriever] = dict(built or {})
 
     def build(self, spec: "Spec") -> "Retriever":
         """Return the retriever of an expression; one that may take a while to open is named in the log."""
-        spec = retrievers.with_attribute(spec, self._attribute)
+        spec = retrievers.with_attribute(spec, self.attribute)
         if str(spec) not in self.built:
             if len(self._documents) >= LARGE:
                 _LOG.info("opening %s over %d documents", spec, len(self._documents))
@@ -325,7 +325,10 @@ def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: 
     used = found.libraries.union(libraries) & _LIBRARIES
     named = {one for name in used for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
     names = sorted(name.replace("_", "-") for name in named)
-    return {"code": found.digest(), "versions": {name: version(name) for name in names}}
+    versions = {name: version(name) for name in names}
+    if "torch" in versions and (kind := import_module("tools.retrievers.store").accelerator()):  # imports NumPy
+        versions["device"] = kind  # the type of the weights there is in models.toml, which is in the digest
+    return {"code": found.digest(), "versions": versions}
 
 
 def origin(environment: "Environment") -> dict[str, Any]:

@@ -9,8 +9,8 @@ Here a task, a retriever, a program and a model meet. Nothing is printed; a repo
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tools.corpus import Corpus
     from tools.models.offline import Rules
     from tools.retriever import Retriever
+    from tools.retrievers import Spec
     from tools.text import TermStatistics
 
 # What follows a run while its queries are answered: a context with `add` and `leave`, as evals.running.events.Watch.
@@ -110,6 +111,9 @@ class Ready:
     model: lm.Model
     config: run_folder.Config
     system: runner.System
+    retrievers: "Sequence[tuple[Spec, Retriever]]"  # that the program may search by
+    start: Any = None  # what starts a worker, where queries are answered in other processes
+    whole: int = 0  # queries of the run, where this is a shard of it
 
     def value(self, outcome: run_folder.Outcome) -> float | None:
         """Return the headline metric of an outcome."""
@@ -131,8 +135,12 @@ def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
 
 def ask_all(ready: "Ready", folder: run_folder.RunFolder, hooks: dict[str, Any]) -> str | None:
     """Have the run's own program answer."""
-    asked, workers = (ready.environment.queries, ready.environment.documents), ready.resolved.request.workers
-    return runner.run(ready.system, *asked, folder, ready.model, workers=workers, **hooks)
+    request, asked = ready.resolved.request, (ready.environment.queries, ready.environment.documents)
+    if not ready.start:
+        return runner.run(ready.system, *asked, folder, ready.model, workers=request.at_once, **hooks)
+    keeper = import_module("evals.workers.keeper").Keeper(ready, folder.path, request.processes)  # few runs need it
+    with closing(keeper):
+        return runner.run(keeper, *asked, folder, ready.model, workers=request.at_once, **hooks)
 
 
 class Opened(NamedTuple):
@@ -159,11 +167,17 @@ def run(
     opening: Callable[[Request], Opened] = open_run,
 ) -> Result:
     """Have the pending queries of a request's run answered, and score it; `problem` says why some are still pending."""
-    started = time.monotonic()
-    if not request.isolated:
-        return _run(opening(request), report, answer, started)
-    with import_module("programs.isolation.parent").reaping():  # few runs need it
-        return _run(opening(request), report, answer, started)
+    started, start = time.monotonic(), None
+    with ExitStack() as stack:
+        if request.isolated:
+            stack.enter_context(import_module("programs.isolation.parent").reaping())  # few runs need it
+        elif request.on_ray:
+            start = stack.enter_context(
+                import_module("evals.workers.on_ray").starting(str(request.workers))
+            )  # as above
+        elif request.processes > 1:  # first of all, so that they get ready meanwhile
+            start = stack.enter_context(import_module("evals.workers.local").starting())  # few runs need it
+        return _run(opening(request), report, answer, started, start)
 
 
 def open_task(
@@ -178,11 +192,12 @@ def open_task(
     return fit(resolved, environment), add_metrics(environment, request.metrics)
 
 
-def _run(opened: Opened, report: Report | None, answer: Answer, started: float) -> Result:
+def _run(opened: Opened, report: Report | None, answer: Answer, started: float, start: Any) -> Result:
     resolved, environment, engines, terms = opened
     request = resolved.request
     cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
-    ready = _prepare(opened)
+    ready = prepare_in(opened)
+    ready.start = start
     place = run_folder.place(request.runs, ready.config)
     if not (place / "outcomes.jsonl").exists() and not terms.cassette:
         check_key(request.lm, request.headers)
@@ -192,9 +207,12 @@ def _run(opened: Opened, report: Report | None, answer: Answer, started: float) 
         ready.model.begin(folder.path, folder.usage)
         if resolved.pool:  # only now: what its searches cost is in the books of the run
             ready.environment = resolved.pool.add_to(environment, list(map(engines.build, resolved.pool.parts)))
+        if request.shard:  # only now: the identity of a run, and pools, are of all its queries
+            ready.whole, share = len(environment.queries), request.share(environment.queries)
+            ready.environment = ready.environment.asking(query_ids=[query.query_id for query in share])
         problem = _answer(ready, folder, report, answer)
         if cassette:
-            cassette.record(complete=len(folder.outcomes) == len(ready.environment.queries))
+            cassette.record(complete=not ready.whole and len(folder.outcomes) == len(ready.environment.queries))
         return _conclude(ready, folder, problem, started)
 
 
@@ -207,7 +225,7 @@ def make_terms(request: Common, *, repeats: bool = False) -> Terms:
         budget=Budget(
             calls=request.budget_calls, usd=request.budget_usd, tokens=request.budget_tokens, seconds=request.time_limit
         ),
-        gate=Gate(request.max_concurrent or WORKERS),
+        gate=Gate(max(request.at_once, request.max_concurrent or WORKERS)),
         patience=patience,
         prices=request.prices,
         query_seconds=request.query_timeout or QUERY_SECONDS,
@@ -240,23 +258,27 @@ def connect(
 
 def prepare(request: Request) -> Ready:
     """Return what a request needs, with nothing written: its retrievers, its program and its model."""
-    return _prepare(open_run(request))
+    return prepare_in(open_run(request))
 
 
-def _prepare(opened: Opened) -> Ready:
+def prepare_in(opened: Opened, folder: Path | None = None) -> Ready:
+    """Return what an opened run needs; one in a `folder` was configured by another process, and is not again."""
     resolved, environment, engines, terms = opened
     request = resolved.request
     retriever = engines.build(resolved.retriever)
     others = {name: engines.build(spec) for name, spec in resolved.others.items()}
     model = connect(request, terms, environment.documents, retriever, seed=request.seed)
     model.lm.meet()
-    config = configuration(resolved, environment, retriever, model)
-    config["retriever"]["others"] = {name: other.name for name, other in others.items()}
-    if resolved.pool:
+    opened_by = [(resolved.retriever, retriever), *((resolved.others[name], other) for name, other in others.items())]
+    config = {} if folder else configuration(resolved, environment, retriever, model)
+    if config:
+        config["retriever"]["others"] = {name: other.name for name, other in others.items()}
+    if config and resolved.pool:
         config["pool"] = resolved.pool.config([engines.build(part).name for part in resolved.pool.parts], environment)
+    if resolved.pool:
         retriever, others = RanksOnly(retriever), {name: RanksOnly(other) for name, other in others.items()}
-    system = make_system(resolved, environment, retriever, others, run_folder.place(request.runs, config))
-    return Ready(resolved, environment, model, config, system)
+    system = make_system(resolved, environment, retriever, others, folder or run_folder.place(request.runs, config))
+    return Ready(resolved, environment, model, config, system, opened_by)
 
 
 def make_system(
@@ -303,6 +325,11 @@ def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError 
         problem = problem or RunIncomplete("the run broke off")
         rest = f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} goes on with them"
         problem = problem.saying(f"{problem}; {rest}")
+    elif ready.whole:
+        found, problem = summarise_unfinished(config, environment, folder.outcomes), None
+        joins = f"python -m evals.gather {folder.path} joins the shards and scores the run"
+        shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
+        found["notes"].insert(0, f"{shard} of the run's {ready.whole} queries; {joins}")
     else:
         found, problem = score(folder.path, environment, folder.outcomes), None
         found["bounds"] = bounds_beside(folder.path)

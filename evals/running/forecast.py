@@ -156,7 +156,7 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
     config = conditions(resolved, environment, None, model)
     answered = _read_answered(request, find_run(opened, config))
     spent = total(usage_from_json(row["usage"]) for row in answered.values())
-    pending = [query for query in environment.queries if query.query_id not in answered]
+    pending = [query for query in request.share(environment.queries) if query.query_id not in answered]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     factors = _factors(resolved, rehearsal)
     earlier = request.runs / "task" / run_folder.program_part(request.program_label)
@@ -177,7 +177,7 @@ def project(
     """
     habits, (factors, why) = _habits(request, model, rehearsal, earlier), rehearsal.factors
     price = None if request.lm == "offline" else model.price
-    workers, notes = min(request.workers, max(1, len(pending))), [*rehearsal.notes, *habits.notes]
+    workers, notes = min(request.at_once, max(1, len(pending))), [*rehearsal.notes, *habits.notes]
     figures = _multiply(rehearsal, pending, habits, price, factors, workers)
     if rehearsal.all_calls:
         calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"

@@ -9,7 +9,8 @@ program's constructor, or one of the `LIMITS` of each query.
 
 import difflib
 import os
-from collections.abc import Collection, Mapping
+from argparse import ArgumentTypeError
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -26,16 +27,23 @@ from tools.disk import InputFile
 from tools.errors import DataError, UnknownName, UsageError
 from tools.models.spec import Settings
 from tools.options import Option, list_parameters, pair
+from tools.records import Query
 from tools.retrievers import RETRIEVERS, Expression, Expressions
 from tools.session import Limits
 
 SYSTEMS = PROGRAMS | AGENTS
+MANY = 64  # queries at a time, of which one process would be too slow to make use
+EACH = 8  # queries at a time of a process on a cluster, which take a fraction of a core unless the model is offline
 WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
 # What one query may use -> the name of that in tools.session.Limits.
 LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
 # Options that hold as the runs have them, where a model is asked about runs.
 SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _processes(text: str) -> int | str:
+    return text if text == "ray" or text.startswith("ray://") else positive(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +131,16 @@ class Common(Settings):
         return names.label(self.program)
 
     @property
-    def workers(self) -> int:
+    def at_once(self) -> int:
         """Queries at a time."""
         return self.max_concurrent or (1 if self.lm == "offline" else WORKERS)
+
+
+def _shard(text: str) -> str:
+    number, _, of = text.partition("/")
+    if number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of):
+        return f"{int(number)}/{int(of)}"
+    raise ArgumentTypeError("a shard is K/N, from 1/N to N/N")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +166,57 @@ class Request(Common):
         tuple[str, ...], Option(f"one more than the task's own; repeatable: {LANGUAGE}", "NAME", flag="--metric")
     ] = ()
     isolated: Annotated[bool, Option("run the program in a process of its own; docs/decisions/isolation.md")] = False
+    workers: Annotated[
+        int | str | None,
+        Option(
+            f"processes that answer queries; 1, or from {MANY} queries at a time one a core; or those of a Ray "
+            "cluster: ray, or ray://HOST:PORT; docs/guide/cluster.md",
+            "N",
+            _processes,
+        ),
+    ] = None
+    shard: Annotated[
+        str | None,
+        Option("ask every Nth query, from the Kth; budgets are each shard's own; docs/guide/cluster.md", "K/N", _shard),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shard and self.runs.name != (place := f"shard-{self.shard.replace('/', '-of-')}"):
+            object.__setattr__(self, "runs", self.runs / place)  # as SQLite shares no file among machines
+
+    def share(self, queries: Sequence[Query]) -> Sequence[Query]:
+        """Return those of a run's `queries` that this shard of it asks; all of them where there are no shards."""
+        number, of = map(int, (self.shard or "1/1").split("/"))
+        if of > max(1, len(queries)):
+            raise UsageError(f"--shard {self.shard} of a run that asks {len(queries)}: make no more shards than that")
+        return queries[number - 1 :: of]
+
+    @property
+    def at_once(self) -> int:
+        """Queries at a time."""
+        return self.max_concurrent or max(super().at_once, WORKERS if self.on_ray else self._asked)
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether queries are answered by the actors of a Ray cluster."""
+        return str(self.workers).startswith("ray") and not self._has_own_processes
+
+    @property
+    def _asked(self) -> int:
+        return int(str(self.workers)) if str(self.workers).isdigit() else 1
+
+    @property
+    def _has_own_processes(self) -> bool:  # one for each query
+        return self.isolated or self.program.partition(":")[0] in SCHEMES
+
+    @property
+    def processes(self) -> int:
+        """Processes that answer queries; 1 is this one alone."""
+        if self.on_ray:
+            return -(-self.at_once // (1 if self.lm == "offline" else EACH))
+        most = self._asked if self.workers else len(os.sched_getaffinity(0)) if self.at_once >= MANY else 1
+        return 1 if self._has_own_processes else min(most, self.at_once)
 
 
 def refer(name: str) -> str:

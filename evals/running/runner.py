@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -36,8 +37,16 @@ TICK = 0.1  # seconds between two looks at what the threads do, where none of th
 System = Callable[..., Submission]  # a program or an agent: system(query=...) searches in a session of its own
 
 
+class Elsewhere(ABC):
+    """What answers a query in another process, in place of a system."""
+
+    @abstractmethod
+    def attempt(self, query: Query) -> "Outcome | Exception":
+        """Return as `attempt` does."""
+
+
 def run(
-    system: System,
+    system: System | Elsewhere,
     queries: Sequence[Query],
     documents: Mapping[str, Document],
     folder: RunFolder,
@@ -66,10 +75,14 @@ def run(
             crew.stopped.set()
 
     todo = [query for query in queries if query.query_id not in folder.outcomes]
-    crew = _Crew(lambda query: attempt(system, query, documents, model), todo, model.terms.query_seconds)
+
+    def ask(query: Query) -> Outcome | Exception:
+        return system.attempt(query) if isinstance(system, Elsewhere) else attempt(system, query, documents, model)
+
+    crew = _Crew(ask, todo, model.terms.query_seconds)
     faults = _Faults(model, [outcome["error"] for outcome in folder.outcomes.values()])
     hurried = False  # whether nothing is waited for any more
-    with _collecting_seldom():
+    with collecting_seldom():
         try:
             for _ in range(workers):
                 crew.hire()
@@ -91,7 +104,7 @@ def run(
 
 
 @contextmanager
-def _collecting_seldom() -> Iterator[None]:
+def collecting_seldom() -> Iterator[None]:
     """Collect garbage seldom, and not in what is there already: else it takes a tenth of the time of 64 workers."""
     before = gc.get_threshold()
     gc.freeze()

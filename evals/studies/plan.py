@@ -22,7 +22,8 @@ from tools.errors import DataError, UnknownName, UsageError
 
 # Fields whose value is itself a list: only a list of lists multiplies.
 _LISTS = {one.name for one in fields(Request) if one.default == ()} | {"tasks"}
-_ELSEWHERE = {"task": "tasks", "runs": "--runs", **{f"budget_{of}": "[budget]" for of in ("usd", "calls", "tokens")}}
+_ELSEWHERE = {"task": "tasks", "runs": "--runs", "shard": "evals.run --shard"}
+_ELSEWHERE |= {f"budget_{of}": "[budget]" for of in ("usd", "calls", "tokens")}
 _PLAIN = ("program", "retriever", "lm", "pool")  # whose values say in a name what they are
 
 

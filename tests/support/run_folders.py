@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from evals.folder import read_outcomes
+
 CONFIG: dict[str, Any] = {
     "task": "obliq/congress",
     "data": "mini",
@@ -106,3 +108,14 @@ def unsealed(place: Path) -> Path:
     kept = {key: value for key, value in json.loads(scores.read_text()).items() if key not in ("made_of", "digest")}
     scores.write_text(json.dumps(kept))
     return place
+
+
+def lasting(path: Path) -> dict[str, Any]:
+    """The outcomes of a run by query, without what depends on the hour."""
+
+    def plain(found: Any) -> Any:
+        if isinstance(found, dict):  # the digest is of a line, with its seconds
+            return {key: plain(one) for key, one in found.items() if key not in ("seconds", "started", "digest")}
+        return [plain(one) for one in found] if isinstance(found, list) else found
+
+    return {key: plain(dict(one)) for key, one in read_outcomes(path).items()}

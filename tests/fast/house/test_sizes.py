@@ -16,7 +16,7 @@ FUNCTION_LINES = 60
 PARAMETERS = 8  # but for constructors of programs and retrievers, whose parameters are options of the command line
 FILES_OF_A_FOLDER = 16  # beside those that a table of names has: a program more makes nothing harder to find
 LOCAL_IMPORTS = 59  # in functions; each says in its line why it is not at the top
-MODULES_OF_THE_MAIN_JOB = 60  # of ours, packages included
+MODULES_OF_THE_MAIN_JOB = 61  # of ours, packages included
 HEAVY = {"torch", "chromadb", "litellm", "sentence_transformers", "matplotlib", "optuna", "langgraph"}
 HEAVY_FOR_HELP = HEAVY | {"dspy", "numpy", "rich", "numba", "nltk"}
 

@@ -25,6 +25,7 @@ OTHERS = {  # a field -> a value that is not its default, where that cannot be g
     "api": "responses",
     "reasoning_effort": "low",
     "again": "failed",
+    "workers": 2,
     "top_p": "0.5",
     "stop": ("a", "b"),
     "structured": "on",
@@ -35,6 +36,7 @@ OTHERS = {  # a field -> a value that is not its default, where that cannot be g
     "lm": "openai/gpt",
     "query_ids": ("a", "b"),
     "metrics": ("AP@100", "P@5"),
+    "shard": "3/16",
     "of": (Path("a.json"), Path("b.json")),
 }
 OF_TYPE = {"int": 3, "float": 1.5, "Path": Path("somewhere"), "str": "other", "bool": True}

@@ -1,10 +1,11 @@
 """The benchmarks run, and compare what they say they compare; their figures are for a quiet machine."""
 
+import json
 from statistics import fmean
 
 import pytest
 
-from benchmarks import anytime, calls, data, lexical
+from benchmarks import anytime, calls, data, lexical, scale
 
 
 def test_recombined_corpora_and_queries_depend_on_the_seed_alone(tmp_path):
@@ -50,3 +51,11 @@ def test_calls_of_a_run_are_counted_beside_as_many_of_a_bare_client(capsys):
     assert calls.command(calls.parser().parse_args(["--profile", "--queries", "80"])) == 0
     table = capsys.readouterr().out
     assert "| DSPy |" in table and "| prompts and answers |" in table
+
+
+def test_figures_of_scale_are_measured_at_a_small_size(capsys):
+    asked = ["words", "--documents", "3000", "--json"]
+    assert scale.command(scale.parser().parse_args(asked)) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(row["measured"] > 0 for row in rows)
+    assert [row["measured"] for row in rows if "exact formula" in row["figure"]] == [5]

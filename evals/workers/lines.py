@@ -1,0 +1,135 @@
+"""Two-way lines between a keeper and a worker: any number over one connection, each for one thread at either end.
+
+Messages are pickled, because both sides are processes of one run and one user. A connection has the methods of
+multiprocessing's: `send_bytes`, `recv_bytes`, with EOFError or OSError once the other side is gone, and `close`, which
+ends a wait in another thread.
+"""
+
+import io
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
+from itertools import count
+from queue import SimpleQueue
+from typing import Any
+
+from tools.console import in_thread
+
+
+class Gone(BaseException):
+    """The other side has ended. No Exception, because it must not be taken for a fault of a model or a program."""
+
+
+class Line:
+    """One line; threads may take turns."""
+
+    def __init__(self, link: "Link", number: int) -> None:
+        self._link, self._number = link, number
+        self.arrived = SimpleQueue[Any]()
+
+    def send(self, *message: Any) -> None:
+        """Send a message. Gone where nobody is there any more."""
+        self._link.send(self._number, message)
+
+    def receive(self) -> Any:
+        """Wait for a message, a tuple. Gone where none will come."""
+        if (message := self.arrived.get()) is None:
+            raise Gone
+        return message
+
+
+class Link:
+    """One end of a connection. Threads share it."""
+
+    def __init__(
+        self, connection: Any, answer: Callable[[Line], object], hear: Callable[[str], None], first: int
+    ) -> None:
+        """`answer` is called, in a thread of its own, with each line that the other side opens; `hear` with words.
+
+        Lines of this side have the numbers `first`, which is 1 or 2, `first` + 2, and so on; 0 is for words.
+        """
+        self._connection, self._answer, self._hear, self._numbers = connection, answer, hear, count(first, 2)
+        self._parity, self._lines, self._gone, self._sending = first % 2, dict[int, Line](), False, threading.Lock()
+        self.busy = 0  # queries that the other side is at, counted by who asks them
+
+    @contextmanager
+    def open(self) -> Iterator[Line]:
+        """Open a line, for the block."""
+        number = next(self._numbers)
+        try:
+            yield self._add(number)
+        finally:
+            del self._lines[number]
+
+    def send(self, number: int, message: Any) -> None:
+        """Send a message of a line. Gone as of a line."""
+        file = io.BytesIO()
+        _Pickler(file, 5).dump((number, message))
+        try:
+            with self._sending:
+                self._connection.send_bytes(file.getvalue())
+        except (OSError, EOFError):
+            raise Gone from None
+
+    def listen(self) -> None:
+        """Hand on what arrives, until the other side is gone."""
+        with suppress(EOFError, OSError):
+            while True:
+                number, message = pickle.loads(self._connection.recv_bytes())  # from a process of ours
+                if not number:
+                    self._hear(message)
+                    continue
+                if number not in self._lines and number % 2 != self._parity:  # else it is one of ours that is over
+                    in_thread(partial(self._have_answered, number, self._add(number)))
+                if line := self._lines.get(number):
+                    line.arrived.put(message)
+        self._gone = True
+        for line in list(self._lines.values()):
+            line.arrived.put(None)
+
+    def close(self) -> None:
+        """End the connection, and with it the other side."""
+        self._connection.close()
+
+    def _add(self, number: int) -> Line:
+        made = self._lines[number] = Line(self, number)
+        if self._gone:
+            made.arrived.put(None)
+        return made
+
+    def _have_answered(self, number: int, line: Line) -> None:
+        try:
+            self._answer(line)
+        finally:
+            del self._lines[number]
+
+
+class _Pickler(pickle.Pickler):
+    """Takes exceptions apart by itself: the constructors of many take something else than what they were made with."""
+
+    def reducer_override(self, made: Any) -> Any:
+        if not isinstance(made, BaseException):
+            return NotImplemented
+        arguments = tuple(one if _is_plain(one) else str(one) for one in made.args)
+        kept = {name: value for name, value in vars(made).items() if _is_plain(value)}
+        return _make_error, (type(made).__module__, type(made).__qualname__, arguments, kept)
+
+
+def _is_plain(value: Any) -> bool:
+    with suppress(Exception):
+        pickle.loads(pickle.dumps(value))  # made here
+        return True
+    return False
+
+
+def _make_error(module: str, name: str, arguments: tuple[Any, ...], kept: dict[str, Any]) -> Exception:
+    try:
+        kind: Any = getattr(import_module(module), name)
+    except (ImportError, AttributeError):  # a class of a user's file, or of a function
+        kind = type(name.rpartition(".")[2], (Exception,), {"__module__": "builtins"})
+    made: Exception = kind.__new__(kind, *arguments)
+    made.__dict__ |= kept
+    return made

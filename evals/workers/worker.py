@@ -1,0 +1,190 @@
+"""A worker: answers queries that a keeper sends (keeper.py), and asks it for what only the keeper has."""
+
+import io
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from evals.running.evaluation import open_run, prepare_in
+from evals.running.runner import attempt, collecting_seldom
+from evals.workers.keeper import Setup, is_mapped
+from evals.workers.lines import Line, Link
+from tools import session
+from tools.corpus import Corpus
+from tools.errors import SessionRefusal
+from tools.models.answers import Answer
+from tools.models.call import DEADLINE, Caller, Send
+from tools.records import Document, Hit
+from tools.retriever import Retriever, Search
+from tools.retrievers import with_attribute
+from tools.retrievers.bm25 import BM25
+
+
+class _Own(NamedTuple):
+    """The line of a query, which one thread of it uses at a time; others open lines of their own."""
+
+    line: Line
+    lock: threading.Lock
+
+
+_OWN: ContextVar[_Own | None] = ContextVar("own", default=None)
+
+
+def warm() -> None:
+    """Load what nearly every query needs, with numba's kernels, which takes seconds."""
+    import_module("tools.models.sending.wire")
+    BM25(Corpus([Document("1", "a word")])).search("word", 1)
+
+
+def serve(connection: Any) -> NoReturn:
+    """Be a worker until the keeper is gone, and end the process then."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _, setup = pickle.loads(connection.recv_bytes())  # from the keeper
+        os.environ |= {**setup.environment, **os.environ}  # what a node has of its own stays
+        if Path(setup.here).is_dir():
+            os.chdir(setup.here)
+        worker = _Worker(connection, setup)
+        with collecting_seldom():
+            worker.link.listen()
+    except Exception:  # noqa: BLE001  # the keeper meets the end, and says the words
+        traceback.print_exc()
+    finally:
+        os._exit(0)  # whatever its threads are at
+
+
+class _Worker:
+    def __init__(self, connection: Any, setup: Setup) -> None:
+        self.link = Link(connection, self._answer, lambda words: None, first=1)
+        sys.stdout = sys.stderr = _Words(self.link)
+        opened = open_run(setup.request)
+        self._documents, self._terms = opened.environment.documents, opened.terms
+        opened.terms.servers, opened.terms.cassette = {**setup.servers}, ({}, "")  # which are not asked again
+        resolved, elsewhere = opened.resolved, setup.searched
+        for spec in (resolved.retriever, *resolved.others.values()):
+            if not is_mapped(spec):
+                known = str(with_attribute(spec, opened.engines.attribute))
+                opened.engines.built[known] = _Asked(self, str(spec), *elsewhere[str(spec)])
+        ready = prepare_in(opened, setup.folder)
+        self._system, self._model, lm = ready.system, ready.model, ready.model.lm
+        lm.anew = setup.anew
+        if not setup.counts:
+            lm.caller = _Caller(**{one.name: getattr(lm.caller, one.name) for one in fields(Caller)})
+            lm.caller.by, lm.caller.kept = self, setup.kept
+        self._counted, self._counting = 0, threading.Lock()
+
+    def _answer(self, line: Line) -> None:
+        own = _Own(line, threading.Lock())
+        with session.setting(_OWN, own):
+            try:
+                made: Any = attempt(self._system, line.receive()[0], self._documents, self._model)
+            except BaseException as error:  # noqa: BLE001  # the keeper waits for it
+                made = error
+            own.lock.acquire()  # what a program has left running has to open lines of its own
+            with self._counting:
+                calls, self._counted = self._terms.budget.calls - self._counted, self._terms.budget.calls
+            line.send("outcome", made, calls)
+
+    @contextmanager
+    def asking(self, what: str, *given: Any) -> Iterator[Line]:
+        """Ask the keeper for something, on a line that is free."""
+        own = _OWN.get()
+        with ExitStack() as ends:
+            if own and own.lock.acquire(blocking=False):
+                line = own.line
+                ends.callback(own.lock.release)
+            else:
+                line = ends.enter_context(self.link.open())
+            line.send(what, DEADLINE.get() - time.monotonic(), *given)
+            yield line
+
+
+class _Caller(Caller):
+    """Has the keeper decide about each request, which is then sent from here."""
+
+    by: _Worker
+    kept: bool
+
+    @property
+    def keeps(self) -> bool:
+        return self.kept
+
+    def ask(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
+        failures = list[Exception]()
+        with self.by.asking("call", owner, key, made, self.schemas) as line:
+            while (message := line.receive())[0] == "send":
+                try:
+                    with session.booking():
+                        sent, failure = send(time.monotonic() + message[1]), None
+                except Exception as error:  # noqa: BLE001  # raised by the keeper's caller, which may go on after it
+                    sent, failure = None, error
+                    failures.append(error)
+                line.send(sent, failure)
+        _, answer, failure, state = message
+        self.__dict__ |= state
+        if failure is not None:
+            raise failures[failure] if isinstance(failure, int) else failure
+        return answer  # type: ignore[no-any-return]
+
+    def learns(self, refusal: Any, messages: Any, before: int | None) -> bool:
+        if isinstance(refusal, SessionRefusal):
+            return False
+        with self.by.asking("learn", refusal, messages, before) as line:
+            learnt, state = line.receive()
+        self.__dict__ |= state
+        if learnt:
+            refusal.learnt = True
+        return learnt  # type: ignore[no-any-return]
+
+
+class _Asked(Retriever):
+    """A retriever that the keeper has."""
+
+    def __init__(self, by: _Worker, key: str, name: str, pays: bool) -> None:
+        self.name = name
+        self._by, self._key, self._pays = by, key, pays
+        self._left_out = dict[tuple[str, str], int]()  # of texts that are too long
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        payer = session.current() if self._pays else None
+        paying = payer and (payer.query_id, payer.limits, payer.snapshot())
+        with self._by.asking("search", self._key, searches, k, paying) as line:
+            found, left_out, failure, allowed, charged, fault = line.receive()
+        if payer:
+            for _ in range(allowed):
+                payer.allow_call()
+            for usage, key in charged:
+                payer.charge(usage, key)
+            payer.fault = payer.fault or fault
+        if failure:
+            raise failure
+        about = zip(searches, left_out, strict=True)
+        self._left_out |= {(one.text, one.instruction): many for one, many in about if many}
+        return found  # type: ignore[no-any-return]
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        return self._left_out.get((text, instruction), 0)
+
+
+class _Words(io.TextIOBase):
+    """Has the keeper print what is printed here, line by line."""
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._begun = link, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._link.send(0, line)
+        return len(text)

@@ -1,0 +1,16 @@
+"""Queries answered by workers come out as in one process; tests/soak/processes has every program, and how they end."""
+
+from pathlib import Path
+
+from run_folders import lasting
+
+
+def test_workers_come_to_what_one_process_does(run, server, tmp_path):
+    def sit(workers):
+        asked = ("--task", "congress", "--program", "multihop", "--lm", server.spec, "--limit", 4)
+        found = run(*asked, "--workers", workers, "--runs", tmp_path / f"by-{workers}", "--json").json
+        books = {key: found["ledger"][key] for key in ("sent", "answered", "cached", "input_tokens")}
+        return lasting(Path(found["run"])), books
+
+    assert sit(2) == sit(1)
+    assert len({str(body["messages"]) for body in server.requests}) == len(server.requests) / 2

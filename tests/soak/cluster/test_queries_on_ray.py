@@ -1,0 +1,110 @@
+"""Queries answered by the nodes of a Ray cluster come out as in one process, also where nodes die."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from evals import folder as run_folder
+
+COMMAND = [sys.executable, "-m", "evals.run", "--json", "--max-concurrent", "16"]
+CHANGING = ("seconds", "started", "first_token_seconds", "digest")
+
+
+def plain(found):
+    """What does not depend on the hour."""
+    if isinstance(found, dict):
+        return {key: plain(one) for key, one in found.items() if key not in CHANGING}
+    return [plain(one) for one in found] if isinstance(found, list) else found
+
+
+@pytest.fixture
+def told(tmp_path):
+    """The outcomes of a run, as a process of its own."""
+
+    def sit(workers, *words):
+        command = [*COMMAND, *map(str, words), "--workers", workers, "--runs", str(tmp_path / workers)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        outcomes = run_folder.read_outcomes(Path(json.loads(result.stdout)["run"]))
+        return json.loads(json.dumps(plain({key: dict(one) for key, one in outcomes.items()})))
+
+    return sit
+
+
+def hosts():
+    """Processes of actors of ours; a process of Ray's is called after what it runs."""
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    return [line for line in lines if line.startswith(b"ray::_Host")]
+
+
+@pytest.mark.parametrize("program", ["multihop", "notes"])
+def test_a_program_comes_out_as_in_one_process(told, server, cluster, program):
+    asked = ("--program", program, "--task", "congress", "--data", "mini", "--limit", 6, "--lm", server.spec)
+    one = told("1", *asked)
+    sent = len(server.requests)
+    assert told("ray", *asked) == one and len(server.requests) == 2 * sent
+
+
+def lines(path, rows):
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def many(folder):
+    """The data folder with 500 queries."""
+    place = folder / "tip-of-tongue" / "congress" / "queries+qrels"
+    queries = [json.dumps({"_id": f"Q{n}", "text": f"Something about bridge {n}?"}) for n in range(500)]
+    lines(place / "queries.jsonl", queries)
+    lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n % 7}\t1" for n in range(500))])
+    return folder
+
+
+def test_nodes_that_are_killed_give_their_queries_back(told, server, cluster, many):
+    asked = (
+        "--program",
+        "multihop",
+        "-P",
+        "hops=1",
+        "--split",
+        "all",
+        "--task",
+        "congress",
+        "--data",
+        many,
+        "--lm",
+        server.spec,
+    )
+    one = told("1", *asked)
+    server.delay = 0.3
+    sent, killed, found = len(server.requests), 0, []
+    answering = threading.Thread(target=lambda: found.append(told("ray", *asked)))
+    answering.start()
+    while answering.is_alive():  # Ray starts nodes in the main thread alone
+        answering.join(8)
+        if answering.is_alive() and server.requests[sent:]:
+            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+            cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
+            killed += 1
+    assert found == [one] and killed >= 2
+    assert sent <= len(server.requests) - sent <= sent + 16 * killed  # what was in flight
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_no_actor_is_left_when_the_keeper_is_ended(tmp_path, server, cluster, end):
+    words = ["--program", "multihop", "--task", "congress", "--lm", server.spec, "--workers", "ray"]
+    process = subprocess.Popen([*COMMAND, *words, "--runs", str(tmp_path)], stderr=subprocess.DEVNULL)
+    while not server.requests:
+        time.sleep(0.2)
+    assert hosts()
+    process.send_signal(end)
+    assert process.wait(60) == (130 if end == signal.SIGINT else -end)
+    ends = time.monotonic() + 60
+    while hosts() and time.monotonic() < ends:
+        time.sleep(0.2)
+    assert not hosts()

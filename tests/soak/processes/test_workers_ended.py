@@ -1,0 +1,93 @@
+"""Every program by one, two and four workers, which end in every way: outcomes are the same, and no process is left."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from openai_server import fill
+from run_folders import lasting
+from waiting import wait_for
+
+OWN = '''
+from agents import AGENTS
+from programs import PROGRAMS
+from tools.names import pick
+from tools.options import list_parameters
+
+class All:
+    """The programs and agents, each for some queries."""
+    def __init__(self, toolbox, *, depth: int = 20):
+        made = [pick("system", name, PROGRAMS | AGENTS) for name in sorted(PROGRAMS | AGENTS)]
+        plain = [one for one in made if "Expression" not in str([p.annotation for p in list_parameters(one).values()])]
+        self.systems = [one(toolbox, depth=depth) for one in plain]  # which search by one retriever alone
+
+    def __call__(self, query):
+        return self.systems[int(query.query_id.removeprefix("MINI-q")) % len(self.systems)](query=query)
+'''
+
+
+@pytest.fixture
+def sitting(tmp_path, server):
+    """Starts `evals.run` as a process."""
+    (tmp_path / "own.py").write_text(OWN)
+    server.answer, server.delay = fill, 0.02
+
+    def start(runs, workers):
+        asked = ["--program", tmp_path / "own.py:All", "--task", "congress", "--split", "all", "--lm", server.spec]
+        asked += ["--max-concurrent", 8, "--workers", workers, "--runs", tmp_path / runs, "--json"]
+        return subprocess.Popen([sys.executable, "-m", "evals.run", *map(str, asked)], stdout=subprocess.DEVNULL)
+
+    return start
+
+
+def told(place: Path):
+    [path] = place.glob("*/*/outcomes.jsonl")
+    return lasting(path.parent)
+
+
+def done(place: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in place.glob("*/*/outcomes.jsonl"))
+
+
+def wait_until_done(place: Path, count: int) -> None:
+    wait_for(lambda: done(place) >= count)
+
+
+def test_a_budget_holds_over_all_workers_and_equal_requests_are_sent_once(run, server, tmp_path):
+    server.delay = 0.05
+    asked = ("--program", "multihop", "--task", "congress", "--lm", server.spec, "--max-concurrent", 8)
+    stopped = run(*asked, "--workers", 2, "--budget-calls", 10, "--json")
+    assert stopped.code == 8 and stopped.json["ledger"]["sent"] == len(server.requests) == 10
+    assert len({str(body["messages"]) for body in server.requests}) == 10
+
+
+def test_outcomes_are_the_same_by_any_number_of_workers_and_however_these_end(sitting, tmp_path):
+    for workers in (1, 2, 4):
+        assert sitting(f"by-{workers}", workers).wait() in (0, 7)  # what is said fails some programs
+    one = told(tmp_path / "by-1")
+    assert one == told(tmp_path / "by-2") == told(tmp_path / "by-4")
+
+    keeper = sitting("lost", 2)  # its workers, one after another, in the middle of what they do
+    for count in (3, 6, 9, 12):
+        wait_until_done(tmp_path / "lost", count)
+        random.choice(psutil.Process(keeper.pid).children(recursive=True)[1:]).kill()
+    assert keeper.wait() in (0, 7)
+    assert told(tmp_path / "lost") == one
+
+    for number, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130)):
+        runs = tmp_path / f"ended-{number}"
+        keeper = sitting(runs, 2)
+        wait_until_done(runs, 5)
+        family = psutil.Process(keeper.pid).children(recursive=True)
+        assert len(family) == 3
+        os.kill(keeper.pid, number)
+        assert keeper.wait() == code
+        assert not psutil.wait_procs(family, timeout=10.0)[1]  # two seconds on a quiet machine
+        assert done(runs) < len(one)
+        assert sitting(runs, 4).wait() in (0, 7)
+        assert told(runs) == one
