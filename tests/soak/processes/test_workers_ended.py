@@ -7,38 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import every_program
 import psutil
 import pytest
 from openai_server import fill
 from run_folders import lasting
 from waiting import wait_for
 
-OWN = '''
-from agents import AGENTS
-from programs import PROGRAMS
-from tools.names import pick
-from tools.options import list_parameters
-
-class All:
-    """The programs and agents, each for some queries."""
-    def __init__(self, toolbox, *, depth: int = 20):
-        made = [pick("system", name, PROGRAMS | AGENTS) for name in sorted(PROGRAMS | AGENTS)]
-        plain = [one for one in made if "Expression" not in str([p.annotation for p in list_parameters(one).values()])]
-        self.systems = [one(toolbox, depth=depth) for one in plain]  # which search by one retriever alone
-
-    def __call__(self, query):
-        return self.systems[int(query.query_id.removeprefix("MINI-q")) % len(self.systems)](query=query)
-'''
+ALL = f"{every_program.__file__}:All"
 
 
 @pytest.fixture
 def sitting(tmp_path, server):
     """Starts `evals.run` as a process."""
-    (tmp_path / "own.py").write_text(OWN)
     server.answer, server.delay = fill, 0.02
 
     def start(runs, workers):
-        asked = ["--program", tmp_path / "own.py:All", "--task", "congress", "--split", "all", "--lm", server.spec]
+        asked = ["--program", ALL, "--task", "congress", "--split", "all", "--lm", server.spec]
         asked += ["--max-concurrent", 8, "--workers", workers, "--runs", tmp_path / runs, "--json"]
         return subprocess.Popen([sys.executable, "-m", "evals.run", *map(str, asked)], stdout=subprocess.DEVNULL)
 

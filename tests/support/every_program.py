@@ -1,0 +1,33 @@
+"""All programs and agents as one, `--program FILE:All`: each answers some of the queries of a miniature."""
+
+from typing import Any
+
+from agents import AGENTS
+from programs import PROGRAMS
+from tools.names import pick
+from tools.options import list_parameters
+from tools.records import Query, Submission
+from tools.retrievers import Expression, Expressions
+from tools.session import Toolbox
+
+
+class All:
+    """The programs and agents, in turn by the number of a query; those that search by other retrievers, by these."""
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        *,
+        depth: int = 20,
+        ties: Expression = Expression("rank_bm25"),
+        retrievers: Expressions = Expressions("bm25,rank_bm25"),
+    ) -> None:
+        others: dict[str, Any] = {"ties": ties, "retrievers": retrievers}
+        self.systems = []
+        for name in sorted(PROGRAMS | AGENTS):
+            made = pick("system", name, PROGRAMS | AGENTS)
+            known = {one: others[one] for one in list_parameters(made) if one in others}
+            self.systems.append(made(toolbox, depth=depth, **known))
+
+    def __call__(self, query: Query) -> Submission:
+        return self.systems[int(query.query_id.removeprefix("MINI-q")) % len(self.systems)](query=query)
