@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import every_program
 import psutil
 import pytest
 from openai_server import fill
 from run_folders import lasting
+from searchers import every_program
 from waiting import wait_for
 
 ALL = f"{every_program.__file__}:All"

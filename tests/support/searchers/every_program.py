@@ -10,6 +10,8 @@ from tools.records import Query, Submission
 from tools.retrievers import Expression, Expressions
 from tools.session import Toolbox
 
+TIES, RETRIEVERS = Expression("rank_bm25"), Expressions("bm25,rank_bm25")
+
 
 class All:
     """The programs and agents, in turn by the number of a query; those that search by other retrievers, by these."""
@@ -19,8 +21,8 @@ class All:
         toolbox: Toolbox,
         *,
         depth: int = 20,
-        ties: Expression = Expression("rank_bm25"),
-        retrievers: Expressions = Expressions("bm25,rank_bm25"),
+        ties: Expression = TIES,
+        retrievers: Expressions = RETRIEVERS,
     ) -> None:
         others: dict[str, Any] = {"ties": ties, "retrievers": retrievers}
         self.systems = []
