@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from evals.running.evaluation import Ready
     from tools.retrievers import Spec
 
-TRIES = 3  # workers that may end with a query before it is left pending
+BESIDE, ALONE = 2, 3  # workers that may end with a query beside others, then with it alone, before it is left pending
 
 
 def is_mapped(spec: "Spec") -> bool:
@@ -112,14 +112,10 @@ class Keeper(Elsewhere):
             link.close()
 
     def attempt(self, query: Query) -> Any:
-        """Have the worker with the fewest queries answer; return as runner.attempt does."""
-        for _ in range(TRIES):
-            with self._changed:
-                self._changed.wait_for(lambda: self._workers or self._failure or self._closed)
-                if not self._workers:
-                    return self._failure or Interrupted()
-                worker = min(self._workers, key=lambda one: one.busy)
-                worker.busy += 1
+        """Have a worker answer; return as runner.attempt does."""
+        for alone in [False] * BESIDE + [True] * ALONE:
+            if not (worker := self._take(alone)):
+                return self._failure or Interrupted()
             try:
                 return self._ask(worker, query)
             except Gone:
@@ -129,7 +125,26 @@ class Keeper(Elsewhere):
             finally:
                 with self._changed:
                     worker.busy -= 1
-        return OutOfTime(f"{TRIES} processes, one after another, ended while they were at query {query.query_id!r}")
+                    worker.alone &= not alone
+                    self._changed.notify_all()
+        return OutOfTime(f"{ALONE} processes ended, one after another, while each had only query {query.query_id!r}")
+
+    def _take(self, alone: bool) -> Link | None:
+        """Return the worker with the fewest queries, to be `alone` once these have ended; None where none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._free() or self._closed or (self._failure and not self._workers))
+            if not (free := self._free()):
+                return None
+            worker = min(free, key=lambda one: one.busy)
+            worker.alone = alone  # from now on, nobody else gets it
+            self._changed.wait_for(lambda: not (alone and worker.busy and worker in self._workers) or self._closed)
+            if worker not in self._workers:
+                return self._take(alone)
+            worker.busy += 1
+            return worker
+
+    def _free(self) -> list[Link]:
+        return [one for one in self._workers if not one.alone]
 
     def _replace(self, worker: Link) -> None:
         with self._changed:

@@ -53,7 +53,7 @@ class Link:
         """
         self._connection, self._answer, self._hear, self._numbers = connection, answer, hear, count(first, 2)
         self._parity, self._lines, self._gone, self._sending = first % 2, dict[int, Line](), False, threading.Lock()
-        self.busy = 0  # queries that the other side is at, counted by who asks them
+        self.busy, self.alone = 0, False  # queries that the other side is at, and whether one keeps others out
 
     @contextmanager
     def open(self) -> Iterator[Line]:

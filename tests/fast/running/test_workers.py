@@ -14,3 +14,24 @@ def test_workers_come_to_what_one_process_does(run, server, tmp_path):
 
     assert sit(2) == sit(1)
     assert len({str(body["messages"]) for body in server.requests}) == len(server.requests) / 2
+
+
+ENDS = """
+import os, signal, time
+
+def answer(query, search):
+    time.sleep(0.2)  # until others are at work beside it
+    if query.query_id == "MINI-q01":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.4)
+    return [one.doc_id for one in search(query)]
+"""
+
+
+def test_a_query_that_ends_its_worker_is_left_pending_and_those_beside_it_are_not(run, tmp_path):
+    (tmp_path / "own.py").write_text(ENDS)
+    asked = ("--program", tmp_path / "own.py:answer", "--task", "congress", "--split", "all", "--limit", 8)
+    found = run(*asked, "--workers", 2, "--max-concurrent", 8, "--runs", tmp_path, "--json")
+    assert "while each had only query 'MINI-q01'" in found.err and found.err.count("a worker has ended") == 5
+    outcomes = lasting(Path(found.json["run"]))
+    assert len(outcomes) == 7 and not any(one["error"] for one in outcomes.values())
