@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tools import names
-from tools.errors import SextantError, UsageError
+from tools.errors import DataError, SextantError, UsageError
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.corpus import Corpus
@@ -63,6 +63,7 @@ EMBEDDERS = {
 }
 
 FILLS = ContextVar("fills", default=False)  # whether an index on a service is filled where it is not whole
+PUSH = "`python -m tools.retrievers push RETRIEVER --task TASK` fills it"
 
 _GIVEN = ("corpus", "home", "terms")  # parameters of constructors that no expression has
 _NAME = r"[A-Za-z_]\w*"
@@ -92,6 +93,13 @@ class Spec(NamedTuple):
 
     def __str__(self) -> str:
         return spell(self.kind, self.subject, [str(part) for part in self.parts], self.options)
+
+
+def require_same(where: str, found: tuple[str, str, int], whole: tuple[str, str, int]) -> None:
+    """Raise DataError unless a service's version, and an index's corpus and number of documents, are as expected."""
+    if found != whole:
+        said = ("version {}, corpus {}, {:,} documents".format(*one) for one in (found, whole))
+        raise DataError("{} has {}, and not {}; {}".format(where, *said, PUSH))
 
 
 def spell(kind: str, subject: str = "", parts: Sequence[str] = (), options: Mapping[str, Value] | None = None) -> str:

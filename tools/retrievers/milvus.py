@@ -20,7 +20,7 @@ from tools.errors import DataError, RunIncomplete, UsageError
 from tools.models.spec import SERVER_KEY, is_server, secret
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers import FILLS, spell
+from tools.retrievers import FILLS, PUSH, require_same, spell
 from tools.retrievers.store import name_of
 from tools.retrievers.vectors.embedding import Embedder, embed_queries, open_vectors, vectors_key
 from tools.text import encodable
@@ -30,8 +30,7 @@ SPARE = 32  # documents asked for beyond k, to see which ones are tied with the 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a service that did not answer is asked again
 TIMEOUT = 60.0  # seconds
 BLOCK = 500  # documents in one call, which takes 64 MB
-_PUSH = "`python -m tools.retrievers push RETRIEVER --task TASK` fills it"
-_REFUSALS = {100: _PUSH, 1100: "change the retriever", 6: "change the retriever"}  # by codes; the last is milvus-lite's
+_REFUSALS = {100: PUSH, 1100: "change the retriever", 6: "change the retriever"}  # by codes; the last is milvus-lite's
 
 
 class Milvus(Retriever):
@@ -115,9 +114,7 @@ class Milvus(Retriever):
         return self._client.get_server_version(), corpus, count["count(*)"]
 
     def _require_whole(self, level: str = "Bounded") -> None:
-        if (found := self._look(level)) != self._whole:
-            said = ("version {}, corpus {}, {:,} documents".format(*one) for one in (found, self._whole))
-            raise DataError("{} at {} has {}, and not {}; {}".format(self._name, self._url, *said, _PUSH))
+        require_same(f"{self._name} at {self._url}", self._look(level), self._whole)
 
     def _ask(self, call: Callable[..., Any], **options: Any) -> Any:
         waits = iter(WAITS)

@@ -1,5 +1,6 @@
 """Chroma in a folder and on a real server, against brute force."""
 
+import re
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.records import Document, Query
 from tools.retriever import Search
-from tools.retrievers import store
+from tools.retrievers import FILLS, store
 from tools.retrievers.vectors import chroma
 from tools.retrievers.vectors.chroma import Chroma
 from tools.retrievers.vectors.exact_search import VectorRetriever
@@ -287,6 +288,22 @@ def test_a_collection_that_was_deleted_is_named(served, tmp_path):
     chroma._connected(served.url).delete_collection(retriever._index._collection.name)
     with pytest.raises(DataError, match=f"{served.url} does not fit or was deleted"):
         retriever.search("w1", 3)
+
+
+def test_a_run_says_which_server_answers_and_notices_that_its_index_changes(served, tmp_path):
+    retriever = Chroma(CORPUS, tmp_path, Words(), url=served.url)
+    version = re.search(r",server=([\d.]+)\)$", retriever.name)[1]
+    assert Chroma(CORPUS, tmp_path, Words(), url=served.url, server=version).name == retriever.name
+    with pytest.raises(DataError, match=rf"has version {version}, .* and not version 0\.1, "):
+        Chroma(CORPUS, tmp_path, Words(), url=served.url, server="0.1")
+    retriever._index._collection.delete(ids=["7"])
+    for ask in (lambda: retriever.search("w1", 3), lambda: Chroma(CORPUS, tmp_path, Words(), url=served.url)):
+        with pytest.raises(DataError, match=r"2,499 documents, and not .* 2,500 documents; .* push"):
+            ask()
+    token = FILLS.set(True)
+    Chroma(CORPUS, tmp_path, Words(), url=served.url)  # puts it right
+    FILLS.reset(token)
+    assert len(retriever.search("w1", DOCUMENTS)) == DOCUMENTS
 
 
 def test_an_index_works_while_it_is_deleted(tmp_path):

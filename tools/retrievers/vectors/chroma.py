@@ -9,11 +9,12 @@ finds the same. Processes cannot share a folder of Chroma's, and readers change 
 of its small database, beside the graph's own files, which are only read.
 """
 
+import logging
 import shutil
 import sqlite3
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from importlib.metadata import version
@@ -32,8 +33,9 @@ from tools.console import Progress
 from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError, at_least
 from tools.models.spec import is_server
-from tools.retriever import Ranker
-from tools.retrievers import Value, spell
+from tools.records import Hit
+from tools.retriever import Ranker, Search
+from tools.retrievers import FILLS, Value, require_same, spell
 from tools.retrievers.store import name_of, open_index
 from tools.retrievers.vectors.approximate import Approximate, Index, Near, Rows, Scores
 from tools.retrievers.vectors.embedding import Embedder, Vectors, open_vectors, runs, vectors_key
@@ -62,11 +64,11 @@ class Chroma(Approximate):
         ef_search: int = 400,  # documents that a search keeps in view
         ef_construction: int = 200,  # that the build keeps in view
         neighbors: int = 32,  # that each is linked to
+        server: str = "",  # the version that has to answer at `url`; that which does
     ) -> None:
         graph: dict[str, Value] = {"ef_construction": ef_construction, "neighbors": neighbors}
         options: dict[str, Value] = {"ef_search": ef_search, **graph}
         self.require("", 1, {"url": url, **options})
-        self.name = spell("chroma", parts=[embedder.name], options={"url": url, **options} if url else options)
         self._effort = ef_search
         self._embedder = embedder
         self._ranker = Ranker(corpus.doc_ids)
@@ -74,9 +76,17 @@ class Chroma(Approximate):
         settings = settings_of(ef_construction, neighbors, len(corpus))
         if url:
             vectors = partial(open_vectors, embedder, corpus, home)
-            self._index = ServerIndex(url, name_of(key), settings, len(corpus), vectors)
+            self._index = ServerIndex(url, name_of(key), settings, (server, corpus), vectors)
+            options = {"url": url, **options, "server": self._index.whole[0]}
         else:
             self._index = FolderIndex(home, key, settings, open_vectors(embedder, corpus, home))
+        self.name = spell("chroma", parts=[embedder.name], options=options)
+
+    def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
+        found = super()._search_many(searches, k)
+        if isinstance(self._index, ServerIndex):
+            self._index.require_whole()
+        return found
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
@@ -182,22 +192,30 @@ def _connected(url: str) -> Any:
 class ServerIndex:
     """A collection of a Chroma server, filled by its first user, and complete when its metadata has the dimension.
 
-    Two users can fill it at once: vectors that are there stay.
+    Two users can fill it at once: vectors that are there stay. `whole` is looked for after every search.
     """
 
     def __init__(
-        self, url: str, name: str, settings: dict[str, Any], documents: int, vectors: Callable[[], Vectors]
+        self, url: str, name: str, settings: dict[str, Any], whole: tuple[str, Corpus], vectors: Callable[[], Vectors]
     ) -> None:
-        self._url = url
-        self._collection = self._ask(_connected(url).get_or_create_collection, name, **settings)
-        if "dimension" not in (self._collection.metadata or {}):
+        self._url, self._client, (server, corpus) = url, _connected(url), whole
+        self.whole = server or self._ask(self._client.get_version), corpus.fingerprint, len(corpus)
+        self._collection = self._ask(self._client.get_or_create_collection, name, **settings)
+        if FILLS.get() or "dimension" not in (self._collection.metadata or {}):
             made = vectors()
             try:
-                self._fill(made, documents)
+                self._fill(made, len(corpus))
             except RunIncomplete as outage:
                 raise RunIncomplete(f"{outage}; what it has is kept, and the same command goes on") from outage
         self.dimension = int(self._collection.metadata["dimension"])
         self.near: Near = partial(self._ask, _nearest, self._collection)
+        self.require_whole()
+        logging.getLogger("sextant").info(f"Chroma {self.whole[0]} at {url} answers from its collection {name}")
+
+    def require_whole(self) -> None:
+        """Raise DataError where the service's version, or its number of vectors, is another one."""
+        corpus, count = self.whole[1], self._ask(self._collection.count)  # the collection's name is that of the corpus
+        require_same(f"the index on {self._url}", (self._ask(self._client.get_version), corpus, count), self.whole)
 
     def _fill(self, vectors: Vectors, documents: int) -> None:
         progress = Progress(f"chroma at {self._url}", documents)
@@ -207,8 +225,7 @@ class ServerIndex:
             if missing := [row for row in ids if row not in there]:
                 self._ask(self._collection.add, ids=missing, embeddings=vectors[list(map(int, missing))])
             progress.add(len(ids))
-        if (count := self._ask(self._collection.count)) != documents:
-            raise DataError(f"the index on {self._url} has {count} vectors for {documents} documents; delete it there")
+        self.require_whole()
         self._ask(self._collection.modify, metadata={"dimension": vectors.shape[1]})  # it is whole
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
