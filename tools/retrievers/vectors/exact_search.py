@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search, find_floor
-from tools.retrievers.store import in_blocks, new_array, open_index
+from tools.retrievers.store import in_blocks, new_array, open_index, release
 from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, vectors_key
 
 Precision = Literal["float32", "int8"]
@@ -189,6 +189,7 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
         rounding = _rounding(np.linalg.norm(coded, axis=1), vectors.shape[1])
         # By Cauchy and Schwarz, |query @ (rest - coded)| is at most |query| |rest - coded|.
         errors[block] = 1.01 * np.linalg.norm(rest - coded, axis=1) + rounding
+        release(codes)
     codes.flush()
     np.save(folder / "scales.npy", scales)
     np.save(folder / "errors.npy", errors)
