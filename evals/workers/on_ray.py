@@ -1,95 +1,159 @@
 """Workers on the nodes of a Ray cluster (https://docs.ray.io), each beside an actor that takes one CPU.
 
 An actor runs what local.py runs here, and passes messages on in its methods: no ports are opened, and ray:// works.
-Actors for which there is no CPU are waited for, so a cluster that grows by itself grows. Left out: copying data
-to nodes; they have one $SEXTANT_HOME by a shared file system, or each its own.
+Actors for which there is no CPU are waited for, so a cluster that grows by itself grows. Ray ends a process that is
+connected to it, without a word, when its node or the head is lost: so the keeper is not, but has a starter that is.
+Left out: copying data to nodes; they have one $SEXTANT_HOME by a shared file system, or each its own.
 """
 
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from queue import Empty, SimpleQueue
+from functools import partial
+from itertools import islice
+from multiprocessing.connection import Connection
 from typing import Any
 
 from evals.workers import local
+from tools import session
 from tools.console import in_thread
-from tools.errors import RunIncomplete
-from tools.retrievers.vectors.on_ray import encoding, ray
+from tools.corpus import Corpus
+from tools.errors import RunIncomplete, SextantError
+from tools.retrievers import sharded
+from tools.retrievers.vectors.embedding import ELSEWHERE, Block, Embedder, Vectors
+from tools.retrievers.vectors.on_ray import BLOCKS, connected, make_blocks, ray
 
-_LOST = (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError)  # an actor, its node or the cluster
 _STARTS = 5  # actors that may die before they are ready, one after another
 _BATCH = 256  # messages that are passed on at a time, at most
 
 
 @contextmanager
-def starting(address: str) -> "Iterator[Callable[[], _Messages]]":
+def starting(address: str) -> "Iterator[Callable[[], Connection]]":
     """Yield what starts a worker and, once there is room, returns the connection; `address` is that of --workers.
 
-    DataError where no cluster is. Vectors that are made in the block are made by the cluster, too.
+    DataError where no cluster is. Vectors that are made in the block are made by the cluster, too, and so are the parts
+    of `sharded`, for which this process does get connected.
     """
-    actors, actor_class = list[Any](), ray.remote(num_cpus=1, max_concurrency=2, scheduling_strategy="SPREAD")(_Host)
+    if address == "ray" and ray.is_initialized():  # by whoever calls this
+        address = ray.get_runtime_context().gcs_address
+    with ExitStack() as stack:
+        starter = _Starter(stack.enter_context(local.starting("on_ray", address)), address)
+        where = starter.hear(starter.ask(_tell_address, address))
+        stack.enter_context(session.setting(ELSEWHERE, starter.make_blocks))
+        stack.enter_context(session.setting(sharded.CONNECT, lambda: stack.enter_context(connected(where))))
+        yield starter.start
 
-    def start() -> _Messages:
-        for left in reversed(range(_STARTS)):
-            try:
-                actors.append(actor := actor_class.remote())
-                ray.get(actor.__ray_ready__.remote())
-                return _Messages(actor)
-            except _LOST as error:  # its node may have died meanwhile
-                if not left:
-                    line = str(error).strip().partition("\n")[0]
-                    raise RunIncomplete(f"the Ray cluster at {address} has no place for a worker: {line}") from error
-        raise AssertionError  # the last start returns or raises
 
-    with encoding(address):
+class _Starter:
+    """The process that is connected, as the keeper knows it: a line of it does one function of those below."""
+
+    def __init__(self, begin: Callable[[], Connection], address: str) -> None:
+        self._begin, self._lost = begin, f"the Ray cluster at {address}, or the node of it that is used here, is lost"
+
+    def ask(self, *what: Any) -> Connection:
         try:
-            yield start
-        finally:
-            for actor in actors:
-                with suppress(*_LOST):
-                    ray.kill(actor)
+            (line := self._begin()).send_bytes(ray.cloudpickle.dumps(what))
+        except OSError:
+            raise RunIncomplete(self._lost) from None
+        return line
+
+    def hear(self, line: Connection) -> Any:
+        try:
+            found, error = line.recv()
+        except (EOFError, OSError):
+            raise RunIncomplete(self._lost) from None
+        if error:
+            raise error
+        return found
+
+    def start(self) -> Connection:
+        self.hear(line := self.ask(_host))
+        return line
+
+    def make_blocks(self, embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]) -> Iterator[tuple[int, Vectors]]:
+        blocks = iter(blocks)
+        while some := list(islice(blocks, BLOCKS)):
+            line = self.ask(_make, embedder, corpus, some)
+            while made := self.hear(line):
+                yield made
 
 
-class _Messages:
-    """A connection by the methods of an actor: one call of each at a time, for whatever has come together meanwhile."""
+def be_starter(descriptor: int, address: str) -> None:
+    """Be connected to the cluster, and do what is asked for, until the keeper is gone."""
+    with ExitStack() as stack:
+        try:
+            failure = stack.enter_context(connected(address))
+        except SextantError as error:
+            failure = error
+        for own in local.asked_for(descriptor):
+            in_thread(partial(_answer, local.Socket(own), failure))
+    os._exit(0)  # whatever its threads are at
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
-        self._arrived, self._leaving = deque[bytes](), SimpleQueue[bytes | None]()
-        self._gone = threading.Event()
-        in_thread(self._send)
 
-    def send_bytes(self, data: bytes, /) -> None:
-        if self._gone.is_set():
-            raise OSError
-        self._leaving.put(data)
+def _answer(line: Connection, failure: SextantError | None) -> None:
+    try:
+        what, *given = pickle.loads(line.recv_bytes())  # from the keeper
+        if failure:
+            raise failure
+        what(line, *given)
+    except SextantError as error:
+        line.send((None, error))
+    finally:
+        line.close()
 
-    def recv_bytes(self) -> bytes:
-        while not self._arrived:
-            try:
-                self._arrived.extend(ray.get(self._actor.give.remote()))
-            except _LOST:
-                self.close()
-                raise EOFError from None
-        return self._arrived.popleft()
 
-    def close(self) -> None:
-        self._gone.set()
-        self._leaving.put(None)
-        with suppress(*_LOST):
-            ray.kill(self._actor)
+def _tell_address(line: Connection, address: str) -> None:
+    line.send((address if "://" in address else ray.get_runtime_context().gcs_address, None))
 
-    def _send(self) -> None:
-        while (data := self._leaving.get()) is not None:
-            batch = [data]
-            with suppress(Empty):
-                while len(batch) < _BATCH and (data := self._leaving.get_nowait()) is not None:
-                    batch.append(data)
-            try:
-                ray.get(self._actor.take.remote(batch))
-            except _LOST:
-                break  # recv_bytes meets the same
+
+def _make(line: Connection, *what: Any) -> None:
+    for made in make_blocks(*what):
+        line.send((made, None))
+    line.send((None, None))
+
+
+def _host(line: Connection) -> None:
+    actor = _find_place()
+    line.send((None, None))
+
+    def pass_back() -> None:
+        with suppress(Exception):
+            while True:
+                for data in ray.get(actor.give.remote()):
+                    line.send_bytes(data)
+        line.close()
+
+    in_thread(pass_back)
+    with suppress(Exception):
+        while True:
+            ray.get(actor.take.remote(_receive(line)))
+    with suppress(Exception):
+        ray.kill(actor)
+
+
+def _find_place() -> Any:
+    """Return an actor, once there is room for one. RunIncomplete where several die before they are ready."""
+    actor_class = ray.remote(num_cpus=1, max_concurrency=2, scheduling_strategy="SPREAD")(_Host)
+    for left in reversed(range(_STARTS)):
+        try:
+            ray.get((actor := actor_class.remote()).__ray_ready__.remote())
+            return actor
+        except Exception as error:  # its node may have died meanwhile; Ray's client raises this class itself
+            if not ray.is_initialized():  # ray:// is lost; in other cases Ray has ended this process itself
+                os._exit(1)
+            if not left:
+                line = str(error).strip().partition("\n")[0]
+                raise RunIncomplete(f"the Ray cluster has no place for a worker: {line}") from error
+    raise AssertionError  # the last start returns or raises
+
+
+def _receive(line: Connection) -> list[bytes]:
+    """Wait for a message, and return it with those that are there already."""
+    batch = [line.recv_bytes()]
+    while len(batch) < _BATCH and line.poll():
+        batch.append(line.recv_bytes())
+    return batch
 
 
 class _Host:
@@ -104,7 +168,4 @@ class _Host:
             self._worker.send_bytes(data)
 
     def give(self) -> list[bytes]:
-        batch = [self._worker.recv_bytes()]
-        while len(batch) < _BATCH and self._worker.poll():
-            batch.append(self._worker.recv_bytes())
-        return batch
+        return _receive(self._worker)

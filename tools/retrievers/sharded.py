@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cached_property, partial
 from importlib import import_module
 from itertools import chain, pairwise
@@ -33,6 +34,7 @@ from tools.retrievers.segments import Totals
 from tools.retrievers.vectors.exact_search import VectorRetriever
 
 _KINDS = ("bm25", "bm25s", "dense")
+CONNECT: ContextVar[Callable[[], object] | None] = ContextVar("connect", default=None)  # to the run's Ray cluster
 
 
 class Sharded(Retriever):
@@ -46,6 +48,8 @@ class Sharded(Retriever):
             why = "whose scores depend on other parts by nothing but sums of counts"
             raise UsageError(f"sharded is made of one of {', '.join(_KINDS)}, {why}; not of {spec}")
         make = partial(build.func, spec, home=home and home.absolute(), terms=None)
+        if connect := CONNECT.get():
+            connect()
         parts = min(parts, max(1, len(corpus)))
         own, *slices = [corpus.slice(*rows) for rows in pairwise(len(corpus) * n // parts for n in range(parts + 1))]
         self._others = [_Part(make, rows, f"part {n} of {parts}") for n, rows in enumerate(slices, start=2)]

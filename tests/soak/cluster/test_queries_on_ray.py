@@ -8,19 +8,12 @@ import threading
 import time
 from pathlib import Path
 
+import every_program
 import pytest
-
-from evals import folder as run_folder
+from openai_server import fill
+from run_folders import lasting
 
 COMMAND = [sys.executable, "-m", "evals.run", "--json", "--max-concurrent", "16"]
-CHANGING = ("seconds", "started", "first_token_seconds", "digest")
-
-
-def plain(found):
-    """What does not depend on the hour."""
-    if isinstance(found, dict):
-        return {key: plain(one) for key, one in found.items() if key not in CHANGING}
-    return [plain(one) for one in found] if isinstance(found, list) else found
 
 
 @pytest.fixture
@@ -30,9 +23,8 @@ def told(tmp_path):
     def sit(workers, *words):
         command = [*COMMAND, *map(str, words), "--workers", workers, "--runs", str(tmp_path / workers)]
         result = subprocess.run(command, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
-        outcomes = run_folder.read_outcomes(Path(json.loads(result.stdout)["run"]))
-        return json.loads(json.dumps(plain({key: dict(one) for key, one in outcomes.items()})))
+        assert result.returncode in (0, 7) and result.stdout, result.stderr  # what is said fails some programs
+        return lasting(Path(json.loads(result.stdout)["run"]))
 
     return sit
 
@@ -43,9 +35,10 @@ def hosts():
     return [line for line in lines if line.startswith(b"ray::_Host")]
 
 
-@pytest.mark.parametrize("program", ["multihop", "notes"])
-def test_a_program_comes_out_as_in_one_process(told, server, cluster, program):
-    asked = ("--program", program, "--task", "congress", "--data", "mini", "--limit", 6, "--lm", server.spec)
+def test_every_program_and_agent_comes_out_as_in_one_process(told, server, cluster):
+    server.answer = fill
+    program = f"{every_program.__file__}:All"
+    asked = ("--program", program, "--task", "congress", "--split", "all", "--data", "mini", "--lm", server.spec)
     one = told("1", *asked)
     sent = len(server.requests)
     assert told("ray", *asked) == one and len(server.requests) == 2 * sent

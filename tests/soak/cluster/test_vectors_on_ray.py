@@ -22,7 +22,7 @@ def corpus(tmp_path):
 def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_was_killed(
     tmp_path, monkeypatch, cluster, corpus
 ):
-    from tools.retrievers.vectors import on_ray
+    from evals.workers.on_ray import starting
 
     model = tiny_models.bert(tmp_path / "model")
     here = np.array(embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "here"))
@@ -31,12 +31,13 @@ def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_w
     def killed(embedder, corpus, blocks):
         blocks = list(blocks)
         asked.append([first for first, _ in blocks])
-        made = on_ray.make_blocks(embedder, corpus, blocks[1:3] if len(asked) == 1 else blocks)
+        made = make(embedder, corpus, blocks[1:3] if len(asked) == 1 else blocks)
         yield from islice(made, 2)
         if len(asked) == 1:
             raise KeyboardInterrupt
 
-    with on_ray.connected("ray"):
+    with starting("ray"):
+        make = embedding.ELSEWHERE.get()
         monkeypatch.setattr(embedding, "ELSEWHERE", type("", (), {"get": lambda: killed}))
         with pytest.raises(KeyboardInterrupt):
             embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "there")
@@ -46,8 +47,8 @@ def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_w
 
 
 def test_a_text_that_the_model_fails_on_is_told_of_in_one_line(tmp_path, cluster):
+    from evals.workers.on_ray import starting
     from tools.errors import DataError
-    from tools.retrievers.vectors import on_ray
 
     class Failing:
         name = "failing"
@@ -55,5 +56,5 @@ def test_a_text_that_the_model_fails_on_is_told_of_in_one_line(tmp_path, cluster
         def documents(self, texts, done):
             raise ValueError("no such word")
 
-    with on_ray.connected("ray"), pytest.raises(DataError, match="failing failed on the Ray cluster"):
-        list(on_ray.make_blocks(Failing(), Corpus([Document("1", "a")]), [(0, ["1"])]))
+    with starting("ray"), pytest.raises(DataError, match="failing failed on the Ray cluster"):
+        list(embedding.ELSEWHERE.get()(Failing(), Corpus([Document("1", "a")]), [(0, ["1"])]))

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tools import session
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.retrievers.neural import loading
 from tools.retrievers.neural.models import device
-from tools.retrievers.vectors.embedding import ELSEWHERE, Block, Embedder, Vectors, make_block
+from tools.retrievers.vectors.embedding import Block, Embedder, Vectors, make_block
 
 try:
     import ray as ray  # also for evals/workers/on_ray.py
@@ -25,14 +24,7 @@ try:
 except ImportError as error:
     raise UsageError(f"--workers ray needs {error.name}, which is missing: pip install 'sextant[ray]'") from None
 
-_BLOCKS = 4096  # of a job; their ids are held in memory, and its actors load the model
-
-
-@contextmanager
-def encoding(address: str) -> Iterator[None]:
-    """Have the vectors of corpora made by the cluster inside the block; `address` is as for `connected`."""
-    with connected(address), session.setting(ELSEWHERE, make_blocks):
-        yield
+BLOCKS = 4096  # of a job; their ids are held in memory, and its actors load the model
 
 
 @contextmanager
@@ -65,7 +57,7 @@ def make_blocks(embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]) -> 
         "num_gpus": 1 if where.startswith("cuda") else None,
         "batch_size": 1,
     }
-    while some := [{"first": first, "doc_ids": doc_ids} for first, doc_ids in islice(blocks, _BLOCKS)]:
+    while some := [{"first": first, "doc_ids": doc_ids} for first, doc_ids in islice(blocks, BLOCKS)]:
         pool = ray.data.ActorPoolStrategy(min_size=1, max_size=len(some))
         job = ray.data.from_items(some, override_num_blocks=len(some)).map_batches(_Encoder, compute=pool, **actors)
         try:

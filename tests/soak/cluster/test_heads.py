@@ -1,0 +1,67 @@
+"""A cluster's head that is lost ends a run in words, and the same command goes on with the next one; also by ray://."""
+
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from conftest import SMALL_NODE
+from run_folders import lasting
+from waiting import wait_for
+
+
+@pytest.fixture(params=["ray", "ray://"])
+def start_cluster(request, monkeypatch):
+    """Starts a cluster of a head, which has a place for work, and returns it and its name for --workers."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sextant[ray]'")
+    from ray.cluster_utils import Cluster
+
+    started = []
+
+    def start():
+        with closing(socket.create_server(("", 0))) as free:
+            port = free.getsockname()[1]
+        how = SMALL_NODE | {"include_dashboard": False, "ray_client_server_port": port}
+        started.append(made := Cluster(initialize_head=True, head_node_args=how))
+        if request.param == "ray://":
+            return made, f"ray://127.0.0.1:{port}"
+        monkeypatch.setenv("RAY_ADDRESS", made.address)
+        return made, "ray"
+
+    monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "5")  # seconds; 30
+    monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "300")  # a busy machine takes more than 30
+    yield start
+    for one in started:
+        one.shutdown()
+
+
+def outcomes(place: Path):
+    [path] = place.glob("*/*/outcomes.jsonl")
+    return lasting(path.parent)
+
+
+def test_the_same_command_goes_on_with_the_next_head(tmp_path, server, start_cluster):
+    def sit(workers, runs):
+        asked = ["--program", "multihop", "--task", "congress", "--lm", server.spec, "--workers", workers]
+        command = [sys.executable, "-m", "evals.run", *asked, "--runs", str(tmp_path / runs)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    assert sit("1", "here").communicate()
+    sent, server.delay = len(server.requests), 0.5
+    cluster, workers = start_cluster()
+    run = sit(workers, "there")
+    wait_for(lambda: len(server.requests) > sent + 20 or run.poll() is not None)
+    cluster.remove_node(cluster.head_node, allow_graceful=False)
+    _, said = run.communicate(timeout=200)
+    assert run.returncode == 7 and "Traceback" not in said, said
+    assert "is lost; " in said and "the same command goes on with them" in said.splitlines()[-1]
+
+    asked_before = len(server.requests)
+    server.delay = 0
+    _, workers = start_cluster()
+    run = sit(workers, "there")
+    assert run.communicate() and run.returncode == 0
+    assert outcomes(tmp_path / "there") == outcomes(tmp_path / "here")
+    assert len(server.requests) - asked_before < sent  # what was answered before is not asked again
