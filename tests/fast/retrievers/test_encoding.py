@@ -368,6 +368,15 @@ def test_a_query_has_the_same_bits_alone_in_a_batch_and_in_threads():
     assert embedder.left_out("word " * 400) == 400 + 2 - 256
 
 
+def test_a_long_text_is_cut_and_counted_in_threads(made):
+    embedder, text = SentenceEmbedder(str(made["Bert"])), "blue blood " * 300
+    alone, left_out = embedder.queries([Search(text)])[0], embedder.left_out(text)
+    assert left_out > 0
+    with ThreadPoolExecutor(8) as pool:
+        at_once = list(pool.map(lambda _: (embedder.queries([Search(text)])[0], embedder.left_out(text)), range(50)))
+    assert all(many == left_out and np.array_equal(vector, alone) for vector, many in at_once)
+
+
 # Texts and folders that are not as they should be
 
 

@@ -5,8 +5,10 @@ merges adapters, refuses missing weights (which it would draw at random), and ne
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -33,7 +35,9 @@ class Encoder:
         """`batch_tokens` is the most tokens of documents that are computed at a time."""
         self.models = {"document": model, "query": for_queries or model}
         self.dimension = int(model.get_embedding_dimension())  # numbers in a vector
-        self._batch_tokens = batch_tokens
+        self._batch_tokens, self._tokenizing = batch_tokens, Lock()
+        for each in {model, for_queries or model}:
+            each.preprocess = partial(self._tokenize, each.preprocess)
         # A length of 0 is what the folder says.
         self._most = {"query": row.max_query_tokens, "document": row.max_document_tokens}
         for task, each in self.models.items():
@@ -72,13 +76,18 @@ class Encoder:
         fixed = expansion["length"] if expansion.get("strategy") == "fixed" else 0
         limit = fixed or self._most["query"] or getattr(model[0], "query_length", 0) or model.max_seq_length
         [text] = encodable([(model.prompts.get("query") or "") + text])
-        whole = model.tokenizer(text, truncation=False, verbose=False)
+        whole = self._tokenize(model.tokenizer, text, truncation=False, verbose=False)
         return max(0, len(whole["input_ids"]) - limit) if limit else 0
 
     def has_tokens(self, text: str) -> bool:
         """Return whether a document has tokens, special ones apart."""
         tokenizer = self.models["document"].tokenizer
-        return bool(tokenizer(encodable([text])[0], add_special_tokens=False, truncation=True)["input_ids"])
+        made = self._tokenize(tokenizer, encodable([text])[0], add_special_tokens=False, truncation=True)
+        return bool(made["input_ids"])
+
+    def _tokenize(self, tokenize: Callable[..., Any], *texts: Any, **how: Any) -> Any:
+        with self._tokenizing:  # where to cut is told to the tokenizer, and would hold for another thread's text, too
+            return tokenize(*texts, **how)
 
     def _lengths(self, texts: Sequence[str], task: str, prompt: str | None) -> Iterator[int]:
         model = self.models[task]
