@@ -161,6 +161,7 @@ class StoredCorpus(Corpus):
         if len(self._ends) != 4 * documents + 1 or os.fstat(self._file.fileno()).st_size != self._ends[-1]:
             raise ValueError(f"{folder} is not whole")
         kept = min(max(_KEPT_BYTES * documents // max(1, self._ends[-1]), _KEPT[0]), _KEPT[1])
+        self.row = lru_cache(maxsize=1 << 16)(self._find_row)  # by id; KeyError where there is none
         self._read = lru_cache(maxsize=kept)(lambda doc_id: self._document(self.row(doc_id)))
 
     def __getitem__(self, doc_id: str) -> Document:
@@ -194,8 +195,7 @@ class StoredCorpus(Corpus):
     def __reduce__(self) -> tuple[type[Self], tuple[Path, int, int | None]]:  # a process gets the place, not the texts
         return type(self), (self._folder.absolute(), self._start, self._stop)
 
-    def row(self, doc_id: str) -> int:
-        """Return the row of a document. KeyError where there is none."""
+    def _find_row(self, doc_id: str) -> int:
         key = doc_id.encode("utf-8", "surrogatepass")
         place = bisect_left(self._order, key, key=self._id)
         row = self._order[place] - self._start if place < len(self._order) else -1
