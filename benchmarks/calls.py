@@ -78,6 +78,7 @@ class Measured(NamedTuple):
     calls: int
     wall: float  # seconds
     cpu: float  # seconds
+    disk: int = 0  # bytes of the outcomes
 
 
 def parser() -> Parser:
@@ -91,6 +92,7 @@ def parser() -> Parser:
     made.add_argument("--no-prompts", action="store_true", help="keep answers without what was sent for them")
     made.add_argument("--stream", action="store_true", help="have answers sent token by token")
     made.add_argument("--processes", type=positive, nargs="*", metavar="N", help="workers; 0 of them and one a core")
+    made.add_argument("--hops", type=positive, metavar="N", help="of multihop by workers (default: 4)")
     made.add_argument("--profile", action="store_true", help="say where the CPU goes, with one query at a time")
     return made
 
@@ -182,6 +184,7 @@ def run_by(many: int, queries: Sequence[Query], port: int, arguments: argparse.N
             split="all",
             lm=f"tiny@http://127.0.0.1:{port}/v1",
             stream="on" if arguments.stream else "off",
+            parameters={"hops": arguments.hops} if arguments.hops else {},
             max_concurrent=arguments.in_flight,
             no_prompts=arguments.no_prompts,
             workers=many,
@@ -200,7 +203,8 @@ def run_by(many: int, queries: Sequence[Query], port: int, arguments: argparse.N
             if fault := ask(queries, workers=arguments.in_flight):
                 raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        return Measured(f"{many} workers", ready.model.terms.budget.calls - calls, wall, cpu)
+        size = (place / "outcomes.jsonl").stat().st_size
+        return Measured(f"{many} workers", ready.model.terms.budget.calls - calls, wall, cpu, size)
 
 
 async def bare(port: int, calls: int, in_flight: int) -> Measured:

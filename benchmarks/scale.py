@@ -222,6 +222,28 @@ def measure_calls(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
             yield Figure(what, int(percent) / 100, "", least, least=True)
 
 
+def measure_keeper(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
+    """What the keeper of two workers spends on a call and on a query, from multihop of one hop and of several."""
+    calls: Any = import_module("benchmarks.calls")  # whose imports would count as memory of the other parts
+    queries = calls.repeated(calls.environments.load("congress", asked.data or "mini", "all").queries, 128)
+    made = dict[int, Any]()
+    with calls.serving(0.1) as port:
+        for hops in (1, 1, 4):  # the first one loads what the others find loaded
+            words = ["--in-flight", "32", "--hops", str(hops), "--data", str(asked.data or "mini")]
+            made[hops] = calls.run_by(2, queries, port, calls.parser().parse_args(words))
+    few, many = made[1], made[4]
+    call = (many.cpu - few.cpu) / (many.calls - few.calls)
+    query = (few.cpu - call * few.calls) / len(queries)
+    rest = (many.disk - few.disk) / (many.calls - few.calls)
+    yield Figure("keeper: a call", 1000 * call, "ms of CPU")
+    yield Figure("keeper: a query beside its calls", 1000 * query, "ms of CPU")
+    yield Figure("keeper: an outcome, for each call", rest / 1000, "kB")
+    limit = (call + query * len(queries) / many.calls) ** -1
+    yield Figure(
+        "keeper: calls a second that it has one core for", limit, note=f"{many.calls / len(queries):.3g} a query"
+    )
+
+
 def measure_offline(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """Multihop without a model, in two processes and in one."""
     given = ["--program", "multihop", "--task", "congress", "--data", str(asked.data or "mini"), "--split", "all"]
@@ -338,6 +360,7 @@ def _compare_sharded(home: Path, texts: Sequence[str]) -> int:
 # To add one: a function that gives figures, with a folder of its own and the arguments of the command line.
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[Figure]]] = {
     "calls": measure_calls,
+    "keeper": measure_keeper,
     "offline": measure_offline,
     "words": measure_words,
     "dense": measure_dense,
