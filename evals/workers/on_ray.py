@@ -3,7 +3,7 @@
 An actor runs what local.py runs here, and passes messages on in its methods: no ports are opened, and ray:// works.
 Actors for which there is no CPU are waited for, so a cluster that grows by itself grows. Ray ends a process that is
 connected to it, without a word, when its node or the head is lost: so the keeper is not, but has a starter that is.
-Left out: copying data to nodes; they have one $SEXTANT_HOME by a shared file system, or each its own.
+Nodes have one $SEXTANT_HOME by a shared file system, or each its own, or copies of $SEXTANT_SHARE, which Ray makes.
 """
 
 import os
@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from evals.workers import local
@@ -83,7 +84,7 @@ def be_starter(descriptor: int, address: str) -> None:
     """Be connected to the cluster, and do what is asked for, until the keeper is gone."""
     with ExitStack() as stack:
         try:
-            failure = stack.enter_context(connected(address))
+            failure = stack.enter_context(connected(address, os.environ.get("SEXTANT_SHARE", "")))
         except SextantError as error:
             failure = error
         for own in local.asked_for(descriptor):
@@ -137,7 +138,8 @@ def _find_place() -> Any:
     actor_class = ray.remote(num_cpus=1, max_concurrency=2, scheduling_strategy="SPREAD")(_Host)
     for left in reversed(range(_STARTS)):
         try:
-            ray.get((actor := actor_class.remote()).__ray_ready__.remote())
+            actor = actor_class.remote("SEXTANT_SHARE" in os.environ)
+            ray.get(actor.__ray_ready__.remote())
             return actor
         except Exception as error:  # its node may have died meanwhile; Ray's client raises this class itself
             if not ray.is_initialized():  # ray:// is lost; in other cases Ray has ended this process itself
@@ -159,7 +161,9 @@ def _receive(line: Connection) -> list[bytes]:
 class _Host:
     """The actor. Its end is that of the worker, which sees its connection closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: bool) -> None:
+        if shares:
+            os.environ["SEXTANT_HOME"] = str(Path.cwd())  # with a copy of $SEXTANT_SHARE
         self._open = ExitStack()
         self._worker = self._open.enter_context(local.starting())()
 
