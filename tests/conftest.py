@@ -226,7 +226,8 @@ def ray_nodes(tmp_path_factory):
     os.environ |= {"RAY_raylet_start_wait_time_s": "300", "RAY_worker_register_timeout_seconds": "300"}
     started = Cluster(initialize_head=True, head_node_args=SMALL_NODE | {"num_cpus": 0, "include_dashboard": False})
     for number in (1, 2):
-        started.add_node(**SMALL_NODE, env_vars={"SEXTANT_HOME": str(tmp_path_factory.mktemp(f"node{number}"))})
+        own = {"SEXTANT_HOME": str(tmp_path_factory.mktemp(f"node{number}")), "SEXTANT_API_KEY": f"of-node-{number}"}
+        started.add_node(**SMALL_NODE, env_vars=own)
     yield started
     ray.shutdown()
     started.shutdown()

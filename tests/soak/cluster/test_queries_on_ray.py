@@ -8,10 +8,12 @@ import threading
 import time
 from pathlib import Path
 
-import every_program
+import psutil
 import pytest
 from openai_server import fill
 from run_folders import lasting
+from searchers import every_program
+from waiting import wait_for
 
 COMMAND = [sys.executable, "-m", "evals.run", "--json", "--max-concurrent", "16"]
 
@@ -42,6 +44,7 @@ def test_every_program_and_agent_comes_out_as_in_one_process(told, server, clust
     one = told("1", *asked)
     sent = len(server.requests)
     assert told("ray", *asked) == one and len(server.requests) == 2 * sent
+    assert set(server.authorizations[sent:]) == {"Bearer of-node-1", "Bearer of-node-2"}  # which the nodes have sent
 
 
 def lines(path, rows):
@@ -50,29 +53,21 @@ def lines(path, rows):
 
 @pytest.fixture
 def many(folder):
-    """The data folder with 500 queries."""
-    place = folder / "tip-of-tongue" / "congress" / "queries+qrels"
-    queries = [json.dumps({"_id": f"Q{n}", "text": f"Something about bridge {n}?"}) for n in range(500)]
-    lines(place / "queries.jsonl", queries)
-    lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n % 7}\t1" for n in range(500))])
-    return folder
+    """The data folder with as many queries as asked for."""
+
+    def made(count):
+        place = folder / "tip-of-tongue" / "congress" / "queries+qrels"
+        queries = [json.dumps({"_id": f"Q{n}", "text": f"Something about bridge {n}?"}) for n in range(count)]
+        lines(place / "queries.jsonl", queries)
+        lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n % 7}\t1" for n in range(count))])
+        return folder
+
+    return made
 
 
 def test_nodes_that_are_killed_give_their_queries_back(told, server, cluster, many):
-    asked = (
-        "--program",
-        "multihop",
-        "-P",
-        "hops=1",
-        "--split",
-        "all",
-        "--task",
-        "congress",
-        "--data",
-        many,
-        "--lm",
-        server.spec,
-    )
+    task = ("--task", "congress", "--data", many(500), "--split", "all")
+    asked = ("--program", "multihop", "-P", "hops=1", *task, "--lm", server.spec)
     one = told("1", *asked)
     server.delay = 0.3
     sent, killed, found = len(server.requests), 0, []
@@ -101,3 +96,18 @@ def test_no_actor_is_left_when_the_keeper_is_ended(tmp_path, server, cluster, en
     while hosts() and time.monotonic() < ends:
         time.sleep(0.2)
     assert not hosts()
+
+
+def test_ten_thousand_queries_leave_the_keeper_as_large_and_nothing_behind(tmp_path, server, cluster, many):
+    words = ["--program", "rewrite", "--split", "all", "--task", "congress", "--data", str(many(10_000)), "--lm"]
+    command = [*COMMAND, *words, server.spec, "--workers", "ray", "--runs", str(tmp_path / "runs")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    keeper, sizes, files = psutil.Process(process.pid), [], []
+    for count in (2_000, 6_000, 9_900):
+        wait_for(lambda count=count: len(server.requests) >= count or process.poll() is not None, 600)
+        sizes.append(keeper.memory_info().rss)
+        files.append(keeper.num_fds() + keeper.num_threads())
+    family = keeper.children(recursive=True)
+    assert process.wait(60) == 0 and len(server.requests) == 10_000
+    assert not psutil.wait_procs(family, timeout=10)[1] and not hosts()
+    assert max(files) - min(files) < 10 and sizes[2] - sizes[1] < 3_900 * 5_000, (files, sizes)  # bytes of an outcome
