@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from itertools import repeat
 from typing import Any, ClassVar, NamedTuple
 
@@ -112,13 +113,16 @@ class Ranker:
         self._stored = doc_ids if isinstance(doc_ids, StoredIds) else None
         self._doc_ids = np.array(() if self._stored else doc_ids, dtype=object)
         self._size = len(doc_ids)
-        self._row = {} if self._stored else {doc_id: row for row, doc_id in enumerate(doc_ids)}
         if tie_order is None and self._stored:
             tie_order = np.asarray(self._stored.places)
         elif tie_order is None:
             tie_order = np.empty(len(doc_ids), dtype=np.int64)
             tie_order[sorted(range(len(doc_ids)), key=doc_ids.__getitem__)] = np.arange(len(doc_ids))
         self.tie_order = tie_order
+
+    @cached_property
+    def _row(self) -> dict[str, int]:  # where ids are held; most searches name none
+        return {doc_id: row for row, doc_id in enumerate(self._doc_ids.tolist())}
 
     def __len__(self) -> int:
         return self._size

@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,16 +84,13 @@ class WordRetriever(Retriever):
 
     def frequencies(self, text: str) -> Ints:
         """Return how many documents have each word of `text` that is no stop word, in order, with repeats."""
-        return self._frequencies(self._look_up(text))
+        return self._look_up(text)[1]
 
-    def _look_up(self, text: str) -> list[Rows]:  # in each segment
+    def _look_up(self, text: str) -> tuple[list[Rows], Ints]:  # rows in each segment, and frequencies
         data, prepared = self._analyzer.encode(text)
-        read = np.frombuffer(data, dtype=np.uint8)
-        return [segment.look_up(read, prepared, self._reading) for segment in self._index.segments]
-
-    def _frequencies(self, rows: Sequence[Rows]) -> Ints:
-        found = zip(self._index.segments, rows, strict=True)
-        return cast(Ints, sum(segment.frequency(own) for segment, own in found))
+        read, sums = np.frombuffer(data, dtype=np.uint8), np.zeros(len(data), dtype=np.int64)
+        rows = [segment.look_up(read, prepared, self._reading, sums) for segment in self._index.segments]
+        return rows, sums[: len(rows[0])]
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         return self.search_as_part(searches, k, self.totals)
@@ -109,28 +106,37 @@ class WordRetriever(Retriever):
 
         def search(place: int) -> list[Hit]:
             one = searches[place]
-            rows = self._look_up(one.text)
-            weights = self.weigh_words(frequencies[place] if frequencies else self._frequencies(rows), totals.documents)
-            allowed, floors = self.ranker.allowed(one.excluded, one.among), [-np.inf]
+            rows, own = self._look_up(one.text)
+            weights = self.weigh_words(frequencies[place] if frequencies else own, totals.documents)
+            allowed = self.ranker.allowed(one.excluded, one.among)
 
-            def score(number: int) -> tuple[Rows, NDArray[Any]]:
-                segment = self._index.segments[number]
-                if segment.shares[0] != (average := totals.words / totals.documents):
-                    segment.shares = average, self.weigh_counts(segment.pairs[0], segment.pairs[1], average)
-                scores = np.zeros(len(segment.rows), dtype=self.dtype)
-                kernels.add_counts(segment.lists, rows[number], weights, segment.shares[1], scores)
-                if allowed is not None:
-                    scores[~allowed[segment.rows]] = -np.inf
-                if segment.gone is not None:
-                    scores[segment.rows < 0] = -np.inf
-                floors[0] = floor = max(floors[0], find_floor(scores, k))  # what k documents of a segment reach
-                found = np.flatnonzero(scores >= floor if floor > self.above else scores > self.above)
-                return segment.rows[found], scores[found]
+            def score(numbers: Sequence[int]) -> tuple[Rows, NDArray[Any]]:  # of candidates
+                of, best, buffer = np.empty(0, np.int32), np.empty(0, self.dtype), np.empty(segments.SIZE, self.dtype)
+                floor, room = -np.inf, 2 * k  # k of the documents so far reach the floor
+                for number in numbers:
+                    segment = self._index.segments[number]
+                    if segment.shares[0] != (average := totals.words / totals.documents):
+                        segment.shares = average, self.weigh_counts(segment.pairs[0], segment.pairs[1], average)
+                    scores = buffer[: len(segment.rows)]
+                    scores.fill(0)
+                    kernels.add_counts(segment.lists, rows[number], weights, segment.shares[1], scores)
+                    if allowed is not None:
+                        scores[~allowed[segment.rows]] = -np.inf
+                    if segment.gone is not None:
+                        scores[segment.rows < 0] = -np.inf
+                    floor = find_floor(scores, k) if floor == -np.inf else floor
+                    found = np.flatnonzero(scores >= floor if floor > self.above else scores > self.above)
+                    of, best = np.concatenate((of, segment.rows[found])), np.concatenate((best, scores[found]))
+                    if len(best) > room:
+                        floor = max(floor, find_floor(best, k))
+                        of, best = of[best >= floor], best[best >= floor]
+                        room = 2 * max(k, len(best))  # there can be thousands of equal ones
+                return of, best
 
-            numbers = range(len(self._index.segments))
+            numbers = range(len(rows))
             threads = len(searches) == 1 and len(numbers) > 4  # of fewer, starting them takes longer
-            found = run_in_threads(score, numbers) if threads else map(score, numbers)
-            of, scores = map(np.concatenate, zip(*found, strict=True))
+            parts = run_in_threads(score, [numbers[::2], numbers[1::2]] if threads else [numbers])
+            of, scores = map(np.concatenate, zip(*parts, strict=True))
             return self.ranker.hits(of, scores, k)
 
         return run_in_threads(search, range(len(searches)))

@@ -76,20 +76,23 @@ class Segment:
         self.rows, self.gone = rows, gone  # and how many of each word's documents are deleted; None is none of any
         self.shares: tuple[float, NDArray[np.float64]] = 0.0, np.empty(0)  # of each kind, at an average length
 
-    def look_up(self, data: NDArray[np.uint8], prepared: bool, reading: Reading) -> Rows:
-        """Return the row of each word of an encoded text that is no stop word, -1 where the segment has not got it."""
+    def look_up(self, data: NDArray[np.uint8], prepared: bool, reading: Reading, frequencies: Ints) -> Rows:
+        """Return the row of each word of an encoded text that is no stop word, -1 for none; add its frequency."""
         found = np.empty(len(data), dtype=np.int32)
-        return found[: kernels.look_up(data, prepared, reading, self.words, found)]
+        found = found[: kernels.look_up(data, prepared, reading, self.words, self.lists.indptr, found, frequencies)]
+        if self.gone is not None:
+            frequencies[: len(found)] -= np.where(found < 0, 0, self.gone[found])
+        return found
 
     def list_words(self, reading: Reading) -> list[str]:
         """Return its words, by row."""
         letters, ends = self.words.letters.tobytes(), self.words.starts[reading.skipped :].tolist()
         return [letters[first:last].decode("utf-8", "surrogatepass") for first, last in pairwise(ends)]
 
-    def frequency(self, rows: NDArray[np.integer[Any]]) -> Ints:
-        """Return in how many documents each word is, 0 for a row of -1."""
-        found = self.lists.indptr[rows + 1] - self.lists.indptr[rows]
-        return np.where(rows < 0, 0, found if self.gone is None else found - self.gone[rows])
+    def frequencies(self) -> Ints:
+        """Return in how many documents each word is, by row."""
+        found = np.diff(self.lists.indptr)
+        return found if self.gone is None else found - self.gone
 
 
 class Index:
@@ -108,9 +111,7 @@ class Index:
         """Return in how many documents each word of the corpus is, in the order of the segments."""
         total = dict[str, int]()
         for segment in self.segments:
-            words = segment.list_words(reading)
-            numbers = segment.frequency(np.arange(len(words))).tolist()
-            for word, number in zip(words, numbers, strict=True):
+            for word, number in zip(segment.list_words(reading), segment.frequencies().tolist(), strict=True):
                 total[word] = total.get(word, 0) + number
         return {word: number for word, number in total.items() if number}
 

@@ -142,10 +142,12 @@ def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_fact
                 document, kind = int(segment.rows[documents[posting]]), kinds[posting]
                 found[word, document] = segment.pairs[:, kind].tolist()
         for text in texts:  # a query is read as a document is
-            rows = segment.look_up(*read(analyzer, text)).tolist()
+            rows = segment.look_up(*read(analyzer, text), sums := np.zeros(999, np.int64)).tolist()
             assert [words[row] if row >= 0 else None for row in rows] == [
                 word if word in words else None for word in analyzer.words(text)
             ]
+            numbers = [np.diff(indptr)[row] if row >= 0 else 0 for row in rows]
+            assert sums[: len(rows)].tolist() == numbers and not sums[len(rows) :].any()
     expected = {(word, n): [text.count(word), len(text)] for n, text in enumerate(split) for word in text}
     assert found == expected and index.totals == (len(texts), sum(map(len, split)))
 
