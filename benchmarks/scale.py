@@ -15,9 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -35,6 +37,7 @@ from tools.records import Document
 from tools.retriever import Search
 from tools.retrievers.bm25 import BM25
 from tools.retrievers.neural.dense import SentenceEmbedder
+from tools.retrievers.store import delete, list_kept
 from tools.retrievers.vectors.embedding import Vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
 from tools.text import words
@@ -78,6 +81,7 @@ def parser() -> Parser:
     about = f"size of the corpus; {DOCUMENTS:,}, and 10000000 for the figures of the documents"
     made.add_argument("--documents", type=positive, default=DOCUMENTS, metavar="N", help=about)
     made.add_argument("--data", type=Path, metavar="DIR", help="a folder with OBLIQ-Bench's congress; the miniature")
+    made.add_argument("--folder", type=Path, metavar="DIR", help="keep all there; the same command goes on from it")
     made.add_argument("--seed", type=int, default=0, metavar="N", help="of corpora and queries")
     made.add_argument("--json", action="store_true", help="print one JSON object a row and nothing else")
     return made
@@ -92,8 +96,9 @@ def command(arguments: argparse.Namespace) -> int:
     missed = 0
     for part in arguments.parts or PARTS:
         say(f"measuring {part}")
-        with tempfile.TemporaryDirectory() as folder:
-            for row in PARTS[part](Path(folder), arguments):
+        with nullcontext(arguments.folder) if arguments.folder else tempfile.TemporaryDirectory() as folder:
+            (home := Path(folder) / part).mkdir(parents=True, exist_ok=True)
+            for row in PARTS[part](home, arguments):
                 plain = json.dumps({"part": part, **row._asdict(), "met": row.met}) + "\n"
                 put_out(plain if arguments.json else row.line())
                 missed += row.met is False
@@ -102,26 +107,26 @@ def command(arguments: argparse.Namespace) -> int:
 
 def measure_words(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """The word index: memory and time of building, opening, searching and adding to it; its scores; tantivy."""
-    many, more = asked.documents, asked.documents + asked.documents // 100
+    many, fewer = asked.documents, asked.documents - asked.documents // 100
     at_size, of = many >= LARGE, f"bm25, {many:,} passages"
     texts = {name: data.queries(50, length, asked.data, asked.seed) for name, length in LENGTHS.items()}
-    stored = _apart(_store, home / "corpus", many, asked)
-    built = _apart(_build, home, "corpus")
-    searched = _apart(_search, home, texts)
+    stored = _once(_store, home, many, asked)
+    built = _once(_build, home, many)
+    searched = _once(_search, home, many, texts)
     peak = max(stored.gigabytes, built.gigabytes, searched.gigabytes)
     yield Figure(f"{of}: memory of storing, building, searching", peak, "GiB", 6.0 if at_size else None)
     yield Figure(f"{of}: building", built.cpu, "s of CPU")
-    yield Figure(f"{of}: opening", searched.result["open"], "s", 1.0)
-    reference = _apart(_search_tantivy, home, texts).result if find_spec("tantivy") else {}
+    yield Figure(f"{of}: opening", searched.result["open"], "s of CPU", 1.0)
+    reference = _once(_search_tantivy, home, many, texts).result if find_spec("tantivy") else {}
     for name in texts:
         beside = f"tantivy {reference[name]:.4g} ms, a query's words without repeats" if reference else "no tantivy"
-        yield Figure(f"{of}: query of {name} characters, k={DEPTH}", searched.result[name], "ms", note=beside)
+        yield Figure(f"{of}: query of {name} characters, k={DEPTH}", searched.result[name], "ms of CPU", note=beside)
     sample = [*texts["50"][:4], texts["800"][0]]
-    equal = _apart(_compare_exactly, home, sample).result
+    equal = _once(_compare_exactly, home, many, sample).result
     yield Figure(f"{of}: queries equal to the exact formula, of {len(sample)}", equal, "", len(sample), least=True)
-    _apart(_store, home / "larger", more, asked)
-    added = _apart(_build, home, "larger").cpu / built.cpu
-    yield Figure(f"{of}: adding 1 % of documents, of the CPU of a build", added, "", 0.05 if at_size else None)
+    for what, ran in (("taking out", _once(_build, home, fewer)), ("adding", _once(_build_again, home, many))):
+        share = ran.cpu / built.cpu
+        yield Figure(f"{of}: {what} 1 % of documents, of the CPU of a build", share, "", 0.05 if at_size else None)
 
 
 class _Ran(NamedTuple):  # of a function in a process of its own
@@ -135,6 +140,13 @@ def _apart(function: Callable[..., Any], *arguments: Any) -> _Ran:
         return pool.submit(_run, function, *arguments).result()
 
 
+def _once(function: Callable[..., Any], home: Path, many: int, *arguments: Any) -> _Ran:  # or before, see --folder
+    kept = home / f"{function.__name__}-{many}.json"
+    if not kept.is_file():
+        kept.write_text(json.dumps(_apart(function, home, many, *arguments)))
+    return _Ran(*json.loads(kept.read_text()))
+
+
 def _run(function: Callable[..., Any], *arguments: Any) -> _Ran:
     started = time.process_time()
     result = function(*arguments)
@@ -142,40 +154,45 @@ def _run(function: Callable[..., Any], *arguments: Any) -> _Ran:
     return _Ran(result, peak, time.process_time() - started)
 
 
-def _store(folder: Path, many: int, asked: argparse.Namespace) -> None:
-    store(data.made_passages(many, asked.data, asked.seed), folder)
+def _store(home: Path, many: int, asked: argparse.Namespace) -> None:
+    store(data.made_passages(many, asked.data, asked.seed), home / "corpus")
 
 
-def _build(home: Path, name: str) -> None:
-    BM25(StoredCorpus(home / name), home)
+def _build(home: Path, many: int) -> None:
+    BM25(StoredCorpus(home / "corpus", 0, many), home)
 
 
-def _search(home: Path, texts: dict[str, list[str]]) -> dict[str, float]:
-    started = time.perf_counter()
-    retriever = BM25(StoredCorpus(home / "corpus"), home)
-    found = {"open": time.perf_counter() - started}
+def _build_again(home: Path, many: int) -> None:  # with what the index of fewer documents has
+    delete(home, min(list_kept(home), key=lambda kept: kept.built).name)
+    _build(home, many)
+
+
+def _search(home: Path, many: int, texts: dict[str, list[str]]) -> dict[str, float]:
+    started = time.process_time()
+    retriever = BM25(StoredCorpus(home / "corpus", 0, many), home)
+    found = {"open": time.process_time() - started}
     return found | {name: _median(lambda text: retriever.search(text, DEPTH), some) for name, some in texts.items()}
 
 
 def _median(call: Callable[[str], Any], texts: Sequence[str]) -> float:
-    """Milliseconds of a query, after one round that compiles and reads what is mapped."""
+    """Milliseconds of CPU of a query, of all threads, after one round that compiles and reads what is mapped."""
     taken = list[float]()
     for text in [*texts, *texts]:
-        started = time.perf_counter()
+        started = time.process_time()
         call(text)
-        taken.append(1000 * (time.perf_counter() - started))
+        taken.append(1000 * (time.process_time() - started))
     return statistics.median(taken[len(texts) :])
 
 
-def _search_tantivy(home: Path, texts: dict[str, list[str]]) -> dict[str, float]:
+def _search_tantivy(home: Path, many: int, texts: dict[str, list[str]]) -> dict[str, float]:
     tantivy: Any = import_module("tantivy")  # an extra
     builder = tantivy.SchemaBuilder()
-    builder.add_text_field("text", stored=False)
+    builder.add_text_field("text", stored=False, index_option="freq")
     (home / "tantivy").mkdir()
     index = tantivy.Index(builder.build(), path=str(home / "tantivy"))
     writer = index.writer(num_threads=1)
-    for text in StoredCorpus(home / "corpus").texts():
-        writer.add_document(tantivy.Document(text=" ".join(words(text))))
+    for text in StoredCorpus(home / "corpus", 0, many).texts():
+        writer.add_document(tantivy.Document(text=text))
     writer.commit()
     writer.wait_merging_threads()
     index.reload()
@@ -188,21 +205,21 @@ def _search_tantivy(home: Path, texts: dict[str, list[str]]) -> dict[str, float]
     return {name: _median(search, some) for name, some in texts.items()}
 
 
-def _compare_exactly(home: Path, texts: Sequence[str]) -> int:
+def _compare_exactly(home: Path, many: int, texts: Sequence[str]) -> int:
     """How many queries have the ids, order and float32 scores that the formula gives, read off the texts themselves."""
-    corpus, wanted = StoredCorpus(home / "corpus"), {word for text in texts for word in words(text)}
-    lengths, postings = list[int](), {word: list[tuple[int, int]]() for word in wanted}
+    corpus, wanted = StoredCorpus(home / "corpus", 0, many), {word for text in texts for word in words(text)}
+    lengths, postings = array("i"), {word: (array("i"), array("i")) for word in wanted}
     for row, text in enumerate(corpus.texts()):
-        counts = Counter(read := words(text))
-        lengths.append(len(read))
-        for word in wanted & counts.keys():
-            postings[word].append((row, counts[word]))
+        lengths.append(len(read := words(text)))
+        for word, count in Counter(filter(postings.__contains__, read)).items():
+            postings[word][0].append(row)
+            postings[word][1].append(count)
     long, retriever, equal = np.array(lengths), BM25(corpus, home), 0
     norm = K1 * ((1 - B) + B * long / (sum(lengths) / len(lengths)))
     for text in texts:
         scores = np.zeros(len(lengths), np.float32)
-        for word in filter(postings.get, words(text)):
-            rows, counts = np.array(postings[word]).T
+        for word in words(text):
+            rows, counts = map(np.array, postings[word])
             idf = np.log(1 + (len(lengths) - len(rows) + 0.5) / (len(rows) + 0.5))
             scores[rows] += (np.float64(np.float32(idf)) * (counts / (counts + norm[rows]))).astype(np.float32)
         best = np.lexsort((np.arange(len(scores)), -scores))[:DEPTH].tolist()  # made ids are in order
@@ -312,7 +329,7 @@ def measure_dense(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     bound = 6.0 if many >= LARGE else None
     yield Figure(f"{of}: memory of building", built.gigabytes, "GiB", bound)
     yield Figure(f"{of}: memory of searching", searched.gigabytes, "GiB", bound)
-    yield Figure(f"{of}: a query, k=100", searched.result[1], "ms")
+    yield Figure(f"{of}: a query, k=100", searched.result[1], "ms of CPU")
     exact = _apart(_search_by_brute_force, home, many).result
     equal = sum(mine == theirs for mine, theirs in zip(searched.result[0], exact, strict=True))
     yield Figure(f"{of}: queries equal to brute force in float64, of {len(exact)}", equal, "", len(exact), least=True)
@@ -343,7 +360,7 @@ def measure_sharded(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """Rankings of four parts and of one index: ids, order and scores."""
     texts = [text for length in LENGTHS.values() for text in data.queries(30, length, asked.data, asked.seed)]
     many = min(asked.documents, LARGE)
-    _store(home / "corpus", many, asked)
+    _store(home, many, asked)
     equal = _apart(_compare_sharded, home, texts).result
     what = f"sharded(bm25,parts=4), {many:,} passages: rankings equal to one index's, of {len(texts)}"
     yield Figure(what, equal, "", len(texts), least=True)
