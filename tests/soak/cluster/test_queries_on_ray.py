@@ -15,6 +15,8 @@ from run_folders import lasting
 from searchers import every_program
 from waiting import wait_for
 
+from tools.retrievers import sharded
+
 COMMAND = [sys.executable, "-m", "evals.run", "--json", "--max-concurrent", "16"]
 
 
@@ -45,6 +47,14 @@ def test_every_program_and_agent_comes_out_as_in_one_process(told, server, clust
     sent = len(server.requests)
     assert told("ray", *asked) == one and len(server.requests) == 2 * sent
     assert set(server.authorizations[sent:]) == {"Bearer of-node-1", "Bearer of-node-2"}  # which the nodes have sent
+
+
+def test_parts_of_an_index_are_actors(run, cluster, monkeypatch, tmp_path):
+    asked = ("--program", "multihop", "--task", "congress", "--limit", 2, "--json")
+    one = run(*asked).json["run"]
+    monkeypatch.setattr(sharded, "_Process", None)
+    parts = ("--retriever", "sharded(bm25,parts=2)", "--workers", "ray", "--runs", tmp_path / "ray")
+    assert lasting(Path(run(*asked, *parts).json["run"])) == lasting(Path(one))
 
 
 def lines(path, rows):
