@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 ENDING = 10.0  # seconds that a starter has to end by itself
 
@@ -53,12 +53,12 @@ def starting(module: str = "local", *given: str) -> Iterator[Callable[[], Connec
     finally:
         ours.close()  # at which it ends
         with suppress(subprocess.TimeoutExpired):
-            process.wait(ENDING)
+            process.wait(ENDING if given else 0)  # as one that asks a cluster has something to give back
         process.kill()
         process.wait()
 
 
-def be_starter(descriptor: int) -> None:
+def be_starter(descriptor: int) -> NoReturn:
     """Fork workers, until the keeper is gone; in each of the forks, be one."""
     worker = import_module("evals.workers.worker")  # which the keeper does not need
     worker.warm()
@@ -70,6 +70,7 @@ def be_starter(descriptor: int) -> None:
             os.close(descriptor)
             worker.serve(Socket(own))
         os.close(own)
+    os._exit(0)  # an interpreter that has imported all this takes seconds to end
 
 
 def asked_for(descriptor: int) -> Iterator[int]:
