@@ -103,6 +103,10 @@ def resolve(request: Request) -> Resolved:
 
     A program in a process of its own is started; programs.isolation.parent.reaping ends it.
     """
+    if request.has_own_processes and request.workers not in (None, 1):
+        own = "--isolated" if request.isolated else f"--program {request.program}"
+        why = f"--workers {request.workers} does not go with {own}"
+        raise UsageError(f"{why}, which has processes of its own; leave it out")
     compiled = _read_compiled(request)
     constructor = _isolate(request, compiled) if request.isolated else find_program(request.program)
     limits = query_limits(request.parameters)

@@ -200,14 +200,15 @@ class Request(Common):
     @property
     def on_ray(self) -> bool:
         """Whether queries are answered by the actors of a Ray cluster."""
-        return str(self.workers).startswith("ray") and not self._has_own_processes
+        return str(self.workers).startswith("ray") and not self.has_own_processes
 
     @property
     def _asked(self) -> int:
         return int(str(self.workers)) if str(self.workers).isdigit() else 1
 
     @property
-    def _has_own_processes(self) -> bool:  # one for each query
+    def has_own_processes(self) -> bool:
+        """Whether the program brings processes, so that workers would have nothing to do."""
         return self.isolated or self.program.partition(":")[0] in SCHEMES
 
     @property
@@ -216,7 +217,7 @@ class Request(Common):
         if self.on_ray:
             return -(-self.at_once // (1 if self.lm == "offline" else EACH))
         most = self._asked if self.workers else len(os.sched_getaffinity(0)) if self.at_once >= MANY else 1
-        return 1 if self._has_own_processes else min(most, self.at_once)
+        return 1 if self.has_own_processes else min(most, self.at_once)
 
 
 def refer(name: str) -> str:

@@ -1,8 +1,12 @@
 """Queries answered by workers come out as in one process; tests/soak/processes has every program, and how they end."""
 
+import os
 from pathlib import Path
 
+import pytest
 from run_folders import lasting
+
+from evals import study
 
 
 def test_workers_come_to_what_one_process_does(run, server, tmp_path):
@@ -14,6 +18,36 @@ def test_workers_come_to_what_one_process_does(run, server, tmp_path):
 
     assert sit(2) == sit(1)
     assert len({str(body["messages"]) for body in server.requests}) == len(server.requests) / 2
+
+
+@pytest.mark.parametrize("own", ["--program command:true", "--isolated"])
+def test_a_program_with_processes_of_its_own_refuses_workers(run, own):
+    refused = run("--task", "congress", "--program", "multihop", *own.split(), "--workers", 2)
+    assert refused.code == 2 and f"--workers 2 does not go with {own}, which" in refused.err
+
+
+STUDY = """
+name = "small"
+question = "Who answers?"
+tasks = ["congress"]
+fixed = { data = "mini", limit = 2, program = "PROGRAM", workers = 2, max_concurrent = 2 }
+"""
+
+TELLS = """
+import os
+from pathlib import Path
+
+def answer(query, search):
+    (Path(__file__).parent / f"by-{os.getpid()}").touch()
+    return [one.doc_id for one in search(query)]
+"""
+
+
+def test_the_runs_of_a_study_have_the_workers_that_its_file_names(command_of, tmp_path):
+    (tmp_path / "own.py").write_text(TELLS)
+    (tmp_path / "study.toml").write_text(STUDY.replace("PROGRAM", f"{tmp_path / 'own.py'}:answer"))
+    assert command_of(study)(tmp_path / "study.toml", "--runs", tmp_path / "runs").code == 0
+    assert len(list(tmp_path.glob("by-*"))) == 2 and not (tmp_path / f"by-{os.getpid()}").exists()
 
 
 ENDS = """
