@@ -51,6 +51,15 @@ def test_the_first_refusal_tells_how_much_a_model_takes_and_its_query_is_answere
     assert {one.body["max_tokens"] for one in bad.tries if one not in refused} != {4096}, "what is left of the window"
 
 
+def test_what_one_worker_has_been_refused_for_the_other_learns_too(run, bad):
+    bad.script = refusing(4096)
+    job = ("--program", "tournament", "--task", "congress", "--limit", 6, "--max-concurrent", 2, "--lm", bad.spec)
+    result = run(*job, "--workers", 2, "--json")
+    assert result.code == 0 and result.json["failed"] == 0 and result.json["shortened"] > 0
+    refused = [one for one in bad.tries if one.status == 400]
+    assert 1 <= result.err.count("as its refusal says; --context ") <= len(refused) <= 8 < len(bad.tries)
+
+
 def test_a_recorded_run_has_what_was_learnt_so_that_it_is_replayed_with_the_same_prompts(run, bad, tmp_path):
     bad.script, bad.models = refusing(4096), {"data": [{"id": "tiny", "owned_by": "vllm"}]}
     job = ("--program", "multihop", "--task", "congress", "--limit", 1, "--lm", bad.spec, "--json")
