@@ -1,4 +1,4 @@
-"""How fast the retrievers are compared with the best libraries: `python -m benchmarks.retrieval`.
+"""How fast dense retrievers are compared with the best libraries: `python -m benchmarks.retrieval`.
 
 Every row is a ratio of two things measured in turns in one run, because a time alone says little on a shared machine.
 The bound is the project's goal at the size of OBLIQ-Bench's Congress (213,650 passages of 2,545 characters). The corpus
@@ -18,7 +18,7 @@ from tools.errors import UnknownName
 CONGRESS = 213_650  # passages
 
 # To add one: a module with measure(documents, source, seed), which gives rows, named here.
-PARTS = ("lexical", "vectors", "encoding")
+PARTS = ("vectors", "encoding")
 
 
 def parser() -> Parser:

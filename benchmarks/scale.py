@@ -106,7 +106,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def measure_words(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
-    """The word index: memory and time of building, opening, searching and adding to it; its scores; tantivy."""
+    """The word index: memory and time of building, opening, searching and adding to it; its scores; other packages."""
     many, fewer = asked.documents, asked.documents - asked.documents // 100
     at_size, of = many >= LARGE, f"bm25, {many:,} passages"
     texts = {name: data.queries(50, length, asked.data, asked.seed) for name, length in LENGTHS.items()}
@@ -115,12 +115,16 @@ def measure_words(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     searched = _once(_search, home, many, texts)
     peak = max(stored.gigabytes, built.gigabytes, searched.gigabytes)
     yield Figure(f"{of}: memory of storing, building, searching", peak, "GiB", 6.0 if at_size else None)
-    yield Figure(f"{of}: building", built.cpu, "s of CPU")
+    compared = {"bm25s": _search_bm25s, "tantivy": _search_tantivy}
+    if at_size:
+        del compared["bm25s"]  # which holds all texts and words in memory
+    others = {name: _once(call, home, many, texts).result for name, call in compared.items() if find_spec(name)}
+    said = {key: ", ".join(f"{name} {its[key]:.4g}" for name, its in others.items()) for key in ("build", *texts)}
+    yield Figure(f"{of}: building", built.cpu, "s of CPU", note=said["build"])
     yield Figure(f"{of}: opening", searched.result["open"], "s of CPU", 1.0)
-    reference = _once(_search_tantivy, home, many, texts).result if find_spec("tantivy") else {}
     for name in texts:
-        beside = f"tantivy {reference[name]:.4g} ms, a query's words without repeats" if reference else "no tantivy"
-        yield Figure(f"{of}: query of {name} characters, k={DEPTH}", searched.result[name], "ms of CPU", note=beside)
+        what = f"{of}: query of {name} characters, k={DEPTH}"
+        yield Figure(what, searched.result[name], "ms of CPU", note=said[name])
     sample = [*texts["50"][:4], texts["800"][0]]
     equal = _once(_compare_exactly, home, many, sample).result
     yield Figure(f"{of}: queries equal to the exact formula, of {len(sample)}", equal, "", len(sample), least=True)
@@ -184,25 +188,40 @@ def _median(call: Callable[[str], Any], texts: Sequence[str]) -> float:
     return statistics.median(taken[len(texts) :])
 
 
+def _search_bm25s(home: Path, many: int, texts: dict[str, list[str]]) -> dict[str, float]:
+    bm25s, started = import_module("bm25s"), time.process_time()  # an extra
+    made: Any = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numba")
+    corpus = list(StoredCorpus(home / "corpus", 0, many).texts())
+    made.index(bm25s.tokenize(corpus, show_progress=False), show_progress=False)
+    built = {"build": time.process_time() - started}
+
+    def search(text: str) -> Any:
+        known = [made.vocab_dict[word] for word in words(text) if word in made.vocab_dict]
+        return made.retrieve([known], k=min(DEPTH, many), show_progress=False, n_threads=1)
+
+    return built | {name: _median(search, some) for name, some in texts.items()}
+
+
 def _search_tantivy(home: Path, many: int, texts: dict[str, list[str]]) -> dict[str, float]:
-    tantivy: Any = import_module("tantivy")  # an extra
+    tantivy, started = import_module("tantivy"), time.process_time()  # an extra
     builder = tantivy.SchemaBuilder()
     builder.add_text_field("text", stored=False, index_option="freq")
     (home / "tantivy").mkdir()
-    index = tantivy.Index(builder.build(), path=str(home / "tantivy"))
+    schema = builder.build()
+    index = tantivy.Index(schema, path=str(home / "tantivy"))
     writer = index.writer(num_threads=1)
     for text in StoredCorpus(home / "corpus", 0, many).texts():
         writer.add_document(tantivy.Document(text=text))
     writer.commit()
     writer.wait_merging_threads()
     index.reload()
-    searcher = index.searcher()
+    searcher, built = index.searcher(), {"build": time.process_time() - started}
 
-    def search(text: str) -> Any:  # its parser drops repeats
-        query = index.parse_query(" ".join(dict.fromkeys(words(text))), ["text"])
-        return searcher.search(query, DEPTH).hits
+    def search(text: str) -> Any:  # each word once, and not by its parser, which makes phrases of those with a "_"
+        terms = [tantivy.Query.term_query(schema, "text", word, "freq") for word in dict.fromkeys(words(text))]
+        return searcher.search(tantivy.Query.boolean_query([(tantivy.Occur.Should, one) for one in terms]), DEPTH).hits
 
-    return {name: _median(search, some) for name, some in texts.items()}
+    return built | {name: _median(search, some) for name, some in texts.items()}
 
 
 def _compare_exactly(home: Path, many: int, texts: Sequence[str]) -> int:
