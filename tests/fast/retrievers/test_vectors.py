@@ -115,6 +115,19 @@ def test_the_ranking_is_that_of_brute_force_in_float64(large, retriever):
         assert_equal(retriever.search(query, 500), brute_force(large, query, 500))
 
 
+@pytest.mark.parametrize(("many", "of"), [(7, 1), (1, 20_000)])
+def test_vectors_read_in_runs_and_from_the_map_are_the_same_and_the_map_is_given_back(
+    large, retriever, monkeypatch, many, of
+):
+    before = retriever.search("one", 500)
+    monkeypatch.setattr(exact_search, "_MANY", many)
+    monkeypatch.setattr(exact_search, "_MANY_OF", of)
+    given_back = []
+    monkeypatch.setattr(exact_search, "release", given_back.append)
+    assert retriever.search("one", 500) == before
+    assert len(given_back) == (retriever._file is not None and of > 1)
+
+
 def test_a_batch_of_any_size_gives_what_each_search_gives_alone_to_the_last_bit(large, retriever):
     searches = [Search(f"query {n}") for n in range(60)]
     alone = [retriever.search(search.text, 50) for search in searches]

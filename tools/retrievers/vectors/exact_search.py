@@ -32,7 +32,8 @@ _BLOCK = 8192  # vectors that are worked on at a time
 _SPLIT = 1 << 23  # numbers from which on a second thread pays for its start
 _SCORES = 1 << 25  # that are held for a group of queries, at most: 128 MB
 _FEW = 3  # queries that are faster one by one than in a matrix product
-_MANY = 8192  # rows that are better read from the map than one by one from the file
+_MANY = 8192  # rows that are better read from the map than one by one from the file, if they are more than one
+_MANY_OF = 32  # in so many: a page of the map is read from disk with dozens around it
 _ANY_ORDER = {"reassoc", "contract", "nsz", "nnan"}  # sums may be regrouped; infinities keep their meaning
 
 
@@ -95,10 +96,15 @@ class VectorRetriever(Retriever):
         return np.flatnonzero(scores + errors >= max(np.finfo(np.float32).min, find_floor(scores - errors, k)))
 
     def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
-        if self._file is None or len(rows) > _MANY:
+        if self._file is None:
             scores = exact(np.asarray(self._vectors), rows, query)
+        elif len(rows) > max(_MANY, len(self._ranker) // _MANY_OF):
+            scores = exact(np.asarray(self._vectors), rows, query)
+            release(self._vectors)
         else:
-            scores = exact(self._read(self._file.fileno(), rows), np.arange(len(rows)), query)
+            runs = (rows[first : first + _MANY] for first in range(0, max(1, len(rows)), _MANY))
+            file = self._file.fileno()
+            scores = np.concatenate([exact(self._read(file, some), np.arange(len(some)), query) for some in runs])
         return self._ranker.hits(rows, scores, k)
 
     def _read(self, file: int, rows: Rows) -> Vectors:  # a page of the map brings its neighbours, all in memory
