@@ -99,9 +99,10 @@ class Keeper(Elsewhere):
         try:
             link = Link(self._start(), lambda line: self._serve(line, *line.receive()), say, first=2)
             link.send(0, self._setup)
-        except (RunIncomplete, Gone) as error:
+        except (RunIncomplete, OSError, Gone) as error:
+            lost = RunIncomplete(f"workers can be started no more ({error})") if isinstance(error, OSError) else error
             with self._changed:
-                self._failure = self._failure or (error if isinstance(error, RunIncomplete) else Interrupted())
+                self._failure = self._failure or (lost if isinstance(lost, RunIncomplete) else Interrupted())
                 self._changed.notify_all()
             return
         in_thread(link.listen)
