@@ -25,6 +25,7 @@ from tools.corpus import Corpus
 from tools.errors import SessionRefusal
 from tools.models.answers import Answer
 from tools.models.call import DEADLINE, Caller, Send
+from tools.models.kept import Known
 from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers import with_attribute
@@ -81,7 +82,7 @@ class _Worker:
         lm.anew = setup.anew
         if not setup.counts:
             lm.caller = _Caller(**{one.name: getattr(lm.caller, one.name) for one in fields(Caller)})
-            lm.caller.by, lm.caller.kept = self, setup.kept
+            lm.caller.by, lm.caller.kept, lm.caller.parts = self, setup.kept, Known()
         self._counted, self._counting = 0, threading.Lock()
 
     def _answer(self, line: Line) -> None:
@@ -115,26 +116,30 @@ class _Caller(Caller):
 
     by: _Worker
     kept: bool
+    parts: Known
 
     @property
     def keeps(self) -> bool:
         return self.kept
 
-    def ask(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
-        failures = list[Exception]()
-        with self.by.asking("call", owner, key, made, self.schemas) as line:
+    def ask(self, owner: str, key: str, made: bytes | int, send: Send) -> Answer:
+        assert isinstance(made, bytes)
+        failures, packed = list[Exception](), None
+        with self.by.asking("call", owner, key, len(made), self.schemas) as line:
             while (message := line.receive())[0] == "send":
                 try:
                     with session.booking():
-                        sent, failure = send(time.monotonic() + message[1]), None
+                        sent = send(time.monotonic() + message[1])
+                    packed = self.pack(made, self.parts) if key and self.kept else None
+                    line.send(sent._replace(packed=packed), None)
                 except Exception as error:  # noqa: BLE001  # raised by the keeper's caller, which may go on after it
-                    sent, failure = None, error
                     failures.append(error)
-                line.send(sent, failure)
+                    line.send(None, error)
         _, answer, failure, state = message
         self.__dict__ |= state
         if failure is not None:
             raise failures[failure] if isinstance(failure, int) else failure
+        self.parts.note(packed[1] if packed else ())
         return answer  # type: ignore[no-any-return]
 
     def learns(self, refusal: Any, messages: Any, before: int | None) -> bool:

@@ -56,7 +56,6 @@ CREATE INDEX IF NOT EXISTS calls_key ON calls (key) WHERE fault = '';
 CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
 """
 _UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
-_KNOWN_PARTS = 100_000  # parts of requests that a process remembers to have written: 10 MB
 _LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
 _SHORT = 15.0  # seconds; a query with less time left may fail for that alone: no pause between two attempts is longer
 
@@ -119,7 +118,7 @@ class Answers:
             disk.make_private(path.parent)
             disk.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
             self._reader, self._writer = _open_table(path), _open_table(path)
-            self.parts = set[int]()  # of requests: those that this process has written, which are not made again
+            self.parts = kept.Known()  # of requests: those that this process has written, which are not made again
             # Most requests are new: looking each up would give Python's lock away, and cost a tenth of a call.
             self._known = {hash(key) for (key,) in self._reader.execute("SELECT key FROM calls WHERE fault = ''")}
         self.close = weakref.finalize(self, _close, path, self._pending, self._writing, self._writer, self._reader)
@@ -150,9 +149,7 @@ class Answers:
         if wait and (error := done.exception()):
             raise RunIncomplete(f"{self.path}: {error}; an answer could not be written; make room") from None
         self._known.update(hash(row.key) for row in rows if not row.fault and row.outputs)
-        if len(self.parts) > _KNOWN_PARTS:
-            self.parts.clear()
-        self.parts.update(parts)
+        self.parts.note(parts)
 
     def settle(self) -> None:
         """Wait until all rows so far are on disk, those that nobody waited for included."""
@@ -377,9 +374,7 @@ class Ledger:
             self.answers.write([row._replace(outputs=None)], wait=False)
         return answer._replace(usage=usage)
 
-    def answered(
-        self, query_id: str, key: str, model: str, answer: Answer, sent: tuple[str, Mapping[int, bytes]] | None = None
-    ) -> None:
+    def answered(self, query_id: str, key: str, model: str, answer: Answer, sent: kept.Packed | None = None) -> None:
         """Book an answered request, packed by kept.pack; it is on disk when this returns, or RunIncomplete."""
         request, parts = sent or (None, {})
         self.answers.write([self._row(query_id, key, model, answer, "")._replace(request=request)], parts)

@@ -8,7 +8,7 @@ attempt asks the budget and is booked.
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from tools.console import say
 from tools.errors import ProviderRefused
 from tools.models import faults, prompting
 from tools.models.answers import Answer
-from tools.models.kept import pack
+from tools.models.kept import Packed, pack
 from tools.models.prompting import Message
 from tools.models.sending.gate import LONGEST_WAIT
 from tools.models.spec import secrets
@@ -46,6 +46,7 @@ class Sent(NamedTuple):
     headers: Any
     reasoning: str = ""
     first: float | None = None  # seconds to its first token, where it was streamed
+    packed: Packed | None = None  # the request in parts, where that is for who sends it
 
 
 Send = Callable[[float], Sent]
@@ -89,9 +90,10 @@ class Caller(Shared):
         """Whether there is a ledger that answers are kept in."""
         return not self.free and self.terms.ledger is not None
 
-    def ask(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
+    def ask(self, owner: str, key: str, made: bytes | int, send: Send) -> Answer:
         """Return the answer to the request `made`: from the ledger, from an equal request in flight, or by sending it.
 
+        It may be the size alone, in bytes, where `send` packs the request for the ledger.
         `key` stands for everything that shapes the answer; "" is for an answer that an index keeps, not the ledger.
         `owner` is the query that pays, "" for none. Raises DSPy's LM errors and those of tools.errors.
         """
@@ -105,6 +107,10 @@ class Caller(Shared):
                 return kept or self._ask_provider(owner, key, made, send)
         except TimeoutError as waited:
             raise _out_of_time(str(waited)) from None
+
+    def pack(self, made: bytes, known: Collection[int]) -> Packed | None:
+        """Return a request as the ledger keeps it, without parts that are `known` there; None where it keeps none."""
+        return pack(made, known, self._secrets) if self.keeps_prompts else None
 
     def learns(self, refusal: Any, messages: Sequence[Message], before: int | None) -> bool:
         """Take from a refusal for length how much the model takes, in tokens as we count them; mark it as `learnt`.
@@ -128,7 +134,7 @@ class Caller(Shared):
             say(f"{self.model.removeprefix('openai/')} {words}")
         return True
 
-    def _ask_provider(self, owner: str, key: str, made: bytes, send: Send) -> Answer:
+    def _ask_provider(self, owner: str, key: str, made: bytes | int, send: Send) -> Answer:
         failures = _Failures()
         while True:
             entered = self._enter(failures)
@@ -150,9 +156,10 @@ class Caller(Shared):
             late = _out_of_time(str(waited)) if time.monotonic() >= deadline else None
             raise failures.last or late or dspy.LMTimeoutError(f"nothing was sent: {waited}") from None
 
-    def _attempt(self, owner: str, key: str, made: bytes, send: Send) -> Answer | dspy.LMError:
+    def _attempt(self, owner: str, key: str, made: bytes | int, send: Send) -> Answer | dspy.LMError:
         """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
-        terms, usage, tokens_in, tokens_out = self.terms, Usage(), len(made) // 4, round(self.output_tokens)
+        size = made if isinstance(made, int) else len(made)
+        terms, usage, tokens_in, tokens_out = self.terms, Usage(), size // 4, round(self.output_tokens)
         expected = Expected(tokens_in + tokens_out, self.cost.of(tokens_in, 0, tokens_out) if self.cost else 0.0)
         try:
             terms.budget.take(expected, deadline=DEADLINE.get(), check=terms.gate.rest)  # Interrupted, where it waits
@@ -181,7 +188,7 @@ class Caller(Shared):
         terms.gate.answered(sent.headers)
         answer = Answer(sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning, sent.first)
         if key and terms.ledger:
-            packed = pack(made, terms.ledger.answers.parts, self._secrets) if self.keeps_prompts else None
+            packed = sent.packed if isinstance(made, int) else self.pack(made, terms.ledger.answers.parts)
             terms.ledger.answered(owner, key, self.model, answer, packed)
         elif not self.free:
             terms.book(self.model, usage, query_id=owner)

@@ -10,7 +10,7 @@ import json
 import re
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -39,8 +39,22 @@ COLUMNS = (
 )
 _BEGINS = re.compile(rb'\{\\?"')  # an object, also in a text
 _SHORTEST = 300  # bytes of a part, but for the last: a row has a cost, too
+_KNOWN = 100_000  # parts that a process remembers: 10 MB
 _AT_ONCE = 1000  # rows of a statement; SQLite takes 32,766 values
 _COMPRESSION = threading.local()  # a compressor is for one thread
+
+Packed = tuple[str, Mapping[int, bytes]]
+"""A request: the list of its parts, and the texts of those that were not known."""
+
+
+class Known(set[int]):
+    """Parts that are on disk, as far as a process remembers them."""
+
+    def note(self, parts: Iterable[int]) -> None:
+        """Add parts."""
+        if len(self) > _KNOWN:
+            self.clear()
+        self.update(parts)
 
 
 class Output(TypedDict, total=False):
@@ -91,7 +105,7 @@ def cells(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
     return named
 
 
-def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) -> tuple[str, dict[int, bytes]]:
+def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) -> Packed:
     """Cut a request into parts, without the `secrets`; return their list, and those not `known` to be on disk."""
     for secret in secrets:
         request = request.replace(secret, b"***")
