@@ -161,6 +161,7 @@ def _count_words(folder: Path, name: str, rows: Ints) -> int:  # of the document
 
 class _Digests:  # of a corpus, for the rows of documents
     def __init__(self, digests: NDArray[np.uint64]) -> None:
+        self._digests, self._next = digests, 0
         self._order = np.argsort(digests)
         self._sorted = digests[self._order]
 
@@ -168,11 +169,15 @@ class _Digests:  # of a corpus, for the rows of documents
         return len(self._sorted)
 
     def rows(self, digests: NDArray[np.uint64]) -> Ints:  # -1 where the corpus has not got the document
+        if np.array_equal(self._digests[self._next : self._next + len(digests)], digests):  # those behind the last ones
+            self._next += len(digests)
+            return np.arange(self._next - len(digests), self._next)
         rows = np.full(len(digests), -1)
         if len(self._sorted):
             order = np.argsort(digests)  # neighbours are sought together: in a tenth of the time for millions
             places = np.searchsorted(self._sorted[:-1], wanted := digests[order])
             rows[order] = np.where(self._sorted[places] == wanted, self._order[places], -1)
+            self._next = int(rows.max(initial=-1)) + 1
         return rows
 
 

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
@@ -181,15 +181,27 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
         draft.mkdir(parents=True, exist_ok=True)
         disk.replace(draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED)  # says whose draft it is
         build(draft)
-    files = {}
+    files, sealed = dict[str, list[int]](), _list_seals(place.parent.glob(f"{key.get('kind', 'index')}-*"))
     for path in sorted(path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST):
         disk.sync(path)
-        files[str(path.relative_to(draft))] = disk.seal(path)
+        files[str(path.relative_to(draft))] = sealed.get(_identity(path)) or disk.seal(path)
     manifest = {"key": key, "seconds": round(time.monotonic() - started, 3), "files": files}
     disk.replace(draft / _MANIFEST, json.dumps(manifest, indent=1) + "\n", disk.SHARED)
     shutil.rmtree(place, ignore_errors=True)  # a damaged one
     draft.rename(place)
     disk.sync(place.parent)
+
+
+def _list_seals(folders: Iterable[Path]) -> dict[tuple[int, ...], list[int]]:
+    """Return the seals of the files of indexes: one that is a hard link of any need not be read."""
+    sealed = ((each / name, seal) for each in folders for name, seal in _manifest(each).get("files", {}).items())
+    found = ((_identity(path), seal) for path, seal in sealed if path.is_file())
+    return {identity: seal for identity, seal in found if identity[1:] == (seal[0], *seal[2:])}
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    seen = path.stat()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 @contextmanager
