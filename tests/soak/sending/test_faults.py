@@ -198,9 +198,9 @@ def test_what_a_provider_asks_to_wait_is_waited_by_all(fault: Fault, seconds, as
     [told] = [one for one in bad.tries if one.kind == "429"]
     in_flight = [one for one in bad.tries if told.arrived < one.arrived < told.ended]
     after = [one.arrived - told.ended for one in bad.tries if one.arrived > told.ended and one not in in_flight]
-    # The two others may have been on their way when the answer came, and take a while to arrive on a busy machine.
+    # On a busy machine, others may be on their way when the answer came, or leave before it is read.
     early = [wait for wait in after if wait < seconds - 0.02]
-    assert len(early) <= 2 < len(after)
+    assert max(early, default=0.0) < 0.1 and len(early) < len(after)
 
 
 def test_a_rate_that_is_used_up_is_waited_for(ask, bad):
