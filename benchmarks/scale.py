@@ -264,7 +264,7 @@ def measure_calls(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
 def measure_keeper(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """What the keeper of two workers spends on a call and on a query, from multihop of one hop and of several."""
     calls: Any = import_module("benchmarks.calls")  # whose imports would count as memory of the other parts
-    queries = calls.repeated(calls.environments.load("congress", asked.data or "mini", "all").queries, 128)
+    queries = calls.repeated(calls.environments.load("congress", str(asked.data or "mini"), "all").queries, 128)
     made = dict[int, Any]()
     with calls.serving(0.1) as port:
         for hops in (1, 1, 4):  # the first one loads what the others find loaded
