@@ -1,5 +1,6 @@
 """A corpus in parts ranks as it does whole, to the last bit, and its processes end with the one that asks them."""
 
+import gc
 import multiprocessing
 import os
 import random
@@ -42,7 +43,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture(params=INNER)
 def pair(request, model, tmp_path):
-    """A retriever over a stored corpus, and what makes it in so many parts."""
+    """A retriever over a stored corpus, and what makes it in so many parts; no other one is there."""
+    gc.collect()  # those of tests before, which end their processes
+    wait_for(lambda: not multiprocessing.active_children())
     corpus = open_or_store(tmp_path / "corpus", lambda: iter(DOCUMENTS))
     inner = request.param.replace("MODEL", model)
 
