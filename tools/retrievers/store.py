@@ -194,9 +194,10 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
 
 def _list_seals(folders: Iterable[Path]) -> dict[tuple[int, ...], list[int]]:
     """Return the seals of the files of indexes: one that is a hard link of any need not be read."""
-    sealed = ((each / name, seal) for each in folders for name, seal in _manifest(each).get("files", {}).items())
+    listed = ((each, files) for each in folders if isinstance(files := _manifest(each).get("files"), dict))
+    sealed = ((each / name, seal) for each, files in listed for name, seal in files.items() if isinstance(seal, list))
     found = ((_identity(path), seal) for path, seal in sealed if path.is_file())
-    return {identity: seal for identity, seal in found if identity[1:] == (seal[0], *seal[2:])}
+    return {identity: seal for identity, seal in found if [*identity[1:]] == [*seal[:1], *seal[2:]]}
 
 
 def _identity(path: Path) -> tuple[int, ...]:
