@@ -35,22 +35,15 @@ async function compareRuns(sides, params) {
   const metrics = Object.keys(sides[0].run.values).filter((name) => sides.every((side) => name in side.run.values));
   if (!metrics.length) throw new Error("these runs have no metric in common; choose runs of the same task");
   const main = metrics.includes(sides[0].about.metric) ? sides[0].about.metric : metrics[0];
-  const state = {
-    text: params.get("text") ?? "",
-    metric: metrics.includes(params.get("metric")) ? params.get("metric") : main,
-    sort: params.get("sort") ?? "",
+  const state = stated(params, "text", "metric", "sort");
+  if (!metrics.includes(state.metric)) state.metric = main;
+  const set = (key) => (value) => {
+    state[key] = value;
+    draw();
   };
   const rows = pairedRows(sides);
   const list = pairedTable(sides, rows, state, set("sort"));
   const shown = el("span.about", { role: "status" });
-  const ids = sides.map((side) => side.id);
-
-  function set(key) {
-    return (value) => {
-      state[key] = value;
-      draw();
-    };
-  }
 
   function draw() {
     keepInAddress({ ...state, metric: state.metric === main ? "" : state.metric });
@@ -66,15 +59,16 @@ async function compareRuns(sides, params) {
     "div",
     heading(
       sides.map((side, n) => [n > 0 && el("span.versus", " and "), foreign(side.name)]),
-      facts([foreign(sides[0].about.task), `${sides[0].about.split} split`]),
-      " ",
+      [foreign(sides[0].about.task), `${sides[0].about.split} split`],
       sides[0].about.mini && miniBadge(),
     ),
     asked(sides),
     el(
       "div.halves",
       section("Metrics", null, scrolling("Metrics", sidesTable(sides, metrics, main))),
-      comparedFall(sides),
+      fallSection(
+        sides.map((side) => ({ name: [lettered(side), " ", foreign(side.name)], losses: side.run.scores.losses })),
+      ),
     ),
     section(
       "Queries by size of the difference",
@@ -95,16 +89,7 @@ async function compareRuns(sides, params) {
     crumbs: [[namesOf(sides), null]],
     node,
     up: link.overview(),
-    rows: () => node.querySelectorAll("tr[data-query] th a"),
   };
-}
-
-function comparedFall(sides) {
-  const losses = sides.map((side) => side.run.scores.losses).find(Boolean) ?? null;
-  return fallSection(
-    losses,
-    sides.map((side) => ({ name: [lettered(side), " ", foreign(side.name)], losses: side.run.scores.losses })),
-  );
 }
 
 function sidesTable(sides, metrics, main) {
@@ -208,11 +193,10 @@ async function compareQuery(sides, { query: queryId }) {
     "div",
     heading(
       el("span", spoken("Query "), idOf(queryId)),
-      facts([
+      [
         el("a", { href: link.compare(ids) }, facts(sides.map((side) => foreign(side.name)))),
         foreign(sides[0].about.task),
-      ]),
-      " ",
+      ],
       sides[0].about.mini && miniBadge(),
     ),
     neighbours(order, queryId, (one) => link.compare(ids, one)),
@@ -240,12 +224,9 @@ function valuesTable(sides, main) {
     "Values of this query",
     [columnHead("Run"), names.map((name) => numberHead(name)), numberHead("Used")],
     sides.map((side) =>
-      el(
-        "tr",
-        rowHead(
-          el("a", { href: side.hrefOf(0).replace(/\/s\/0$/, "") }, titled(side)),
-          side.answer.error && badge("failed", "bad"),
-        ),
+      tableRow(
+        [el("a", { href: side.hrefOf() }, titled(side)), side.answer.error && badge("failed", "bad")],
+        false,
         names.map((name) =>
           el("td", { class: name === main ? "number strong" : "number" }, score(side.answer.values?.[name])),
         ),
@@ -337,7 +318,7 @@ function partingWords(steps) {
 function besideEachOther(sides) {
   const trajectories = sides.map((side) => side.gold.steps);
   const same = sameSteps(trajectories);
-  const [first] = sides;
+  const [first, ...rest] = sides;
   const folded =
     same > 0 &&
     el(
@@ -348,11 +329,10 @@ function besideEachOther(sides) {
         first.gold.steps
           .slice(0, same)
           .map((step, n) =>
-            add(stepCard(step, n, first.gold, { href: first.hrefOf(n), whose: " of A" }), [
-              sides
-                .slice(1)
-                .map((side) => modelCalls(side.id, side.gold.steps[n].calls, ` of step ${n}`, ` of ${side.letter}`)),
-            ]),
+            add(
+              stepCard(step, n, first.gold, { href: first.hrefOf(n), whose: " of A" }),
+              rest.map((side) => modelCalls(side.id, side.gold.steps[n].calls, ` of step ${n}`, ` of ${side.letter}`)),
+            ),
           ),
       ),
     );
@@ -363,7 +343,7 @@ function besideEachOther(sides) {
   const column = (side, n) => {
     // Words that no other side has in the step at which they part.
     const others = parting
-      .filter((step, other) => other !== n && step?.tool === parting[n]?.tool)
+      .filter((step, other) => other !== n && step && step.tool === parting[n]?.tool)
       .map((step) => step.argument);
     const steps = trajectory(side.gold, side.hrefOf, {
       from: same,

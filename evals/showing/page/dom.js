@@ -86,15 +86,13 @@ function clipped(text, limit) {
 function longText(text, limit = 600, className = "") {
   const body = foreign(clipped(text, limit), `long ${className}`);
   if (text.length <= limit) return body;
-  const box = el("div.longer", body);
   body.append("…");
   const all = () => {
     body.textContent = visible(text);
     more.remove();
   };
   const more = button({ class: "more" }, all, `Show all ${text.length.toLocaleString("en")} characters`);
-  box.append(more);
-  return box;
+  return el("div.longer", body, more);
 }
 
 /** A box that scrolls sideways by itself, so that the page need not, and that the keyboard can reach. */
@@ -106,6 +104,10 @@ const own = (table, key) => (Object.hasOwn(table, key) ? table[key] : undefined)
 
 /** What only a screen reader says. */
 const spoken = (text) => el("span.spoken", text);
+
+/** A whole number, and so many of something. */
+const count = (n) => Math.round(n).toLocaleString("en");
+const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
 const button = (given, click, ...children) => el("button", { type: "button", ...given, on: { click } }, ...children);
 

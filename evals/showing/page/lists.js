@@ -109,6 +109,9 @@ function sortable({ caption, columns: wanted, sort, tie, attributesOf, open, onS
   return made;
 }
 
+/** What an address says of these, "" where nothing. */
+const stated = (params, ...keys) => Object.fromEntries(keys.map((key) => [key, params.get(key) ?? ""]));
+
 /** A labelled choice; options are [value, words]. */
 function choice(label, options, value, onChange) {
   const on = { change: ({ target }) => onChange(target.value) };
@@ -157,9 +160,10 @@ const metricChoice = (metrics, chosen, onChange) =>
 const wordsOf = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
 const holds = (text, words) => words.every((word) => text.includes(word));
 
-/** The head of a view: its title, what it is about, marks. */
-function heading(title, ...about) {
-  return el("div.head", el("h1", { tabindex: "-1" }, title), el("p.about", ...about));
+/** The head of a view: its title, facts of what it is about, marks. */
+function heading(title, about = [], ...marks) {
+  const words = el("p.about", facts(about), marks.length > 0 && " ", marks);
+  return el("div.head", el("h1", { tabindex: "-1" }, title), words);
 }
 
 /** A section with a heading; `aside` stands at its right. */

@@ -1,5 +1,5 @@
 // What an address shows, and the keys. Views are made by the other files; each returns its title, its node, and
-// what the keys need: where up is, the list it is one of, its steps, its rows.
+// what the keys need: where up is, the list it is one of, its steps.
 
 const lists = new Map(); // run, or runs -> the query ids in the order in which they were last listed
 const addresses = new Map(); // path -> with what it listed, so that the way up leads back to the same list
@@ -72,7 +72,6 @@ function again() {
 function failure(asked, error) {
   return {
     title: "Cannot be shown",
-    crumbs: [],
     up: link.overview(),
     node: el(
       "div",
@@ -101,7 +100,7 @@ function crumbs(list) {
 
 /** The row after or before the focused one. */
 function besideRow(by) {
-  const rows = [...current.rows()];
+  const rows = [...main.querySelectorAll(".list th a")];
   const at = rows.indexOf(document.activeElement);
   rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + by))]?.focus();
 }
@@ -112,7 +111,7 @@ function besideQuery(by) {
   if (next !== undefined) go(href(next));
 }
 
-const beside = (by) => (current?.order ? besideQuery(by) : current?.rows && besideRow(by));
+const beside = (by) => (current?.order ? besideQuery(by) : besideRow(by));
 
 function besideStep(by) {
   if (!current?.stepping?.many) return;

@@ -19,12 +19,7 @@ async function overview({ params }) {
   const { runs, unreadable, title } = await loadRuns(true);
   const usual = runs.some((run) => run.usage?.list_usd > 0) ? "usd" : "calls";
   const state = {
-    task: params.get("task") ?? "",
-    program: params.get("program") ?? "",
-    lm: params.get("lm") ?? "",
-    text: params.get("text") ?? "",
-    cost: params.get("cost") ?? usual,
-    sort: params.get("sort") ?? "",
+    ...stated(params, "task", "program", "lm", "text", "cost", "sort"),
     chosen: new Set((params.get("chosen") ?? "").split(",").filter(Boolean).map(decode)),
   };
   if (!Object.hasOwn(COSTS, state.cost)) state.cost = usual;
@@ -94,7 +89,7 @@ async function overview({ params }) {
   const costs = choice("Cost", Object.entries(COSTS).map(([key, cost]) => [key, cost.words]), state.cost, set("cost"));
   const node = el(
     "div",
-    heading("Runs", foreign(title ?? "")),
+    heading("Runs", [foreign(title ?? "")]),
     el(
       "div.filters",
       { role: "search" },
@@ -109,7 +104,7 @@ async function overview({ params }) {
     unreadable?.length > 0 && unread(unreadable),
   );
   draw();
-  return { title: "Runs", crumbs: [], node, up: null, rows: () => node.querySelectorAll("tr[data-run] th a") };
+  return { title: "Runs", node, up: null };
 }
 
 function runsTable(state, priced, choose, onSort) {

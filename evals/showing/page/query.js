@@ -8,18 +8,11 @@ async function queryView({ ids: [id], query: queryId }) {
   const gold = new Gold(answer, id);
   const hrefOf = (number) => link.query(id, queryId, number);
   const order = lists.get(id)?.includes(queryId) ? lists.get(id) : worstFirst(run, main);
-  const steps = trajectory(gold, hrefOf);
-  const line = strip(gold, hrefOf);
   const node = el(
     "div",
     heading(
       el("span", spoken("Query "), idOf(queryId)),
-      facts([
-        el("a", { href: link.run(id) }, foreign(runName(about))),
-        foreign(about.task),
-        foreign(asText(about.lm ?? "")),
-      ]),
-      " ",
+      [el("a", { href: link.run(id) }, foreign(runName(about))), foreign(about.task), foreign(asText(about.lm ?? ""))],
       about.mini && miniBadge(),
     ),
     el(
@@ -36,7 +29,7 @@ async function queryView({ ids: [id], query: queryId }) {
       el("span.about", plural(gold.steps.length, "step")),
       answer.no_documents && notice(answer.no_documents),
       withoutCalls(gold.steps, run),
-      gold.steps.length ? [line, steps] : notice("No steps were recorded."),
+      gold.steps.length ? [strip(gold, hrefOf), trajectory(gold, hrefOf)] : notice("No steps were recorded."),
       answer.calls?.length > 0 && el("div.about", "After the last step", modelCalls(id, answer.calls)),
       looseNotes(answer),
     ),
@@ -46,14 +39,13 @@ async function queryView({ ids: [id], query: queryId }) {
       rankingList(answer, gold, k),
     ),
   );
-  const stepping = steppable(node, gold.steps.length, (number) => link.query(id, queryId, number));
   return {
     title: `${queryId}, ${runName(about)} on ${about.task}`,
     crumbs: [[runName(about), link.run(id)], [queryId, null]],
     node,
     up: link.run(id),
     order: { ids: order, at: queryId, href: (one) => link.query(id, one) },
-    stepping,
+    stepping: steppable(node, gold.steps.length, hrefOf),
     reading: answer.reading,
   };
 }

@@ -7,8 +7,12 @@ async function runView({ ids: [id], params }) {
   const main = about.metric ?? run.scores.metric ?? metrics[0];
   const losses = run.scores.losses ?? null;
   const state = stateOf(params, main, metrics);
+  const set = (key) => (value) => {
+    state[key] = value;
+    draw();
+  };
   const rows = rowsOf(run);
-  const list = queriesTable(run, rows, state, cutoffOf(main, losses), draw);
+  const list = queriesTable(run, rows, state, cutoffOf(main, losses), set("sort"));
   const shape = el("div");
   const title = el("span");
   const shown = el("span.about", { role: "status" });
@@ -28,23 +32,18 @@ async function runView({ ids: [id], params }) {
     failures.mark();
   }
 
-  const set = (key) => (value) => {
-    state[key] = value;
-    draw();
-  };
   const failures = failureKinds(run, state, set("error"));
   const node = el(
     "div",
     heading(
       foreign(runName(about)),
-      facts([
+      [
         foreign(about.task),
         `${about.split} split`,
         foreign(asText(about.retriever ?? "")),
         foreign(asText(about.lm ?? "")),
         el("span.id", digest(id)),
-      ]),
-      " ",
+      ],
       about.mini && miniBadge(),
       about.imported && badge("imported"),
       about.pool && badge(`pool: ${asText(about.pool)}`),
@@ -58,7 +57,7 @@ async function runView({ ids: [id], params }) {
         section("Metrics", null, scrolling("Metrics", metricsTable(run.scores.metrics, main)), boundsList(run.bounds)),
         failures.node,
       ),
-      el("div", fallSection(losses), section(title, null, shape)),
+      el("div", fallSection([{ losses }]), section(title, null, shape)),
     ),
     exported
       ? el("p.about", "Words are found in the page that python -m evals.view serves.")
@@ -73,21 +72,15 @@ async function runView({ ids: [id], params }) {
     crumbs: [[runName(about), null]],
     node,
     up: link.overview(),
-    rows: () => node.querySelectorAll("tr[data-query] th a"),
   };
 }
 
 /** What of the list of queries is wanted, from the address. */
 function stateOf(params, main, metrics) {
-  const metric = params.get("metric");
-  return {
-    text: params.get("text") ?? "",
-    find: params.get("find") ?? "",
-    fate: params.get("fate") ?? "",
-    error: params.get("error") ?? "",
-    metric: metrics.includes(metric) ? metric : main,
-    sort: params.get("sort") || "value",
-  };
+  const state = stated(params, "text", "find", "fate", "error", "metric", "sort");
+  if (!metrics.includes(state.metric)) state.metric = main;
+  state.sort ||= "value";
+  return state;
 }
 
 /** The queries of a run, as rows. */
@@ -124,7 +117,7 @@ function worstFirst(run, metric) {
   return order.map((row) => row.queryId);
 }
 
-function queriesTable(run, rows, state, k, draw) {
+function queriesTable(run, rows, state, k, onSort) {
   const href = (row) => link.query(run.id, row.queryId);
   const value = (row) => row.values[state.metric];
   const found = (row) =>
@@ -135,10 +128,7 @@ function queriesTable(run, rows, state, k, draw) {
     tie: (a, b) => a.n - b.n,
     attributesOf: (row) => ({ "data-query": row.queryId }),
     open: href,
-    onSort: (sort) => {
-      state.sort = sort;
-      draw();
-    },
+    onSort,
     columns: [
       ...queryColumns(href),
       numberColumn("found", "Relevant documents", found, (row) => fateMarks(row.fates, k)),
@@ -215,8 +205,9 @@ function metricsTable(metrics, main) {
   );
 }
 
-/** Where recall is lost, at a cutoff that can be chosen. */
-function fallSection(losses, runs = [{ name: null, losses }]) {
+/** Where recall is lost, at a cutoff that can be chosen. `runs` are { name, losses }. */
+function fallSection(runs) {
+  const { losses } = runs.find((run) => run.losses) ?? {};
   const cutoffs = Object.keys(losses?.at ?? {});
   if (!cutoffs.length)
     return section("Where recall is lost", null, notice("Unknown: an older version scored this run."));

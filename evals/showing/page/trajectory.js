@@ -167,7 +167,7 @@ function goldMark(step, news) {
 }
 
 /** A step as a card. `href` links to it; `others` are words of the same step of another run, to mark what differs. */
-function stepCard(step, number, gold, { href, level = "h4", otherWords = null, whose = "" }) {
+function stepCard(step, number, gold, { href, otherWords = null, whose = "" }) {
   const name = toolName(step.tool);
   const setting = [
     step.retriever && `${step.retriever}`,
@@ -180,7 +180,7 @@ function stepCard(step, number, gold, { href, level = "h4", otherWords = null, w
     { class: `step ${step.tool}`, "data-step": number, "aria-label": `Step ${number}: ${name}` },
     el(
       "div.step-head",
-      el(level, null, el("a.number", { href, "aria-label": `Step ${number}` }, String(number)), " ", name),
+      el("h4", null, el("a.number", { href, "aria-label": `Step ${number}` }, String(number)), " ", name),
       goldMark(step, gold.news[number]),
       el("span.setting", facts(setting.filter(Boolean).map((s) => foreign(s)))),
       el("span.cost", cost.filter(Boolean).join(" · ")),
@@ -266,7 +266,7 @@ function marked(text, others) {
 }
 
 /** Steps as cards under a heading for each hop. `from` is the first one that is wanted. */
-function trajectory(gold, hrefOf, { from = 0, level = 3, attributesOf = () => null, otherWords = () => null } = {}) {
+function trajectory(gold, hrefOf, { from = 0, attributesOf = () => null, otherWords = () => null } = {}) {
   const made = el("div.trajectory");
   let list = null;
   let hop = null;
@@ -275,13 +275,9 @@ function trajectory(gold, hrefOf, { from = 0, level = 3, attributesOf = () => nu
     if (step.hop !== hop || !list) {
       hop = step.hop;
       list = el("ol.steps", { start: number });
-      made.append(el(`h${level}`, { class: "hop" }, hop ? `Hop ${hop}` : "Outside any hop"), list);
+      made.append(el("h3.hop", hop ? `Hop ${hop}` : "Outside any hop"), list);
     }
-    const card = stepCard(step, number, gold, {
-      href: hrefOf(number),
-      level: `h${level + 1}`,
-      otherWords: otherWords(number),
-    });
+    const card = stepCard(step, number, gold, { href: hrefOf(number), otherWords: otherWords(number) });
     attributes(card, attributesOf(number));
     list.append(card);
   });

@@ -2,8 +2,6 @@
 
 let FATES = {}; // fate -> words with {k}, in order; from runs.json
 
-const count = (n) => Math.round(n).toLocaleString("en");
-const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 const ofAll = (some, all, ...words) =>
   `${some.length === all.length ? "" : `${count(some.length)} of `}${plural(all.length, ...words)}`;
 const defined = (value) => typeof value === "number" && Number.isFinite(value);

@@ -95,10 +95,8 @@ function exportAnswers() {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   losing = false;
-  notify(`${counted(rows.length, "answer")} written to ${link.download}. Send that file back.`);
+  notify(`${plural(rows.length, "answer")} written to ${link.download}. Send that file back.`);
 }
-
-const counted = (many, one) => `${many.toLocaleString("en")} ${one}${many === 1 ? "" : "s"}`;
 
 function importAnswers(text) {
   const known = new Map(items.map((item) => [item.item, item]));
@@ -119,11 +117,11 @@ function importAnswers(text) {
     } else if (JSON.stringify(judgements.get(item.item).value) !== JSON.stringify(answer.value)) counts.different += 1;
   }
   const left = [
-    counts.strange && `${counted(counts.strange, "line")} left out: not of this sheet, or not by ${rater}`,
+    counts.strange && `${plural(counts.strange, "line")} left out: not of this sheet, or not by ${rater}`,
     counts.different && `${counts.different} left out that you have answered otherwise here`,
   ];
   next();
-  notify([`${counted(counts.taken, "answer")} taken`, ...left.filter(Boolean)].join("; "), Boolean(left[0] || left[1]));
+  notify([`${plural(counts.taken, "answer")} taken`, ...left.filter(Boolean)].join("; "), Boolean(left[0] || left[1]));
 }
 
 // --- what is shown
@@ -236,7 +234,7 @@ function finish() {
   frame("");
   const left = items.filter((item) => !judged(item)).length;
   main.replaceChildren(
-    head(left ? `${counted(left, "item")} left` : "All is judged"),
+    head(left ? `${plural(left, "item")} left` : "All is judged"),
     el("p", "Export writes your answers into a file. Send it back to whoever gave you this page."),
     el("p.finished", button({ class: "button" }, exportAnswers, "Export")),
   );
