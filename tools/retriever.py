@@ -142,12 +142,7 @@ class Ranker:
     def hits(self, rows: NDArray[np.integer], scores: NDArray[Any], k: int) -> list[Hit]:
         """Return the best `k` of some documents, best first; `rows` and `scores` have shape (candidates,)."""
         if 0 < 2 * k < len(rows):  # fewer are sorted as fast
-            kth_best = np.partition(scores, len(scores) - k)[len(scores) - k]
-            better, tied = np.flatnonzero(scores > kth_best), np.flatnonzero(scores == kth_best)
-            # Only as many of those tied at the cut as there is room for; there can be thousands.
-            room = k - len(better)
-            first = np.argpartition(self.tie_order[rows[tied]], room - 1)[:room]
-            kept = np.concatenate((better, tied[first]))
+            kept = scores >= find_floor(scores, k)
             rows, scores = rows[kept], scores[kept]
         order = np.lexsort((self.tie_order[rows], -scores))[:k]
         best = rows[order]

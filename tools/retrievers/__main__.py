@@ -15,6 +15,8 @@ import time
 import typing
 from typing import Any
 
+from rich.filesize import decimal
+
 import environments
 from tools import names
 from tools.console import Parser, clean, put_out, run_and_leave, say
@@ -130,8 +132,8 @@ def _indexes(arguments: argparse.Namespace) -> None:
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
         shown = {name: value for name, value in index.key.items() if name not in ("kind", "corpus", "code", "format")}
         what = " ".join(f"{n}={v}" for n, v in shown.items() if isinstance(v, str | int | float) and v != "")
-        put_out(f"{clean(index.name):<32} {_size(index.bytes):>9}  {day}  {clean(what)} {state}".rstrip() + "\n")
-    total, place = _size(sum(index.bytes for index in found)), home() / "indexes"
+        put_out(f"{clean(index.name):<32} {decimal(index.bytes):>9}  {day}  {clean(what)} {state}".rstrip() + "\n")
+    total, place = decimal(sum(index.bytes for index in found)), home() / "indexes"
     say(f"{len(found)} indexes, {total}, in {place}" if found else f"no indexes in {place}")
 
 
@@ -152,11 +154,6 @@ def _delete(arguments: argparse.Namespace) -> None:
         say(f"deleted {', '.join(deleted)}" if deleted else "there was nothing to delete")
     if refused:
         raise refused[0]
-
-
-def _size(count: int) -> str:
-    unit, name = next((one for one in ((10**9, "GB"), (10**6, "MB"), (1000, "kB")) if count >= one[0]), (1, "bytes"))
-    return f"{count} bytes" if unit == 1 else f"{count / unit:.1f} {name}"
 
 
 if __name__ == "__main__":

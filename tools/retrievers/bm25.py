@@ -52,17 +52,15 @@ class WordRetriever(Retriever):
 
     def open(self, corpus: Corpus, home: Path | None, analyzer: Analyzer, key: Mapping[str, object]) -> None:
         """Build or open the index that `key` determines together with the corpus."""
-        self._analyzer, self._reading, self.ranker = analyzer, analyzer.reading(), self.rank(corpus)
+        self._analyzer, self._reading = analyzer, analyzer.reading()
+        later_first = None if self.ties_by_id else np.arange(len(corpus))[::-1]
+        self.ranker = Ranker(corpus.doc_ids, tie_order=later_first)
         key = {**key, "corpus": corpus.fingerprint, "code": code(*_SOURCES)}
 
         def build(folder: Path) -> None:
             segments.build(corpus, analyzer, folder, () if self.ordered else find_relatives(home, key))
 
         self._index = open_index(home, key, build=build, load=segments.Index)
-
-    def rank(self, corpus: Corpus) -> Ranker:
-        """Return what breaks ties."""
-        return Ranker(corpus.doc_ids)
 
     @abstractmethod
     def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ A check's docstring says what has to hold; it yields whether it does, and what w
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,10 +34,7 @@ QUERIES = ("blue blood octopus", "heart", "why is the blood of an octopus blue b
 
 def run(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield what has to hold, and what was found in its place or "", check by check."""
-
-    def over(corpus: Corpus, home: Path | None = None) -> Retriever:
-        return build(spec, corpus, home, terms=Terms())
-
+    over = partial(build, spec, terms=Terms())
     made = over(CORPUS)
     of_searches = _finds, _narrows, _finds_nothing, _takes_any_text, _repeats_itself, _breaks_ties
     for holds in (*of_searches, _has_a_name, _keeps_indexes):

@@ -11,7 +11,7 @@ of terms that a large part of the documents have. Such a term also has a weight 
 adding that row to all scores takes a quarter of the time.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.records import Hit
-from tools.retriever import Ranker
+from tools.retriever import Ids, Ranker
 from tools.retrievers.store import new_array
 
 A = TypeVar("A")
@@ -137,6 +137,25 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
         while slots[slot] >= 0:
             slot = (slot + 1) & (len(slots) - 1)
         slots[slot] = row
+
+
+@_compiled
+def find_rows(wanted: Ints, digests: Ints) -> Ints:
+    """Return the row of each wanted digest, -1 for none; a table of all is only made where their orders differ."""
+    rows, slots, after = np.empty(len(wanted), np.int64), np.empty(0, np.int32), 0
+    for n, code in enumerate(wanted):
+        rows[n] = after
+        if after == len(digests) or digests[after] != code:
+            if len(slots) == 0:
+                slots = np.full(1 << int(np.log2(len(digests) + 1) + 2), -1, np.int32)
+                rehash(slots, digests, len(digests))
+            slot = (code ^ (code >> 29)) & (len(slots) - 1)
+            while slots[slot] >= 0 and digests[slots[slot]] != code:
+                slot = (slot + 1) & (len(slots) - 1)
+            rows[n] = slots[slot]
+        if rows[n] >= 0:
+            after = rows[n] + 1
+    return rows
 
 
 @_compiled
@@ -324,30 +343,17 @@ class Postings:
         self._lists = WeighedLists(*(map_array(folder / f"{name}.npy") for name in WeighedLists._fields))
         self._ranker = ranker
 
-    @property
-    def frequency(self) -> NDArray[np.int64]:
-        """Documents of each term, shape (terms,)."""
-        return np.diff(self._lists.indptr)
-
     def search(
-        self,
-        terms: NDArray[np.integer[Any]],
-        k: int,
-        *,
-        amounts: Floats | None = None,
-        excluded: Collection[str] = (),
-        among: Collection[str] | None = None,
-        above: float = 0.0,
+        self, terms: NDArray[np.integer[Any]], k: int, *, amounts: Floats, excluded: Ids = (), among: Ids | None = None
     ) -> list[Hit]:
-        """Return the `k` best documents with scores over `above`.
+        """Return the `k` best documents with scores over 0.
 
         `terms`, shape (n,), are the query's, with repeats; `amounts`, shape (n,), positive, multiply their weights.
         """
         dtype = self._lists.weights.dtype
-        factors = np.ones(len(terms), dtype) if amounts is None else amounts.astype(dtype)
         scores = np.zeros(len(self._ranker), dtype)
-        add(self._lists, terms.astype(np.int64), factors, scores)
-        return self._ranker.top(scores, k, excluded=excluded, among=among, above=above)
+        add(self._lists, terms.astype(np.int64), amounts.astype(dtype), scores)
+        return self._ranker.top(scores, k, excluded=excluded, among=among, above=0.0)
 
 
 def run_in_threads(function: Callable[[A], B], items: Sequence[A]) -> list[B]:

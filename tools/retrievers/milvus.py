@@ -22,7 +22,7 @@ from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers import FILLS, PUSH, require_same, spell
 from tools.retrievers.store import name_of
-from tools.retrievers.vectors.embedding import Embedder, embed_queries, open_vectors, vectors_key
+from tools.retrievers.vectors.embedding import Embedder, OfVectors, embed_queries, open_vectors, vectors_key
 from tools.text import encodable
 
 DEEPEST, LONGEST = 16_384, 65_535  # documents of one search, bytes of a text
@@ -151,7 +151,7 @@ class Milvus(Retriever):
             limit = min(4 * limit, DEEPEST)
 
 
-class MilvusVectors(Milvus):
+class MilvusVectors(OfVectors, Milvus):
     """The documents whose vectors have nearly the largest inner product with the query's: a graph in Milvus.
 
     A search keeps `ef` documents in view, or as many as are asked for.
@@ -164,10 +164,6 @@ class MilvusVectors(Milvus):
         self._vectors = open_vectors(embedder, corpus, home) if FILLS.get() else np.empty((0, 0), dtype=np.float32)
         server = self._open(url, corpus, {**vectors_key(embedder, corpus), "kind": "milvus_vectors"}, server)
         self.name = spell("milvus_vectors", "", [embedder.name], {"url": url, "ef": ef, "server": server})
-
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of `text` are more than the embedder's model takes."""
-        return self._embedder.left_out(text, instruction)
 
     def _describe(self, schema: Any) -> dict[str, Any]:
         schema.add_field("searched", import_module("pymilvus").DataType.FLOAT_VECTOR, dim=self._vectors.shape[1])

@@ -55,13 +55,8 @@ class RankBM25(WordRetriever):
         self, corpus: Corpus, home: Path | None = None, *, k1: float = 1.5, b: float = 0.75, epsilon: float = 0.25
     ) -> None:
         self._k1, self._b, self._epsilon = k1, b, epsilon
-        options = {"k1": k1, "b": b, "epsilon": epsilon}
-        self.name = spell("rank_bm25", options=options)
+        self.name = spell("rank_bm25", options={"k1": k1, "b": b, "epsilon": epsilon})
         self.open(corpus, home, _ANALYZER, {"kind": "rank_bm25"})
-
-    def rank(self, corpus: Corpus) -> Ranker:
-        """Return what lets the later one go first."""
-        return Ranker(corpus.doc_ids, tie_order=np.arange(len(corpus))[::-1])
 
     @cached_property
     def _floor(self) -> float:  # epsilon times the mean idf, whose sum is in order of first appearance

@@ -121,12 +121,11 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
 
     `relatives` are folders of indexes of other corpora, by the same analyzer and code. DataError without any word.
     """
-    digests = np.array(corpus.digests, dtype=np.uint64)
-    found, draft = _Digests(digests), folder / "draft"
+    digests, draft = np.array(corpus.digests, dtype=np.uint64).view(np.int64), folder / "draft"
     shutil.rmtree(draft, ignore_errors=True)
     if not _list(folder):
-        _link_best(found, relatives, folder)
-    rows_of = _keep(found, folder)
+        _link_best(digests, relatives, folder)
+    rows_of = _keep(digests, folder)
     missing = np.ones(len(digests), dtype=np.bool_)
     for rows in rows_of.values():
         missing[rows[rows >= 0]] = False
@@ -159,41 +158,21 @@ def _count_words(folder: Path, name: str, rows: Ints) -> int:  # of the document
     return int(lengths[~deleted].sum())
 
 
-class _Digests:  # of a corpus, for the rows of documents
-    def __init__(self, digests: NDArray[np.uint64]) -> None:
-        self._digests, self._next = digests, 0
-        self._order = np.argsort(digests)
-        self._sorted = digests[self._order]
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def rows(self, digests: NDArray[np.uint64]) -> Ints:  # -1 where the corpus has not got the document
-        if np.array_equal(self._digests[self._next : self._next + len(digests)], digests):  # those behind the last ones
-            self._next += len(digests)
-            return np.arange(self._next - len(digests), self._next)
-        rows = np.full(len(digests), -1)
-        if len(self._sorted):
-            order = np.argsort(digests)  # neighbours are sought together: in a tenth of the time for millions
-            places = np.searchsorted(self._sorted[:-1], wanted := digests[order])
-            rows[order] = np.where(self._sorted[places] == wanted, self._order[places], -1)
-            self._next = int(rows.max(initial=-1)) + 1
-        return rows
-
-
 def _list(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_NAME}*"))
 
 
-def _link_best(found: _Digests, relatives: Iterable[Path], folder: Path) -> None:
-    # The relative that has most of the documents, by about a thousand of each segment.
-    def shared(relative: Path) -> int:
-        sizes = ((each := map_array(path / "digests.npy"), max(1, len(each) // 1024)) for path in _list(relative))
-        return sum(step * int(np.count_nonzero(found.rows(own[::step]) >= 0)) for own, step in sizes)
+def _link_best(digests: Ints, relatives: Iterable[Path], folder: Path) -> None:
+    # The relative that has most of the documents, by those of some ten thousand whose digests end with zeros.
+    ending = (1 << (len(digests) // SIZE).bit_length()) - 1
 
-    best = max(relatives, key=shared, default=None)
-    if best and shared(best):
-        for path in _list(best):
+    def shared(relative: Path) -> int:
+        own = [digests[:0], *(map_array(path / "digests.npy") for path in _list(relative))]
+        return len(np.intersect1d(*(each[each & ending == 0] for each in (digests, np.concatenate(own)))))
+
+    shares = {relative: shared(relative) for relative in relatives}
+    if any(shares.values()):
+        for path in _list(max(shares, key=shares.__getitem__)):
             try:
                 shutil.copytree(path, folder / "draft", copy_function=os.link)
                 (folder / "draft").rename(folder / path.name)
@@ -201,16 +180,18 @@ def _link_best(found: _Digests, relatives: Iterable[Path], folder: Path) -> None
                 shutil.rmtree(folder / "draft", ignore_errors=True)
 
 
-def _keep(found: _Digests, folder: Path) -> dict[str, Ints]:
+def _keep(digests: Ints, folder: Path) -> dict[str, Ints]:
     """Remove segments that are half deleted, or small beside what is to be built; return the rows of the others.
 
     So an index to which documents are added again and again has few segments.
     """
-    rows_of = {path.name: found.rows(np.load(path / "digests.npy")) for path in _list(folder)}
+    own = {path.name: np.load(path / "digests.npy") for path in _list(folder)}
+    rows = kernels.find_rows(np.concatenate([digests[:0], *own.values()]), digests)
+    rows_of = dict(zip(own, np.split(rows, np.cumsum([*map(len, own.values())])), strict=False))
     size = {name: int(np.count_nonzero(rows >= 0)) for name, rows in rows_of.items()}
-    missing = len(found) - sum(size.values())
+    missing = len(digests) - sum(size.values())
     for name in sorted(size, key=size.__getitem__):
-        if 2 * size[name] < len(rows_of[name]) or size[name] < min(missing, SIZE // 2):
+        if 2 * size[name] < len(rows_of[name]) or size[name] <= min(missing, SIZE // 2):
             missing += size[name]
             del rows_of[name]
             shutil.rmtree(folder / name)

@@ -181,8 +181,8 @@ class TestEveryFamily:
         scores = {hit.doc_id: hit.score for hit in cut.search(QUERY, k=3)}
         assert scores["long"] == scores["longer"] != scores["short"]
         assert scores["short"] == next(hit.score for hit in whole.search(QUERY, k=3) if hit.doc_id == "short")
-        ids, _ = cut._reader._cut(cut._reader._tokens(QUERY, start * 99))
-        fixed = cut._reader._tokens(QUERY, "")
+        ids, _ = cut._encoder._cut(cut._encoder._tokens(QUERY, start * 99))
+        fixed = cut._encoder._tokens(QUERY, "")
         assert len(ids) == 300
         kept = [id for id, of in zip(fixed.ids, fixed.parts, strict=True) if of is None]
         at_the_end = kept[-1:] if family == "bert" else kept[-3:] if family in ("t5", "gemma", "mistral") else []
@@ -193,9 +193,9 @@ class TestEveryFamily:
         assert cross.left_out(QUERY) == 0
         long = "copper " * 400
         lost = cross.left_out(long)
-        tokens = cross._reader._tokens(cross._row.query_text(long), "iron")
-        assert lost == tokens.parts.count(0) - cross._reader._most_of_query > 0
-        ids, _ = cross._reader._cut(tokens)
+        tokens = cross._encoder._tokens(cross._row.query_text(long), "iron")
+        assert lost == tokens.parts.count(0) - cross._encoder._most_of_query > 0
+        ids, _ = cross._encoder._cut(tokens)
         assert len(ids) <= 300
         assert len(cross.search(long, k=6)) == 6
 
@@ -203,7 +203,7 @@ class TestEveryFamily:
 class TestWhatIsRead:
     def read(self, folders, family, query, document, instruction=""):
         cross = CrossEncoder(Corpus([]), None, str(folders[family]), like=FAMILIES[family][1])
-        reader = cross._reader
+        reader = cross._encoder
         row = cross._row
         tokens = reader._tokens(row.query_text(query, instruction), row.document_text(document))
         return tokens, [reader._tokenizer.id_to_token(id) for id in tokens.ids]
@@ -229,14 +229,14 @@ class TestRanking:
     def test_a_model_of_no_row_reads_as_much_as_its_positions_allow(self, folders):
         corpus = Corpus([Document("a", "Copper makes blood blue." * 99)])  # 604 tokens with the query
         cross = CrossEncoder(corpus, None, str(folders["xlm-roberta"]))  # 514 positions, of which two are never used
-        assert len(cross._reader._cut(cross._reader._tokens(QUERY, corpus["a"].text))[0]) == 512
+        assert len(cross._encoder._cut(cross._encoder._tokens(QUERY, corpus["a"].text))[0]) == 512
         assert len(cross.search(QUERY, k=1)) == 1
 
     def test_a_pair_is_scored_once(self, folders, corpus, monkeypatch):
         cross = CrossEncoder(corpus, None, str(folders["bert"]))
         read = []
-        score = cross._reader.score
-        monkeypatch.setattr(cross._reader, "score", lambda *pair: read.append(pair) or score(*pair))
+        score = cross._encoder.score
+        monkeypatch.setattr(cross._encoder, "score", lambda *pair: read.append(pair) or score(*pair))
         first = cross.search(QUERY, k=6)
         assert cross.search(QUERY, k=6, among={"d1", "d2"}) == [hit for hit in first if hit.doc_id in ("d1", "d2")]
         assert len(read) == 6

@@ -62,6 +62,14 @@ def test_only_what_is_new_is_built_and_a_deleted_index_is_nobody_elses_loss(tmp_
     assert {hit.doc_id for hit in kept.search("another egret word3", 9)} == {"d03", "d40"}
 
 
+def test_documents_added_one_at_a_time_leave_few_segments(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "SIZE", 100)
+    for count in range(1, 16):
+        build("bm25", made_of(dict.fromkeys(range(count), "heron")), tmp_path)
+    newest = max(list_kept(tmp_path), key=lambda kept: kept.built)
+    assert len(list((tmp_path / "indexes" / newest.name).glob("segment-*"))) <= 4
+
+
 def test_a_build_that_was_stopped_keeps_the_segments_that_it_had_finished(tmp_path, monkeypatch):
     documents, whole = made_of({number: f"word{number} heron" for number in range(30)}), segments._Counter.save
     monkeypatch.setattr(segments._Counter, "save", lambda counter, folder: whole(counter, folder) or stop())

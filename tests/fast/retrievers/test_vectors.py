@@ -24,6 +24,7 @@ from tools.retriever import Search
 from tools.retrievers.vectors import embedding, exact_search
 from tools.retrievers.vectors.embedding import open_vectors
 from tools.retrievers.vectors.exact_search import VectorRetriever
+from tools.retrievers.vectors.on_device import put_on
 
 PRECISIONS = pytest.mark.parametrize("search", ["float32", "int8"])
 
@@ -90,10 +91,13 @@ def large():
     return documents([f"text {n % 15_000}" if n % 1_000 else " " * (n // 1_000) for n in range(20_000)])
 
 
-@pytest.fixture(scope="module", params=["float32", "int8"])
+@pytest.fixture(scope="module", params=["float32", "int8", "float32 on a device", "int8 on a device"])
 def retriever(request, large, tmp_path_factory):
-    home = tmp_path_factory.getbasetemp() / "vectors"
-    return VectorRetriever(large, home, Digests(), "digests", search=request.param)
+    """Searches from estimates of both kinds, also as on a GPU: by PyTorch's arithmetic, here on the CPU."""
+    home, (search, *on_device) = tmp_path_factory.getbasetemp() / "vectors", request.param.split()
+    made = VectorRetriever(large, home, Digests(), "digests", search=search)
+    made._on_device = put_on("cpu", made._estimates) if on_device else None
+    return made
 
 
 def brute_force(corpus, query, k, excluded=(), among=None):

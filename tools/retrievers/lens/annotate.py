@@ -163,7 +163,6 @@ class ModelAnnotator:
         told = self._prompt["instructions"] or AnnotateDocuments.instructions
         self._predictor = dspy.Predict(prompting.instructed(AnnotateDocuments, told, self._prompt["descriptions"]))
         self._predictor.demos = self._prompt["demos"]
-        self._asked = self._predictor, self._wording
         self._queries = dict[str, str]()
         self._useful = False  # whether it has given an annotation
 
@@ -216,7 +215,7 @@ class ModelAnnotator:
             with self._model.active():
                 for left in (2, 1, 0):  # tries, where a refusal tells how much the model takes
                     try:
-                        annotate(session, *self._asked, list(documents), max(map(len, texts)), notes)
+                        annotate(session, self._predictor, self._wording, list(documents), max(map(len, texts)), notes)
                         break
                     except dspy.LMInvalidRequestError as error:
                         if not (left and getattr(error, "learnt", False)):
@@ -238,7 +237,7 @@ class ModelAnnotator:
             return self._queries[text]
         try:
             with self._model.active():
-                note = annotate_text(*self._asked, text)
+                note = annotate_text(self._predictor, self._wording, text)
         except Exception as error:
             raise self._explain(error, kept="") from error
         return self._queries.setdefault(text, note)  # of several answers, the first

@@ -73,7 +73,6 @@ class LensIndex(Retriever):
         if not attribute:
             where = "where the task gives it none; docs/decisions/lens-retriever.md"
             raise UsageError(f"a lens needs attribute=..., {where}")
-        check(model, attribute)
         annotator: Annotator
         if model == "offline":
             annotator = OfflineAnnotator(attribute, lambda: BM25(corpus, home).statistics())
@@ -99,12 +98,13 @@ class LensIndex(Retriever):
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
-        """Refuse options that are out of range."""
+        """Refuse options that are out of range, and a model or an attribute that there is not."""
         at_least(1, "lens", chars=options["chars"])
         at_least(0, "lens", context=options["context"])
         check_options("lens", 2, options)
         if options["prompts"] and options["model"] == "offline":
             raise UsageError("lens: prompts are for a model; name one: lens(..., model=..., prompts=FILE)")
+        check(options["model"], options["attribute"])
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         return self.parts[0].search_many(searches, k)

@@ -20,12 +20,12 @@ from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
 from tools.records import Hit
 from tools.retriever import Retriever, Search, best
-from tools.retrievers.neural.models import name_model, open_model, require_model
+from tools.retrievers.neural.models import RunsHere, name_model, open_model, require_model
 
 _REMEMBERED = 1 << 18  # scores that are kept in memory, at about 200 bytes each
 
 
-class CrossEncoder(Retriever):
+class CrossEncoder(RunsHere, Retriever):
     """The documents of a pool by the score that a model gives each of them together with the search's text.
 
     Where the two are longer than the model takes, or than `max_tokens`, the document is cut at its end; the query only
@@ -33,7 +33,6 @@ class CrossEncoder(Retriever):
     words are never cut. `like` takes another model's row; `weights` pins the digest of the model's files.
     """
 
-    loads_weights = True
     needs_pool = True
 
     def __init__(
@@ -49,23 +48,19 @@ class CrossEncoder(Retriever):
     ) -> None:
         from tools.retrievers.neural.cross_model import PairReader, load, workers  # imports torch: seconds
 
-        found = open_model(require_model(model, "cross", like, run_code), model, weights)
+        self._found = open_model(require_model(model, "cross", like, run_code), model, weights)
         self.name = name_model(
-            "cross", model, like=like, weights=found.weights, max_tokens=max_tokens, run_code=run_code
+            "cross", model, like=like, weights=self._found.weights, max_tokens=max_tokens, run_code=run_code
         )
+        self._corpus, self._row, self._workers = corpus, self._found.row, workers
         # Loaded here and not with the first search, so that a model that cannot rank stops a run before it starts.
-        self._reader = PairReader(*load(found), found.row, max_tokens)
-        self._corpus, self._row, self._workers = corpus, found.row, workers
+        self._encoder: PairReader = PairReader(*load(self._found), self._row, max_tokens)
         self._scores = dict[tuple[str, str], float]()  # of a query as the model reads it, and a doc_id
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
         require_model(model, "cross", options["like"], options["run_code"])
-
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """How many tokens at the end of `text` are more than the model takes."""
-        return self._reader.left_out(self._row.query_text(text, instruction))
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         pools = [self._pool(search) for search in searches]
@@ -95,7 +90,7 @@ class CrossEncoder(Retriever):
         return scores
 
     def _score(self, query: str, doc_id: str) -> float:
-        score = self._reader.score(query, self._row.document_text(indexed_text(self._corpus[doc_id])))
+        score = self._encoder.score(query, self._row.document_text(indexed_text(self._corpus[doc_id])))
         if not isfinite(score):
             raise DataError(f"{self.name} scores document {doc_id!r} with {score}; its weights may be damaged")
         return score

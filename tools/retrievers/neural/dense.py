@@ -13,7 +13,7 @@ import numpy as np
 
 from tools.corpus import Corpus
 from tools.retriever import Search
-from tools.retrievers.neural.models import BUNDLED, index_key, name_model, open_model, require_model
+from tools.retrievers.neural.models import BUNDLED, RunsHere, index_key, name_model, open_model, require_model
 from tools.retrievers.vectors.embedding import Embedder, Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
@@ -49,14 +49,12 @@ class Dense(VectorRetriever):
         require_model(model, "dense", options["like"], options["run_code"])
 
 
-class SentenceEmbedder(Embedder):
+class SentenceEmbedder(RunsHere, Embedder):
     """An Embedder by one local model, which is loaded for the first text.
 
     `like` takes another model's row. `weights` pins the digest of the model's files; `run_code` allows code of the
     model's own, see require_model. `encoder="int8"` computes with 8-bit weights, kept in `home`, see quantized.py.
     """
-
-    loads_weights = True
 
     def __init__(
         self,
@@ -70,10 +68,9 @@ class SentenceEmbedder(Embedder):
     ) -> None:
         self._found = open_model(require_model(model, "dense", like, run_code), model, weights)
         self._precision, self._home = encoder, home
-        options = {"encoder": "" if encoder == "float32" else encoder, "like": like, "weights": self._found.weights}
-        self.name = name_model("dense", model, **options, run_code=run_code)
-        again: Any = {"encoder": encoder, "like": like, "weights": self._found.weights, "run_code": run_code}
-        self._again = partial(SentenceEmbedder, model, home=home, **again)
+        options: Any = {"like": like, "weights": self._found.weights, "run_code": run_code}
+        self.name = name_model("dense", model, encoder="" if encoder == "float32" else encoder, **options)
+        self._again = partial(SentenceEmbedder, model, home=home, encoder=encoder, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:  # another machine loads its own copy, of equal weights
         return self._again, ()
@@ -105,10 +102,6 @@ class SentenceEmbedder(Embedder):
             read = partial(self._found.row.query_text, instruction=search.instruction)
             vectors[place] = self._vectors([search.text], "query", read)
         return vectors
-
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of a query are more than the model takes."""
-        return self._encoder.left_out(self._found.row.query_text(text, instruction))
 
     def _vectors(
         self, texts: Sequence[str], task: str, read: Callable[[str], str], done: Callable[[int], None] = lambda _: None

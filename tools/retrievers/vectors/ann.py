@@ -16,7 +16,6 @@ import numpy as np
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError, at_least
-from tools.retriever import Ranker
 from tools.retrievers import spell
 from tools.retrievers.store import in_blocks, open_index
 from tools.retrievers.vectors.approximate import Approximate, Index, Near, Rows
@@ -43,7 +42,8 @@ class Ann(Approximate):
         nprobe: int = 64,  # lists that are searched
         recall: tuple[float, ...] = (),  # at 10, and at 100; an index that finds less is refused
     ) -> None:
-        self._embedder, self._ranker, self._effort = embedder, Ranker(corpus.doc_ids), nprobe
+        super().__init__(corpus, embedder)
+        self._effort = nprobe
         vectors, faiss = open_vectors(embedder, corpus, home), import_module("faiss")  # an extra
         key = {**vectors_key(embedder, corpus), "kind": "ann", "ann": _FORMAT, "faiss": faiss.__version__}
         self._index = Index(vectors, open_index(home, key, build=partial(_build, faiss, vectors), load=_open))
@@ -55,9 +55,8 @@ class Ann(Approximate):
         key |= {"kind": "recall", "nprobe": nprobe}
         found = tuple(open_index(home, key, build=measure, load=lambda folder: np.load(folder / "recall.npy")).tolist())
         if any(share < least for share, least in zip(found, recall, strict=False)):
-            raise DataError(
-                f"ann finds {found} of the best {_CUTS}, less than {recall}; raise nprobe, or search exactly"
-            )
+            lacks = f"ann finds {found} of the best {_CUTS}, less than {recall}"
+            raise DataError(f"{lacks}; raise nprobe, or search exactly")
         self.name = spell("ann", parts=[embedder.name], options={"nprobe": nprobe, "recall": found})
 
     @classmethod

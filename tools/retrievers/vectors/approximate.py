@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search
-from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries
+from tools.retriever import Search
+from tools.retrievers.vectors.embedding import OfVectors, Vectors, embed_queries
 from tools.retrievers.vectors.exact_search import exact
 
 Rows = NDArray[np.int64]  # positions in the corpus
@@ -28,17 +28,11 @@ class Index:
         return np.asarray(exact(np.asarray(self._vectors), rows, query))
 
 
-class Approximate(Retriever):
+class Approximate(OfVectors):
     """The documents whose vectors have the largest inner product with the query's, nearly."""
 
-    _embedder: Embedder
-    _ranker: Ranker
     _index: Any
     _effort: int  # a larger one finds more, and takes longer
-
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of `text` are more than the embedder's model takes."""
-        return self._embedder.left_out(text, instruction)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         queries = embed_queries(self._embedder, searches, self._index.dimension)

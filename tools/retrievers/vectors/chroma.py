@@ -1,8 +1,7 @@
 """Vectors in Chroma: an approximate index (HNSW, https://arxiv.org/abs/1603.09320) in a folder or on a Chroma server.
 
 For corpora that exact search is too slow for, and, with a server, for several users over one index; up to some hundred
-thousand documents, exact search is the better choice. The documents that Chroma finds are scored exactly; where its
-graph finds too few, all allowed documents are.
+thousand documents, exact search is the better choice.
 
 Chroma builds with random numbers, so two builds of one index differ in a few documents; over one index, every process
 finds the same. Processes cannot share a folder of Chroma's, and readers change it, so each process reads a private copy
@@ -34,7 +33,7 @@ from tools.corpus import Corpus
 from tools.errors import DataError, RunIncomplete, UsageError, at_least
 from tools.models.spec import is_server
 from tools.records import Hit
-from tools.retriever import Ranker, Search
+from tools.retriever import Search
 from tools.retrievers import FILLS, Value, require_same, spell
 from tools.retrievers.store import name_of, open_index
 from tools.retrievers.vectors.approximate import Approximate, Index, Near, Rows, Scores
@@ -69,9 +68,8 @@ class Chroma(Approximate):
         graph: dict[str, Value] = {"ef_construction": ef_construction, "neighbors": neighbors}
         options: dict[str, Value] = {"ef_search": ef_search, **graph}
         self.require("", 1, {"url": url, **options})
+        super().__init__(corpus, embedder)
         self._effort = ef_search
-        self._embedder = embedder
-        self._ranker = Ranker(corpus.doc_ids)
         key = {**vectors_key(embedder, corpus), "kind": "chroma", "chroma": _FORMAT, **graph}
         settings = settings_of(ef_construction, neighbors, len(corpus))
         if url:
@@ -79,7 +77,9 @@ class Chroma(Approximate):
             self._index = ServerIndex(url, name_of(key), settings, (server, corpus), vectors)
             options = {"url": url, **options, "server": self._index.whole[0]}
         else:
-            self._index = FolderIndex(home, key, settings, open_vectors(embedder, corpus, home))
+            made = open_vectors(embedder, corpus, home)
+            key |= {"chromadb": version("chromadb")}
+            self._index = open_index(home, key, build=partial(_build, settings, made), load=partial(_open, made))
         self.name = spell("chroma", parts=[embedder.name], options=options)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
@@ -126,31 +126,22 @@ def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[
     return nearest
 
 
-class FolderIndex(Index):
-    """A folder of the index store, and the file of vectors."""
-
-    def __init__(
-        self, home: Path | None, key: Mapping[str, object], settings: dict[str, Any], vectors: Vectors
-    ) -> None:
-        key = {**key, "chromadb": version("chromadb")}
-        collection = open_index(home, key, build=partial(_build, settings, vectors), load=partial(self._open, vectors))
-        super().__init__(vectors, partial(_nearest, collection))
-
-    def _open(self, vectors: Vectors, folder: Path) -> Any:
-        stack = ExitStack()
-        private = stack.enter_context(disk.temporary_folder())
-        weakref.finalize(self, stack.close)
-        for path in (folder / "chroma").iterdir():
-            if path.is_dir():
-                (private / path.name).symlink_to(path.resolve())
-            else:
-                shutil.copy(path, private)
-        client = _client(str(private))
-        stack.callback(client.close)
-        collection = client.get_collection(_NAME, embedding_function=None)
-        if len(vectors):
-            _nearest(collection, vectors[:1], 1, 1)  # reads the graph, whose files may go away now
-        return collection
+def _open(vectors: Vectors, folder: Path) -> Index:
+    stack = ExitStack()
+    private = stack.enter_context(disk.temporary_folder())
+    for path in (folder / "chroma").iterdir():
+        if path.is_dir():
+            (private / path.name).symlink_to(path.resolve())
+        else:
+            shutil.copy(path, private)
+    client = _client(str(private))
+    stack.callback(client.close)
+    collection = client.get_collection(_NAME, embedding_function=None)
+    if len(vectors):
+        _nearest(collection, vectors[:1], 1, 1)  # reads the graph, whose files may go away now
+    opened = Index(vectors, partial(_nearest, collection))
+    weakref.finalize(opened, stack.close)
+    return opened
 
 
 def _build(settings: dict[str, Any], vectors: Vectors, folder: Path) -> None:

@@ -20,7 +20,7 @@ from tools.console import Progress
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError
 from tools.records import Usage, usage_from_json, usage_json
-from tools.retriever import Search
+from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers.store import new_array, open_index, release
 
 Vectors = NDArray[np.float32]  # shape (texts, dimension)
@@ -84,6 +84,17 @@ class Paid(Protocol):
         """Count what an earlier process spent on an unfinished index."""
 
 
+class OfVectors(Retriever):
+    """Ranks documents by the inner products of their vectors with the query's."""
+
+    def __init__(self, corpus: Corpus, embedder: Embedder) -> None:
+        self._embedder, self._ranker = embedder, Ranker(corpus.doc_ids)
+
+    def left_out(self, text: str, instruction: str = "") -> int:
+        """Return how many tokens at the end of `text` are more than the embedder's model takes."""
+        return self._embedder.left_out(text, instruction)
+
+
 def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> MappedVectors:
     """Return the vectors of all documents, shape (documents, dimension), in corpus order; memory-mapped and read-only.
 
@@ -145,9 +156,8 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
         paid.resume(usage)
     file = folder / "vectors.npy"
     vectors = open_memmap(file, "r+") if done or beyond else new_array(file, shape, np.float32)
-    progress = Progress(
-        embedder.name, len(order.rows), "texts", done=done + sum(beyond[first] - first for first in beyond)
-    )
+    before = done + sum(last - first for first, last in beyond.items())
+    progress = Progress(embedder.name, len(order.rows), "texts", done=before)
     spans = pairwise([done, *order.blocks[order.blocks > done].tolist()])
     lasts = {first: last for first, last in spans if first not in beyond}
     blocks = ((first, [corpus.doc_ids[row] for row in order.rows[first:last]]) for first, last in lasts.items())

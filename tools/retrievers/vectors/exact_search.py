@@ -4,13 +4,13 @@ First all scores are estimated as fast as memory allows, with bounds on their er
 error is that of rounding, or from 8-bit codes, which take a quarter of the memory and have a known error for every
 document. All documents that could be among the best k within those bounds are then scored in float64 by one fixed
 routine. So the ranking is that of float64 brute force, the same to the last bit for one query and in a batch, in any
-thread, and from either kind of estimates.
+thread, from either kind of estimates, and with those of a GPU (on_device.py).
 """
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from tools.corpus import Corpus
 from tools.records import Hit
-from tools.retriever import Ranker, Retriever, Search, find_floor
-from tools.retrievers.store import in_blocks, new_array, open_index, release
-from tools.retrievers.vectors.embedding import Embedder, Vectors, embed_queries, open_vectors, vectors_key
+from tools.retriever import Search, find_floor
+from tools.retrievers.kernels import run_in_threads
+from tools.retrievers.store import accelerator, in_blocks, new_array, open_index, release
+from tools.retrievers.vectors.embedding import Embedder, OfVectors, Vectors, embed_queries, open_vectors, vectors_key
 
 Precision = Literal["float32", "int8"]
 Rows = NDArray[np.integer]  # documents, by their place in the corpus
@@ -37,7 +38,7 @@ _MANY_OF = 32  # in so many: a page of the map is read from disk with dozens aro
 _ANY_ORDER = {"reassoc", "contract", "nsz", "nnan"}  # sums may be regrouped; infinities keep their meaning
 
 
-class VectorRetriever(Retriever):
+class VectorRetriever(OfVectors):
     """The documents whose vectors have the largest inner products with the query's.
 
     `search` is what estimates are made from; it changes no ranking, so the name is without it. With int8, the vectors
@@ -47,9 +48,8 @@ class VectorRetriever(Retriever):
     def __init__(
         self, corpus: Corpus, home: Path | None, embedder: Embedder, name: str, search: Precision = "float32"
     ) -> None:
+        super().__init__(corpus, embedder)
         self.name = name
-        self._embedder = embedder
-        self._ranker = Ranker(corpus.doc_ids)
         self._vectors = open_vectors(embedder, corpus, home)
         path = Path(self._vectors.filename or "")
         self._file = path.open("rb") if search == "int8" and path.is_file() else None
@@ -57,10 +57,10 @@ class VectorRetriever(Retriever):
             self._estimates = from_codes(home, vectors_key(embedder, corpus), self._vectors)
         else:
             self._estimates = from_vectors(self._vectors)
-
-    def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of `text` are more than the embedder's model takes."""
-        return self._embedder.left_out(text, instruction)
+        self._on_device = None
+        if accelerator() and len(corpus):
+            device = import_module("tools.retrievers.neural.models").device()
+            self._on_device = import_module("tools.retrievers.vectors.on_device").put_on(device, self._estimates)
 
     def prepare(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension)."""
@@ -74,7 +74,9 @@ class VectorRetriever(Retriever):
         whole = [i for i, search in enumerate(searches) if search.among is None]
         size = _SCORES // max(1, len(self._ranker)) if len(whole) > _FEW else 0  # of a group whose scores are held
         rows: dict[int, Rows] = {}
-        for start in range(0, len(whole), size) if size > _FEW else ():
+        if device := self._on_device:
+            rows = {i: device.find(queries[i], self._ranker.rows(searches[i].excluded), k) for i in whole}
+        for start in range(0, len(whole), size) if size > _FEW and not device else ():
             some = whole[start : start + size]
             for i, scores in zip(some, self._estimates.of_many(queries[some]), strict=True):
                 rows[i] = self._candidates(queries[i], searches[i], k, scores)
@@ -128,12 +130,8 @@ class Estimates(NamedTuple):
         """Return the estimates of one query, shape (documents,)."""
         scores = np.empty(len(self.numbers), dtype=np.float32)
         middle = len(scores) // 2 if self.numbers.size >= _SPLIT and _two_threads() else 0
-        other = Thread(target=estimate, args=(self.numbers, query, 0, middle, scores))
-        if middle:
-            other.start()
-        estimate(self.numbers, query, middle, len(scores), scores)
-        if middle:
-            other.join()
+        halves = [(0, middle), (middle, len(scores))] if middle else [(0, len(scores))]
+        run_in_threads(lambda half: estimate(self.numbers, query, *half, scores), halves)
         return scores if self.scales is None else scores * self.scales
 
     def of_many(self, queries: Vectors) -> NDArray[np.float32]:
@@ -160,10 +158,7 @@ def from_codes(home: Path, key: Mapping[str, object], vectors: Vectors) -> Estim
 
 def lengths(vectors: Vectors) -> NDArray[np.float32]:
     """Return the Euclidean lengths of vectors, shape (vectors,)."""
-    norms = np.empty(len(vectors), dtype=np.float32)
-    for start in range(0, len(vectors), _BLOCK):
-        block = vectors[start : start + _BLOCK]
-        norms[start : start + _BLOCK] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    norms: NDArray[np.float32] = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))  # no copy, also of what is in a file
     return norms
 
 
