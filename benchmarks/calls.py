@@ -38,7 +38,6 @@ from evals.folder import Rows, RunFolder
 from evals.running import evaluation, runner
 from evals.running.request import Request
 from evals.workers.keeper import Keeper
-from evals.workers.local import starting
 from programs.multihop import MultiHop
 from tools import retrievers
 from tools.console import Parser, positive, put_out, run_command, say
@@ -48,6 +47,7 @@ from tools.errors import RunIncomplete, UsageError
 from tools.models import lm
 from tools.models.sending.gate import Gate
 from tools.models.terms import Terms
+from tools.processes import starting
 from tools.records import Query, Usage
 from tools.session import Toolbox
 
@@ -176,7 +176,7 @@ def run(
 
 def run_by(many: int, queries: Sequence[Query], port: int, arguments: argparse.Namespace) -> Measured:
     """The same by so many workers of one keeper, whose CPU it is, after a query for each that is in flight."""
-    with starting() as start, tempfile.TemporaryDirectory() as runs:
+    with starting("evals.workers.worker") as start, tempfile.TemporaryDirectory() as runs:
         request = Request(
             program="multihop",
             task=arguments.task,

@@ -6,6 +6,8 @@ The options are the fields of evals/running/request.py; what is done with them i
 import argparse
 import inspect
 import json
+from contextlib import nullcontext
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agents import AGENTS
@@ -54,20 +56,22 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         found = forecast.forecast(request)
         put_out(json.dumps(found) + "\n" if arguments.json else forecast.render(found))
         return 0
-    from evals.running import evaluation  # as above
+    workers = import_module("tools.processes").starting("evals.workers.worker") if request.forks else nullcontext()
+    with workers as start:
+        from evals.running import evaluation  # as above, and while workers import what they need
 
-    if events:
-        result = evaluation.run(request, events.report)
-        events.result = result.json()
-    elif arguments.json:
-        result = evaluation.run(request)
-        put_out(json.dumps(result.json()) + "\n", kept="in the run folder")
-    else:
-        from evals.running.watch import report  # rich: not for --json
-        from evals.showing.tables import show_scores  # as above
+        if events:
+            result = evaluation.run(request, events.report, start=start)
+            events.result = result.json()
+        elif arguments.json:
+            result = evaluation.run(request, start=start)
+            put_out(json.dumps(result.json()) + "\n", kept="in the run folder")
+        else:
+            from evals.running.watch import report  # rich: not for --json
+            from evals.showing.tables import show_scores  # as above
 
-        result = evaluation.run(request, report)
-        show_scores(result.json())
+            result = evaluation.run(request, report, start=start)
+            show_scores(result.json())
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0

@@ -9,6 +9,7 @@ everything on disk survives.
 import argparse
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -157,6 +158,14 @@ def check_interrupts() -> None:
     if _raised < len(_signals) and threading.current_thread() is _working:
         _raised += 1
         raise KeyboardInterrupt
+
+
+def wait_until(ended: Callable[[], bool], seconds: float = math.inf) -> None:
+    """Wait until something has ended, for so many seconds at most. KeyboardInterrupt, as `check_interrupts`."""
+    until = time.monotonic() + seconds
+    while not ended() and time.monotonic() < until:
+        check_interrupts()
+        time.sleep(0.05)
 
 
 def note_signal(number: int, frame: object) -> None:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 # Before the libraries that look here are imported: nothing may phone home or spin idle cores. LiteLLM's own switch is
 # in tools/models/spec.py; $OMP_NUM_THREADS bounds the threads of encoders.
@@ -22,32 +22,29 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import environments
+from environments.base import Environment
 from evals import folder as run_folder
 from evals.measuring.metrics import add_metrics, compute, ranking_of
 from evals.measuring.scored import bounds_beside
 from evals.measuring.scoring import count_looks, record_look, score, summarise_unfinished
 from evals.running import runner
 from evals.running.configuration import Engines, Resolved, configuration, fit, resolve
-from evals.running.request import WORKERS, Common, Request, session_limits
+from evals.running.request import LIMITS, WORKERS, Common, Request
 from tools import options
+from tools.corpus import Corpus
 from tools.disk import home
 from tools.errors import FAULTS, BudgetReached, RunIncomplete, SextantError
 from tools.models import lm
+from tools.models.offline import Rules
 from tools.models.sending.gate import Gate
 from tools.models.spec import Settings, check_key, read_keys
 from tools.models.terms import QUERY_SECONDS, Budget, Cassette, Terms
 from tools.records import Usage, usage_from_json
-from tools.retriever import RanksOnly
+from tools.retriever import RanksOnly, Retriever
+from tools.retrievers import Spec
 from tools.retrievers.bm25 import BM25
-from tools.session import Toolbox
-
-if TYPE_CHECKING:
-    from environments.base import Environment
-    from tools.corpus import Corpus
-    from tools.models.offline import Rules
-    from tools.retriever import Retriever
-    from tools.retrievers import Spec
-    from tools.text import TermStatistics
+from tools.session import Limits, Toolbox
+from tools.text import TermStatistics
 
 # What follows a run while its queries are answered: a context with `add` and `leave`, as evals.running.events.Watch.
 Report = Callable[["Ready", run_folder.RunFolder], AbstractContextManager[Any]]
@@ -107,11 +104,11 @@ class Ready:
     """What a run needs, once its indexes are there."""
 
     resolved: Resolved
-    environment: "Environment"  # with the pools of --pool once the run has begun
+    environment: Environment  # with the pools of --pool once the run has begun
     model: lm.Model
     config: run_folder.Config
     system: runner.System
-    retrievers: "Sequence[tuple[Spec, Retriever]]"  # that the program may search by
+    retrievers: Sequence[tuple[Spec, Retriever]]  # that the program may search by
     start: Any = None  # what starts a worker, where queries are answered in other processes
     whole: int = 0  # queries of the run, where this is a shard of it
 
@@ -147,7 +144,7 @@ class Opened(NamedTuple):
     """A request with its names looked up, its task, and what its retrievers and models are made with."""
 
     resolved: Resolved
-    environment: "Environment"
+    environment: Environment
     engines: Engines
     terms: Terms
 
@@ -165,24 +162,24 @@ def run(
     *,
     answer: Answer = ask_all,
     opening: Callable[[Request], Opened] = open_run,
+    start: Any = None,
 ) -> Result:
-    """Have the pending queries of a request's run answered, and score it; `problem` says why some are still pending."""
-    started, start = time.monotonic(), None
+    """Have the pending queries of a request's run answered, and score it; `problem` says why some are still pending.
+
+    `start` is what tools.processes.starting yields, where that is there already.
+    """
+    started = time.monotonic()
     with ExitStack() as stack:
         if request.isolated:
-            stack.enter_context(import_module("programs.isolation.parent").reaping())  # few runs need it
+            stack.enter_context(import_module("programs.isolation.parent").reaping())  # few runs need these
         elif request.on_ray:
-            start = stack.enter_context(
-                import_module("evals.workers.on_ray").starting(str(request.workers))
-            )  # as above
-        elif request.processes > 1:  # first of all, so that they get ready meanwhile
-            start = stack.enter_context(import_module("evals.workers.local").starting())  # few runs need it
+            start = stack.enter_context(import_module("evals.workers.on_ray").starting(str(request.workers)))
+        elif request.forks and not start:  # first of all, so that they get ready meanwhile
+            start = stack.enter_context(import_module("tools.processes").starting("evals.workers.worker"))
         return _run(opening(request), report, answer, started, start)
 
 
-def open_task(
-    request: Request, load: "Callable[..., Environment]" = environments.load
-) -> "tuple[Resolved, Environment]":
+def open_task(request: Request, load: Callable[..., Environment] = environments.load) -> tuple[Resolved, Environment]:
     """Look up the names of a request, load its task, and check that they fit."""
     read_keys()
     resolved = resolve(request)
@@ -237,16 +234,16 @@ def make_terms(request: Common, *, repeats: bool = False) -> Terms:
 def connect(
     request: Common,
     terms: Terms,
-    documents: "Corpus",
-    retriever: "Retriever | None" = None,
+    documents: Corpus,
+    retriever: Retriever | None = None,
     *,
     spec: str = "",
     seed: int | None = None,
-    rules: "Rules | None" = None,
+    rules: Rules | None = None,
 ) -> lm.Model:
     """Return the model of the request, or `spec` with its settings; offline fills the fields that `rules` has."""
 
-    def statistics() -> "TermStatistics":
+    def statistics() -> TermStatistics:
         # The program's own index where it has one, so that the corpus is not read twice.
         return (retriever if isinstance(retriever, BM25) else BM25(documents, home())).statistics()
 
@@ -283,14 +280,14 @@ def prepare_in(opened: Opened, folder: Path | None = None) -> Ready:
 
 def make_system(
     resolved: Resolved,
-    environment: "Environment",
-    retriever: "Retriever",
-    others: "Mapping[str, Retriever]",
+    environment: Environment,
+    retriever: Retriever,
+    others: Mapping[str, Retriever],
     checkpoints: Path | None = None,
 ) -> Any:
     """Return the program of a request over these retrievers, with its compiled prompts."""
     depth = resolved.request.k or environment.depth
-    limits = session_limits(resolved.limits, depth)
+    limits = Limits(**{LIMITS[name]: most for name, most in resolved.limits.items()}, depth=depth)
     toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=checkpoints)
     system = resolved.constructor(toolbox, depth=depth, **resolved.values)
     return resolved.compiled.assemble(system) if resolved.compiled and not resolved.isolated else system

@@ -29,7 +29,6 @@ from tools.models.spec import Settings
 from tools.options import Option, list_parameters, pair
 from tools.records import Query
 from tools.retrievers import RETRIEVERS, Expression, Expressions
-from tools.session import Limits
 
 SYSTEMS = PROGRAMS | AGENTS
 MANY = 64  # queries at a time, of which one process would be too slow to make use
@@ -212,6 +211,11 @@ class Request(Common):
         return self.isolated or self.program.partition(":")[0] in SCHEMES
 
     @property
+    def forks(self) -> bool:
+        """Whether other processes of this machine answer queries."""
+        return self.processes > 1 and not self.on_ray
+
+    @property
     def processes(self) -> int:
         """Processes that answer queries; 1 is this one alone."""
         if self.on_ray:
@@ -273,11 +277,6 @@ def query_limits(given: Mapping[str, Any]) -> dict[str, int]:
     if low := [f"{name}={most}" for name, most in found.items() if most < 1]:
         raise UsageError(f"-P {low[0]!r}: a limit is at least 1")
     return found
-
-
-def session_limits(limits: Mapping[str, int], depth: int) -> Limits:
-    """Return `limits`, by their names in `LIMITS`, as a session's; `depth` is documents in a ranking."""
-    return Limits(**{LIMITS[name]: most for name, most in limits.items()}, depth=depth)
 
 
 def apply_hints(values: Mapping[str, Any], fixed: Collection[str], hints: Mapping[str, str]) -> dict[str, Any]:

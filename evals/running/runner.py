@@ -20,7 +20,7 @@ from typing import Any
 from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize, headline
 from evals.measuring.traces import submit_so_far
 from tools import disk, session
-from tools.console import check_interrupts
+from tools.console import check_interrupts, wait_until
 from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
 from tools.models.faults import OutOfTime, fault, refusal
 from tools.models.lm import Model
@@ -79,7 +79,7 @@ def run(
     def ask(query: Query) -> Outcome | Exception:
         return system.attempt(query) if isinstance(system, Elsewhere) else attempt(system, query, documents, model)
 
-    crew = _Crew(ask, todo, model.terms.query_seconds)
+    crew = _Crew(ask, todo, workers, model.terms.query_seconds)
     faults = _Faults(model, [outcome["error"] for outcome in folder.outcomes.values()])
     hurried = False  # whether nothing is waited for any more
     with collecting_seldom():
@@ -119,8 +119,11 @@ def collecting_seldom() -> Iterator[None]:
 class _Crew:
     """The threads that answer queries, and what each of them is at."""
 
-    def __init__(self, ask: Callable[[Query], Outcome | Exception], todo: list[Query], query_seconds: float) -> None:
+    def __init__(
+        self, ask: Callable[[Query], Outcome | Exception], todo: list[Query], workers: int, query_seconds: float
+    ) -> None:
         self.done: queue.SimpleQueue[tuple[str, Outcome | Exception]] = queue.SimpleQueue()
+        self.room = threading.Semaphore(workers)  # for what is done, and not on disk: a slow one must not fill memory
         self.stopped = threading.Event()
         self._ask = ask
         self._todo = iter(todo)
@@ -157,6 +160,8 @@ class _Crew:
                     in_time = self._at.pop(me, None)
                 if in_time:
                     self.done.put((query.query_id, result))
+                while not (self.room.acquire(timeout=TICK) or self.stopped.is_set()):
+                    pass
         finally:  # nobody must wait for this thread forever
             self.working.discard(me)
 
@@ -170,14 +175,12 @@ def _collect(crew: _Crew, take: Callable[[str, Outcome | Exception], None]) -> N
             crew.give_up_overdue()
         with suppress(queue.Empty):
             take(*crew.done.get(timeout=TICK))
+            crew.room.release()
 
 
 def _finish(crew: _Crew, folder: RunFolder) -> None:
-    ends = time.monotonic() + GRACE
     try:
-        while crew.working and time.monotonic() < ends:
-            check_interrupts()
-            time.sleep(TICK)
+        wait_until(lambda: not crew.working, GRACE)
     finally:  # also at the second Ctrl-C
         while not crew.done.empty():
             if isinstance(result := crew.done.get()[1], dict):

@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from evals.running.evaluation import Ready
 from evals.running.request import Request
 from evals.running.runner import Elsewhere
 from evals.workers.lines import Gone, Line, Link
@@ -24,14 +25,10 @@ from tools.records import Query, Usage
 from tools.retriever import Search
 from tools.session import Limits, Session
 
-if TYPE_CHECKING:
-    from evals.running.evaluation import Ready
-    from tools.retrievers import Spec
-
 BESIDE, ALONE = 2, 3  # workers that may end with a query beside others, then with it alone, before it is left pending
 
 
-def is_mapped(spec: "Spec") -> bool:
+def is_mapped(spec: retrievers.Spec) -> bool:
     """Tell whether each worker opens the retriever by itself."""
     return all(made.mapped for _, made in retrievers.classes(spec))
 
@@ -47,6 +44,7 @@ class Setup(NamedTuple):
     anew: Mapping[str, int]
     kept: bool  # whether answers are kept in a ledger
     counts: bool  # whether calls of a model that is free are only counted afterwards, for no budget is there to keep
+    core: int | None  # that it is to keep to, so that its threads take turns without waking another core
     searched: Mapping[str, tuple[str, bool]]  # by expression, what the keeper has: its name, whether queries pay for it
 
 
@@ -69,7 +67,7 @@ class _Payer(Session):
 class Keeper(Elsewhere):
     """Has workers answer queries. Threads share it."""
 
-    def __init__(self, ready: "Ready", folder: Path, many: int) -> None:
+    def __init__(self, ready: Ready, folder: Path, many: int) -> None:
         """Start so `many` workers for the run in `folder`."""
         request, model = ready.resolved.request, ready.model
         self._caller, self._budget, self._start = model.lm.caller, model.terms.budget, ready.start
@@ -80,9 +78,12 @@ class Keeper(Elsewhere):
             *(request, folder, dict(os.environ), str(Path.cwd()), model.terms.servers, model.lm.anew),
             kept=self._caller.keeps,
             counts=self._caller.free and not any(limits),
+            core=None,
             searched={str(one): (made.name, pay) for (one, made), pay in zip(ready.retrievers, pays, strict=True)},
         )
         self._changed = threading.Condition()  # the workers, or what they are at
+        cores = sorted(os.sched_getaffinity(0))
+        self._cores = cores if many >= len(cores) and not request.on_ray else []
         self._closed = False
         self._failure: Exception | None = None
         self._workers = list[Link]()
@@ -98,7 +99,9 @@ class Keeper(Elsewhere):
     def _hire(self) -> None:
         try:
             link = Link(self._start(), lambda line: self._serve(line, *line.receive()), say, first=2)
-            link.send(0, self._setup)
+            if self._cores:
+                link.core = min(self._cores, key=[one.core for one in self._workers].count)
+            link.send(0, self._setup._replace(core=link.core))
         except (RunIncomplete, OSError, Gone) as error:
             lost = RunIncomplete(f"workers can be started no more ({error})") if isinstance(error, OSError) else error
             with self._changed:

@@ -8,6 +8,7 @@ ends a wait in another thread.
 import io
 import pickle
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -24,10 +25,10 @@ class Gone(BaseException):
 
 
 class Line:
-    """One line; threads may take turns."""
+    """One line; threads may take turns, and who has its `lock` uses it."""
 
     def __init__(self, link: "Link", number: int) -> None:
-        self._link, self._number = link, number
+        self._link, self._number, self.lock = link, number, threading.Lock()
         self.arrived = SimpleQueue[Any]()
 
     def send(self, *message: Any) -> None:
@@ -53,7 +54,9 @@ class Link:
         """
         self._connection, self._answer, self._hear, self._numbers = connection, answer, hear, count(first, 2)
         self._parity, self._lines, self._gone, self._sending = first % 2, dict[int, Line](), False, threading.Lock()
+        self._waiting = deque[bytes]()  # messages to be sent
         self.busy, self.alone = 0, False  # queries that the other side is at, and whether one keeps others out
+        self.core: int | None = None  # that the other side keeps to
 
     @contextmanager
     def open(self) -> Iterator[Line]:
@@ -68,27 +71,36 @@ class Link:
         """Send a message of a line. Gone as of a line."""
         file = io.BytesIO()
         _Pickler(file, 5).dump((number, message))
-        try:
-            with self._sending:
-                self._connection.send_bytes(file.getvalue())
-        except (OSError, EOFError):
-            raise Gone from None
+        self._waiting.append(file.getvalue())
+        while self._waiting and self._sending.acquire(blocking=False):  # who has the lock sends this one, too
+            try:
+                self._connection.send_bytes(b"".join(self._waiting.popleft() for _ in range(len(self._waiting))))
+            except (OSError, EOFError):
+                raise Gone from None
+            finally:
+                self._sending.release()
 
     def listen(self) -> None:
         """Hand on what arrives, until the other side is gone."""
         with suppress(EOFError, OSError):
             while True:
-                number, message = pickle.loads(self._connection.recv_bytes())  # from a process of ours
-                if not number:
-                    self._hear(message)
-                    continue
-                if number not in self._lines and number % 2 != self._parity:  # else it is one of ours that is over
-                    in_thread(partial(self._have_answered, number, self._add(number)))
-                if line := self._lines.get(number):
-                    line.arrived.put(message)
+                data = self._connection.recv_bytes()
+                file = io.BytesIO(data)
+                while file.tell() < len(data):
+                    self._hand_on(*pickle.load(file))  # from a process of ours
         self._gone = True
         for line in list(self._lines.values()):
             line.arrived.put(None)
+
+    def _hand_on(self, number: int, message: Any) -> None:
+        if not number:
+            self._hear(message)
+            return
+        if number not in self._lines and number % 2 != self._parity:  # else it is one of ours that is over
+            done = in_thread(partial(self._answer, self._add(number)))
+            done.add_done_callback(lambda _: self._lines.pop(number))
+        if line := self._lines.get(number):
+            line.arrived.put(message)
 
     def close(self) -> None:
         """End the connection, and with it the other side."""
@@ -99,12 +111,6 @@ class Link:
         if self._gone:
             made.arrived.put(None)
         return made
-
-    def _have_answered(self, number: int, line: Line) -> None:
-        try:
-            self._answer(line)
-        finally:
-            del self._lines[number]
 
 
 class _Pickler(pickle.Pickler):

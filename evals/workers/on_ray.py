@@ -1,6 +1,6 @@
 """Workers on the nodes of a Ray cluster (https://docs.ray.io), each beside an actor that takes one CPU.
 
-An actor runs what local.py runs here, and passes messages on in its methods: no ports are opened, and ray:// works.
+An actor has a worker forked beside it, and passes messages on in its methods: no ports are opened, and ray:// works.
 Actors for which there is no CPU are waited for, so a cluster that grows by itself grows. Ray ends a process that is
 connected to it, without a word, when its node or the head is lost: so the keeper is not, but has a starter that is.
 Nodes have one $SEXTANT_HOME by a shared file system, or each its own, or copies of $SEXTANT_SHARE, which Ray makes.
@@ -16,8 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from evals.workers import local
-from tools import session
+from tools import processes, session
 from tools.console import in_thread
 from tools.corpus import Corpus
 from tools.errors import RunIncomplete, SextantError
@@ -33,40 +32,33 @@ _BATCH = 256  # messages that are passed on at a time, at most
 def starting(address: str) -> "Iterator[Callable[[], Connection]]":
     """Yield what starts a worker and, once there is room, returns the connection; `address` is that of --workers.
 
-    DataError where no cluster is. Vectors that are made in the block are made by the cluster, too, and so are the parts
-    of `sharded`, for which this process does get connected.
+    DataError where no cluster is. In the block, the cluster makes vectors, too, and has the parts of `sharded`.
     """
     if address == "ray" and ray.is_initialized():  # by whoever calls this
         address = ray.get_runtime_context().gcs_address
     with ExitStack() as stack:
-        starter = _Starter(stack.enter_context(local.starting("on_ray", address)), address)
-        where = starter.hear(starter.ask(_tell_address, address))
+        starter = _Starter(stack.enter_context(processes.starting(__name__, address)), address)
+        starter.hear(starter.ask(_be_there))
         stack.enter_context(session.setting(ELSEWHERE, starter.make_blocks))
-        stack.enter_context(session.setting(sharded.CONNECT, lambda: stack.enter_context(connected(where))))
+        parts = partial(starter.ask, sharded.serve_by_actor), starter.hear
+        stack.enter_context(session.setting(sharded.ELSEWHERE, parts))
         yield starter.start
 
 
 class _Starter:
-    """The process that is connected, as the keeper knows it: a line of it does one function of those below."""
+    """The process that is connected, as the keeper knows it: a line of it does one function, such as those below."""
 
     def __init__(self, begin: Callable[[], Connection], address: str) -> None:
-        self._begin, self._lost = begin, f"the Ray cluster at {address}, or the node of it that is used here, is lost"
+        lost = f"the Ray cluster at {address}, or the node of it that is used here, is lost"
+        self._begin, self._lost = begin, partial(RunIncomplete, lost)
+        self.hear = partial(processes.hear, lost=self._lost)
 
     def ask(self, *what: Any) -> Connection:
         try:
             (line := self._begin()).send_bytes(ray.cloudpickle.dumps(what))
         except OSError:
-            raise RunIncomplete(self._lost) from None
+            raise self._lost() from None
         return line
-
-    def hear(self, line: Connection) -> Any:
-        try:
-            found, error = line.recv()
-        except (EOFError, OSError):
-            raise RunIncomplete(self._lost) from None
-        if error:
-            raise error
-        return found
 
     def start(self) -> Connection:
         self.hear(line := self.ask(_host))
@@ -87,8 +79,8 @@ def be_starter(descriptor: int, address: str) -> None:
             failure = stack.enter_context(connected(address, os.environ.get("SEXTANT_SHARE", "")))
         except SextantError as error:
             failure = error
-        for own in local.asked_for(descriptor):
-            in_thread(partial(_answer, local.Socket(own), failure))
+        for own in processes.asked_for(descriptor):
+            in_thread(partial(_answer, processes.Socket(own), failure))
     os._exit(0)  # whatever its threads are at
 
 
@@ -104,8 +96,8 @@ def _answer(line: Connection, failure: SextantError | None) -> None:
         line.close()
 
 
-def _tell_address(line: Connection, address: str) -> None:
-    line.send((address if "://" in address else ray.get_runtime_context().gcs_address, None))
+def _be_there(line: Connection) -> None:
+    line.send((None, None))
 
 
 def _make(line: Connection, *what: Any) -> None:
@@ -165,7 +157,7 @@ class _Host:
         if shares:
             os.environ["SEXTANT_HOME"] = str(Path.cwd())  # with a copy of $SEXTANT_SHARE
         self._open = ExitStack()
-        self._worker = self._open.enter_context(local.starting())()
+        self._worker = self._open.enter_context(processes.starting("evals.workers.worker"))()
 
     def take(self, batch: list[bytes]) -> None:
         for data in batch:

@@ -7,20 +7,19 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from evals.running.evaluation import open_run, prepare_in
 from evals.running.runner import attempt, collecting_seldom
 from evals.workers.keeper import Setup, is_mapped
 from evals.workers.lines import Line, Link
-from tools import session
+from tools import processes, session
 from tools.corpus import Corpus
 from tools.errors import SessionRefusal
 from tools.models.answers import Answer
@@ -31,38 +30,29 @@ from tools.retriever import Retriever, Search
 from tools.retrievers import with_attribute
 from tools.retrievers.bm25 import BM25
 
-
-class _Own(NamedTuple):
-    """The line of a query, which one thread of it uses at a time; others open lines of their own."""
-
-    line: Line
-    lock: threading.Lock
+# The line of a query, which one thread of it uses at a time; others open lines of their own.
+_OWN: ContextVar[Line | None] = ContextVar("own", default=None)
 
 
-_OWN: ContextVar[_Own | None] = ContextVar("own", default=None)
-
-
-def warm() -> None:
-    """Load what nearly every query needs, with numba's kernels, which takes seconds."""
+def be_starter(descriptor: int) -> None:
+    """Fork workers, with what nearly every query needs, numba's kernels among it, which take seconds to load."""
     import_module("tools.models.sending.wire")
     BM25(Corpus([Document("1", "a word")])).search("word", 1)
+    processes.fork_for_each(descriptor, _serve)
 
 
-def serve(connection: Any) -> NoReturn:
-    """Be a worker until the keeper is gone, and end the process then."""
+def _serve(connection: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        _, setup = pickle.loads(connection.recv_bytes())  # from the keeper
-        os.environ |= {**setup.environment, **os.environ}  # what a node has of its own stays
-        if Path(setup.here).is_dir():
-            os.chdir(setup.here)
-        worker = _Worker(connection, setup)
-        with collecting_seldom():
-            worker.link.listen()
-    except Exception:  # noqa: BLE001  # the keeper meets the end, and says the words
-        traceback.print_exc()
-    finally:
-        os._exit(0)  # whatever its threads are at
+    _, setup = pickle.loads(connection.recv_bytes())  # from the keeper
+    if setup.core is not None:
+        os.sched_setaffinity(0, {setup.core})
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # a thread that wakes lets the one at work go on
+    os.environ |= {**setup.environment, **os.environ}  # what a node has of its own stays
+    if Path(setup.here).is_dir():
+        os.chdir(setup.here)
+    worker = _Worker(connection, setup)
+    with collecting_seldom():
+        worker.link.listen()
 
 
 class _Worker:
@@ -82,17 +72,16 @@ class _Worker:
         lm.anew = setup.anew
         if not setup.counts:
             lm.caller = _Caller(**{one.name: getattr(lm.caller, one.name) for one in fields(Caller)})
-            lm.caller.by, lm.caller.kept, lm.caller.parts = self, setup.kept, Known()
+            lm.caller.by, lm.caller.keeps, lm.caller.parts = self, setup.kept, Known()
         self._counted, self._counting = 0, threading.Lock()
 
     def _answer(self, line: Line) -> None:
-        own = _Own(line, threading.Lock())
-        with session.setting(_OWN, own):
+        with session.setting(_OWN, line):
             try:
                 made: Any = attempt(self._system, line.receive()[0], self._documents, self._model)
             except BaseException as error:  # noqa: BLE001  # the keeper waits for it
                 made = error
-            own.lock.acquire()  # what a program has left running has to open lines of its own
+            line.lock.acquire()  # what a program has left running has to open lines of its own
             with self._counting:
                 calls, self._counted = self._terms.budget.calls - self._counted, self._terms.budget.calls
             line.send("outcome", made, calls)
@@ -100,11 +89,10 @@ class _Worker:
     @contextmanager
     def asking(self, what: str, *given: Any) -> Iterator[Line]:
         """Ask the keeper for something, on a line that is free."""
-        own = _OWN.get()
+        line = _OWN.get()
         with ExitStack() as ends:
-            if own and own.lock.acquire(blocking=False):
-                line = own.line
-                ends.callback(own.lock.release)
+            if line and line.lock.acquire(blocking=False):
+                ends.callback(line.lock.release)
             else:
                 line = ends.enter_context(self.link.open())
             line.send(what, DEADLINE.get() - time.monotonic(), *given)
@@ -115,12 +103,8 @@ class _Caller(Caller):
     """Has the keeper decide about each request, which is then sent from here."""
 
     by: _Worker
-    kept: bool
+    keeps = True  # the worker sets what the keeper says, which has the ledger
     parts: Known
-
-    @property
-    def keeps(self) -> bool:
-        return self.kept
 
     def ask(self, owner: str, key: str, made: bytes | int, send: Send) -> Answer:
         assert isinstance(made, bytes)
@@ -130,7 +114,7 @@ class _Caller(Caller):
                 try:
                     with session.booking():
                         sent = send(time.monotonic() + message[1])
-                    packed = self.pack(made, self.parts) if key and self.kept else None
+                    packed = self.pack(made, self.parts) if key and self.keeps else None
                     line.send(sent._replace(packed=packed), None)
                 except Exception as error:  # noqa: BLE001  # raised by the keeper's caller, which may go on after it
                     failures.append(error)

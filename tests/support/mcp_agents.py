@@ -22,7 +22,7 @@ def in_process(query, search, read, select):
 
 @asynccontextmanager
 async def come_in(url, token="", **more):
-    web = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"})
+    web = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60)  # seconds, on a busy machine
     async with web, Client(streamable_http_client(url, http_client=web), **more) as client:
         yield client
 

@@ -86,23 +86,55 @@ class Books(NamedTuple):
         return {"sent": self.sent, "answered": self.answered, **failed, "cached": self.cached, **usage_json(self.usage)}
 
 
-class _Row(NamedTuple):  # of one request, in the order of the columns
-    key: str
-    run: str
-    query_id: str
-    model: str
-    at: float
-    seconds: float
-    fault: str
-    usage: str
-    outputs: str | None
-    finish: str
-    request: str | None
-    reasoning: str | None
-    first: float | None
+_Row = dict[str, Any]  # of one request, by the names of the columns, of which each row has the same
 
 
-_Batch = tuple[list[_Row], Mapping[int, bytes], Future[None]]  # what goes to disk together, and whether it is there
+class _Batch:
+    """What goes to disk together."""
+
+    def __init__(self) -> None:
+        self.rows, self.parts, self.done = list[_Row](), dict[int, bytes](), Future[None]()
+        self.led = False  # whether a thread is going to write it
+
+
+class _Writing:
+    """Writes rows in batches, because a transaction costs twenty times what a row does. Threads share it.
+
+    What comes while one batch is on its way to disk is the next one, which the first thread that waits for it writes.
+    """
+
+    def __init__(self, writer: sqlite3.Connection) -> None:
+        self.writer, self._batch = writer, _Batch()
+        self._lock, self._alone = threading.Lock(), threading.Lock()
+
+    def add(self, rows: list[_Row], parts: Mapping[int, bytes], *, wait: bool) -> None:
+        """Put rows into the next batch; with `wait`, they are on disk when this returns, or its error is raised."""
+        with self._lock:
+            batch = self._batch
+            batch.rows += rows
+            batch.parts |= parts
+            leads = not batch.led and (wait or len(batch.rows) >= _UNWRITTEN)
+            batch.led |= leads
+        if leads:
+            self.write()
+        if wait:
+            batch.done.result()
+
+    def write(self) -> None:
+        """Write the batch that gathers."""
+        with self._alone:
+            with self._lock:
+                batch, self._batch = self._batch, _Batch()
+            try:
+                with self.writer:
+                    self.writer.execute("BEGIN")
+                    kept.insert(self.writer, "OR IGNORE INTO parts (id, text)", list(batch.parts.items()))
+                    columns = ", ".join(batch.rows[0]) if batch.rows else ""
+                    kept.insert(self.writer, f"INTO calls ({columns})", [[*row.values()] for row in batch.rows])
+            except Exception as error:  # noqa: BLE001  # raised by all that wait, who would else wait forever
+                batch.done.set_exception(error)
+            else:
+                batch.done.set_result(None)
 
 
 class Answers:
@@ -112,16 +144,14 @@ class Answers:
         """Open the file, or make it. DataError when it is none of ours, or damaged."""
         self.path = path
         self._lock = threading.Lock()
-        self._pending = list[_Batch]()  # to be written, by the first thread that gets the lock
-        self._writing = threading.Lock()
         with readable(path):
             disk.make_private(path.parent)
             disk.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
-            self._reader, self._writer = _open_table(path), _open_table(path)
+            self._reader, self._writing = _open_table(path), _Writing(_open_table(path))
             self.parts = kept.Known()  # of requests: those that this process has written, which are not made again
             # Most requests are new: looking each up would give Python's lock away, and cost a tenth of a call.
             self._known = {hash(key) for (key,) in self._reader.execute("SELECT key FROM calls WHERE fault = ''")}
-        self.close = weakref.finalize(self, _close, path, self._pending, self._writing, self._writer, self._reader)
+        self.close = weakref.finalize(self, _close, path, self._writing, self._reader)
         AT_END.append(self.close)
 
     def take(self, key: str, run: str = "", query_id: str = "") -> tuple[Answer, str, str] | None:
@@ -138,17 +168,13 @@ class Answers:
 
     def write(self, rows: list[_Row], parts: Mapping[int, bytes] = {}, *, wait: bool = True) -> None:
         """Put rows and parts of requests on disk; with `wait`, they are there when this returns, or RunIncomplete."""
-        # A transaction costs twenty times what a row does: while one is under way, the rows of other threads gather.
-        done = Future[None]()
-        with self._lock:
-            if not self.close.alive:
-                raise RunIncomplete(f"{self.path} is closed; the same command goes on")
-            self._pending.append((rows, parts, done))
-        if wait or len(self._pending) >= _UNWRITTEN:
-            _write_pending(self._pending, self._writing, self._writer)
-        if wait and (error := done.exception()):
+        if not self.close.alive:
+            raise RunIncomplete(f"{self.path} is closed; the same command goes on")
+        try:
+            self._writing.add(rows, parts, wait=wait)
+        except (sqlite3.Error, OSError) as error:
             raise RunIncomplete(f"{self.path}: {error}; an answer could not be written; make room") from None
-        self._known.update(hash(row.key) for row in rows if not row.fault and row.outputs)
+        self._known.update(hash(row["key"]) for row in rows if not row["fault"] and row["outputs"])
         self.parts.note(parts)
 
     def settle(self) -> None:
@@ -227,33 +253,11 @@ def _open_table(path: Path) -> sqlite3.Connection:
     return opened
 
 
-def _write_pending(pending: list[_Batch], writing: threading.Lock, writer: sqlite3.Connection) -> None:
-    """Write all `pending` batches, or none; another thread may have done so by now."""
-    with writing:
-        together = pending[:]
-        del pending[: len(together)]
-        try:
-            with writer:
-                writer.execute("BEGIN")
-                texts = [text for _, parts, _ in together for text in parts.items()]
-                kept.insert(writer, "OR IGNORE INTO parts (id, text)", texts)
-                rows = [row for batch, _, _ in together for row in batch]
-                kept.insert(writer, f"INTO calls ({', '.join(_Row._fields)})", rows)
-        except (sqlite3.Error, OSError) as error:
-            for _, _, done in together:
-                done.set_exception(error)
-        else:
-            for _, _, done in together:
-                done.set_result(None)
-
-
-def _close(
-    path: Path, pending: list[_Batch], writing: threading.Lock, writer: sqlite3.Connection, reader: sqlite3.Connection
-) -> None:
+def _close(path: Path, writing: _Writing, reader: sqlite3.Connection) -> None:
     """Put everything into the one file; of several processes that have it open, the last one completes that."""
-    _write_pending(pending, writing, writer)
+    writing.write()
     try:
-        writer.close()
+        writing.writer.close()
         reader.execute("PRAGMA busy_timeout = 0")
         reader.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
@@ -371,13 +375,13 @@ class Ledger:
         if not known:
             self._book(cached=1, usage=Usage(list_usd=listed))
             row = self._row(query_id, key, model, Answer([], usage, answer.finish), CACHED)
-            self.answers.write([row._replace(outputs=None)], wait=False)
+            self.answers.write([row | {"outputs": None}], wait=False)
         return answer._replace(usage=usage)
 
     def answered(self, query_id: str, key: str, model: str, answer: Answer, sent: kept.Packed | None = None) -> None:
         """Book an answered request, packed by kept.pack; it is on disk when this returns, or RunIncomplete."""
         request, parts = sent or (None, {})
-        self.answers.write([self._row(query_id, key, model, answer, "")._replace(request=request)], parts)
+        self.answers.write([self._row(query_id, key, model, answer, "") | {"request": request}], parts)
         self._book(sent=1, answered=1, usage=answer.usage)
 
     def speed(self) -> dict[str, float]:
@@ -396,7 +400,7 @@ class Ledger:
         with suppress(RunIncomplete) if fault else nullcontext():  # the failure itself is reported
             self.answers.write([row])
         calls = 0 if fault else usage.calls
-        self._book(sent=1 if fault else calls, answered=calls, fault=fault and row.fault, usage=usage)
+        self._book(sent=1 if fault else calls, answered=calls, fault=fault and row["fault"], usage=usage)
 
     def _book(self, *, usage: Usage, sent: int = 0, answered: int = 0, cached: int = 0, fault: str = "") -> None:
         with self._lock:
@@ -409,9 +413,18 @@ class Ledger:
             outputs = json.dumps(answer.outputs)
         except TypeError:
             outputs = None  # an output that JSON cannot hold: better paid for again than changed
-        usage = json.dumps(usage_json(answer.usage))
-        at, seconds = round(time.time(), 3), round(answer.seconds, 3)
-        fault, finish = _storable(fault)[:_LONGEST_WORD], _storable(answer.finish)[:_LONGEST_WORD]
-        names, reasoning = (_storable(query_id), _storable(model)), _storable(answer.reasoning) or None
-        first = None if answer.first is None else round(answer.first, 3)
-        return _Row(key, self.run, *names, at, seconds, fault, usage, outputs, finish, None, reasoning, first)
+        return {
+            "key": key,
+            "run": self.run,
+            "query_id": _storable(query_id),
+            "model": _storable(model),
+            "at": round(time.time(), 3),
+            "seconds": round(answer.seconds, 3),
+            "fault": _storable(fault)[:_LONGEST_WORD],
+            "usage": json.dumps(usage_json(answer.usage)),
+            "outputs": outputs,
+            "finish": _storable(answer.finish)[:_LONGEST_WORD],
+            "request": None,
+            "reasoning": _storable(answer.reasoning) or None,
+            "first": None if answer.first is None else round(answer.first, 3),
+        }

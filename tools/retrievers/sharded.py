@@ -1,31 +1,33 @@
 """A corpus in parts, each with an index in a process of its own, ranked as by one index: `sharded(bm25,parts=16)`.
 
 A part has a run of the corpus' rows. The first part is in this process, the others in processes of this machine or,
-where Ray is initialized here, in actors of its cluster. Ids, order and scores are those of the unsharded retriever to
-the last bit: words are weighed by counts that the parts add up for every search, and queries are embedded once.
+where Ray is initialized here or ELSEWHERE is set, in actors of a cluster. Ids, order and scores are those of the
+unsharded retriever to the last bit: words are weighed by counts that the parts add up for every search, and queries are
+embedded once.
 Left out: replicas, and combinations, which go outside, as in `fusion(sharded(bm25),sharded(dense))`.
 """
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from functools import cached_property, partial
 from importlib import import_module
 from itertools import chain, pairwise
-from multiprocessing import Pipe, get_context, parent_process
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from pathlib import Path
-from threading import Lock, Thread
-from typing import Any, cast
+from threading import Lock
+from typing import Any, TypeAlias, cast
+from weakref import finalize
 
-from tools.console import Progress
+from tools.console import Progress, in_thread
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError, at_least
+from tools.processes import fork_for_each, hear, starting
 from tools.records import Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers.bm25 import WordRetriever
@@ -34,7 +36,13 @@ from tools.retrievers.segments import Totals
 from tools.retrievers.vectors.exact_search import VectorRetriever
 
 _KINDS = ("bm25", "bm25s", "dense")
-CONNECT: ContextVar[Callable[[], object] | None] = ContextVar("connect", default=None)  # to the run's Ray cluster
+_Begin: TypeAlias = Callable[[], Connection]  # starts the process of a part, which is sent what a Server is made of
+_Listen: TypeAlias = Callable[[Connection], Any]  # as processes.hear, with Ended
+ELSEWHERE: ContextVar[tuple[_Begin, _Listen] | None] = ContextVar("elsewhere", default=None)  # for other machines
+
+
+class Ended(Exception):
+    """The process of a part has ended."""
 
 
 class Sharded(Retriever):
@@ -48,17 +56,20 @@ class Sharded(Retriever):
             why = "whose scores depend on other parts by nothing but sums of counts"
             raise UsageError(f"sharded is made of one of {', '.join(_KINDS)}, {why}; not of {spec}")
         make = partial(build.func, spec, home=home and home.absolute(), terms=None)
-        if connect := CONNECT.get():
-            connect()
+        listen: _Listen = partial(hear, lost=Ended)
+        elsewhere = ELSEWHERE.get() or ((_begin_on_ray, listen) if _on_ray() else None)
+        ends = ExitStack()
+        finalize(self, ends.close)
+        lines = elsewhere or (ends.enter_context(starting(__name__)), listen)
         parts = min(parts, max(1, len(corpus)))
         own, *slices = [corpus.slice(*rows) for rows in pairwise(len(corpus) * n // parts for n in range(parts + 1))]
-        self._others = [_Part(make, rows, f"part {n} of {parts}") for n, rows in enumerate(slices, start=2)]
+        self._others = [_Part(*lines, make, rows, name=f"part {n} of {parts}") for n, rows in enumerate(slices, 2)]
         self._lock = Lock()  # an exchange with the parts at a time
         self.parts = (make(own),)
         self.name = self.parts[0].name
         progress, at_once = Progress("sharded", len(slices), "parts"), len(os.sched_getaffinity(0))
-        if _on_ray() or isinstance(self.parts[0], VectorRetriever):  # other machines; or a model, which uses all cores
-            at_once = len(slices) if _on_ray() else 1
+        if elsewhere or isinstance(self.parts[0], VectorRetriever):  # other machines; or a model, which uses all cores
+            at_once = len(slices) if elsewhere else 1
         for first in range(0, len(slices), max(1, at_once)):
             self._exchange(lot := self._others[first : first + at_once], Retriever.search_many, (), 1)
             progress.add(len(lot))
@@ -100,10 +111,6 @@ def _merge(lists: Sequence[list[Hit]], k: int) -> list[Hit]:
     return sorted(hits, key=attrgetter("score"), reverse=True)[:k]  # which leaves equal scores in the order of ids
 
 
-def _on_ray() -> bool:
-    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
-
-
 class Server:
     """The retriever of a part, in a process of its own. It is opened by the first call."""
 
@@ -124,73 +131,62 @@ class Server:
 
 
 class _Part:  # the other end of a Server
-    def __init__(self, make: Callable[[Corpus], Retriever], corpus: Corpus, name: str) -> None:
-        self._made_of, self._name = (make, corpus), name
-        self.line: _Process | _Actor | None = None
+    def __init__(self, begin: _Begin, listen: _Listen, *made_of: Any, name: str) -> None:
+        self._begin, self._listen, self._made_of, self._name = begin, listen, made_of, name
+        self.line: Connection | None = None
 
     def send(self, *call: Any) -> None:
-        self.line = self.line or (_Actor if _on_ray() else _Process)(*self._made_of)
         self._call = call
-        self.line.send(*call)
+        with suppress(OSError):  # it has ended or cannot be started, as who receives will see
+            if not self.line:
+                self.line = self._begin()
+                self.line.send(self._made_of)
+            self.line.send(call)
 
     def receive(self, *, again: bool = True) -> Any:
-        line = cast("_Process | _Actor", self.line)
         try:
-            value, error = line.receive()
-        except line.ended:
+            if not self.line:
+                raise Ended
+            return self._listen(self.line)
+        except Ended:
             if not again:
                 why = "see whether there is memory for it, and give the same command again"
                 raise DataError(f"the process of {self._name} of the index has ended by itself twice; {why}") from None
             self.line = None
             self.send(*self._call)
             return self.receive(again=False)
-        if error:
-            raise error
-        return value
 
 
-class _Process:  # of this machine
-    ended: tuple[type[Exception], ...] = (EOFError, OSError)
-
-    def __init__(self, *made_of: Any) -> None:
-        self._connection, theirs = Pipe()
-        with theirs:
-            get_context("spawn").Process(target=_serve, args=(theirs, *made_of), daemon=True).start()
-
-    def send(self, *call: Any) -> None:
-        with suppress(OSError):  # it has ended, as who receives will see
-            self._connection.send(call)
-
-    def receive(self) -> Any:
-        return self._connection.recv()
+def _serve(line: Connection) -> None:
+    with suppress(EOFError, OSError):
+        server = Server(*line.recv())
+        while True:
+            line.send(server.do(*line.recv()))
 
 
-def _serve(connection: Connection, *made_of: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the process that asks
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # which it sends when it ends
-    os.dup2(2, 1)  # its standard output is for results
-    Thread(target=_end_with_parent, daemon=True).start()
-    server = Server(*made_of)
+be_starter = partial(fork_for_each, serve=_serve)  # of parts on this machine
+
+
+def _on_ray() -> bool:
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
+def _begin_on_ray() -> Connection:
+    ours, theirs = Pipe()
+    in_thread(partial(serve_by_actor, theirs))
+    return ours
+
+
+def serve_by_actor(line: Connection) -> None:
+    """Have a part somewhere in the Ray cluster to which this process is connected."""
+    ray = import_module("ray")
+    # Without a core of its own, so that none waits where a cluster has fewer than there are parts.
+    actor = ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Server).remote(*line.recv())
     with suppress(EOFError, OSError):
         while True:
-            connection.send(server.do(*connection.recv()))
-
-
-def _end_with_parent() -> None:  # at once, in the middle of a build, too, whose draft is kept
-    if parent := parent_process():
-        parent.join()
-    os._exit(0)
-
-
-class _Actor:  # somewhere in a Ray cluster
-    def __init__(self, *made_of: Any) -> None:
-        self._ray = import_module("ray")
-        self.ended = (self._ray.exceptions.RayActorError,)
-        # Without a core of its own, so that none waits where a cluster has fewer than there are parts.
-        self._actor = self._ray.remote(num_cpus=0, scheduling_strategy="SPREAD")(Server).remote(*made_of)
-
-    def send(self, *call: Any) -> None:
-        self._answer = self._actor.do.remote(*call)
-
-    def receive(self) -> Any:
-        return self._ray.get(self._answer)
+            call = line.recv()
+            try:
+                answer = ray.get(actor.do.remote(*call))
+            except ray.exceptions.RayActorError:
+                answer = None, Ended()
+            line.send(answer)

@@ -13,7 +13,7 @@ import pytest
 from openai_server import fill
 from run_folders import lasting
 from searchers import every_program
-from waiting import wait_for
+from waiting import still_running, wait_for
 
 from tools.retrievers import sharded
 
@@ -52,7 +52,7 @@ def test_every_program_and_agent_comes_out_as_in_one_process(told, server, clust
 def test_parts_of_an_index_are_actors(run, cluster, monkeypatch, tmp_path):
     asked = ("--program", "multihop", "--task", "congress", "--limit", 2, "--json")
     one = run(*asked).json["run"]
-    monkeypatch.setattr(sharded, "_Process", None)
+    monkeypatch.setattr(sharded, "starting", None)
     parts = ("--retriever", "sharded(bm25,parts=2)", "--workers", "ray", "--runs", tmp_path / "ray")
     assert lasting(Path(run(*asked, *parts).json["run"])) == lasting(Path(one))
 
@@ -119,5 +119,5 @@ def test_ten_thousand_queries_leave_the_keeper_as_large_and_nothing_behind(tmp_p
         files.append(keeper.num_fds() + keeper.num_threads())
     family = keeper.children(recursive=True)
     assert process.wait(60) == 0 and len(server.requests) == 10_000
-    assert not psutil.wait_procs(family, timeout=10)[1] and not hosts()
+    assert not still_running(family, 10.0) and not hosts()
     assert max(files) - min(files) < 10 and sizes[2] - sizes[1] < 3_900 * 5_000, (files, sizes)  # bytes of an outcome

@@ -49,6 +49,8 @@ def test_figures_of_scale_are_measured_at_a_small_size(capsys):
     asked = ["words", "--documents", "3000", "--json"]
     assert scale.command(scale.parser().parse_args(asked)) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert all(row["measured"] > 0 for row in rows)
+    nothing = [row["figure"] for row in rows if not row["measured"] > 0]
+    assert all("1 % of documents" in figure for figure in nothing), nothing  # 30 of them may take less than is measured
+    assert sum("1 % of documents" in row["figure"] for row in rows) == 2
     assert [row["measured"] for row in rows if "exact formula" in row["figure"]] == [5]
     assert sum("bm25s" in row["note"] for row in rows) == 3

@@ -23,7 +23,7 @@ from bad_server import BadServer  # noqa: E402
 from run_folders import CONFIG  # noqa: E402
 
 from evals import folder as run_folder  # noqa: E402
-from evals.running.runner import run  # noqa: E402
+from evals.running.runner import Elsewhere, run  # noqa: E402
 from programs.rewriting import Rewrite  # noqa: E402
 from tools.corpus import Corpus  # noqa: E402
 from tools.models import lm  # noqa: E402
@@ -36,7 +36,7 @@ from tools.session import Toolbox  # noqa: E402
 AT_ONCE = 32
 QUERIES = 10_000
 # Queries until buffers of a bounded size have been filled: Python's own objects are as many from the first thousand on
-# (as tracemalloc has it), but the process still takes 2 to 14 MB more, the busier the machine is.
+# (as tracemalloc has it), but the process still takes 2 to 3 MB more, also on a busy machine.
 FIRST = 5000
 MOST = 4 << 20  # bytes that may come from then on: 400 a query for id, place and key, and what malloc keeps
 
@@ -87,6 +87,29 @@ def test_memory_is_flat_over_the_queries_of_a_run():
     assert told.returncode == 0, told.stderr[-3000:]
     sizes = {int(many): size for many, size in json.loads(told.stdout.splitlines()[-1]).items()}
     assert max(sizes[many] for many in sizes if many > FIRST) - sizes[FIRST] <= MOST, sizes
+
+
+class AtOnce(Elsewhere):
+    """Answers without a wait, and counts."""
+
+    asked = 0
+
+    def attempt(self, query):
+        self.asked += 1
+        return {"query_id": query.query_id, "error": None}
+
+
+def test_outcomes_that_wait_for_a_slow_disk_are_no_more_than_queries_at_a_time(tmp_path):
+    system, ahead, model = AtOnce(), list[int](), lm.connect("tiny@http://127.0.0.1:9/v1")
+
+    def write(outcome):
+        time.sleep(0.005)
+        ahead.append(system.asked - len(ahead))
+
+    with run_folder.claim(tmp_path / "runs" / "task" / "run", CONFIG) as folder:
+        model.begin(folder.path, folder.usage)
+        run(system, [Query(f"q{n}", "") for n in range(200)], Corpus([]), folder, model, workers=4, on_outcome=write)
+    assert len(ahead) == 200 and max(ahead) <= 4 + 4 + 1, "done, at work, and the one that is being written"
 
 
 def main(many: int) -> None:

@@ -1,27 +1,32 @@
 """A corpus in parts ranks as it does whole, to the last bit, and its processes end with the one that asks them."""
 
 import gc
-import multiprocessing
 import os
 import random
-import signal
 import subprocess
 import sys
-from pathlib import Path
+from multiprocessing import Pipe
 
+import psutil
 import pytest
 from conftest import ROOT
 from tiny_models import bert
-from waiting import wait_for
+from waiting import still_running, wait_for
 
 from tools.corpus import open_or_store
 from tools.errors import DataError
 from tools.records import Document
 from tools.retriever import Search
-from tools.retrievers import build, check, contract, sharded
+from tools.retrievers import build, check, contract
 
 CHANCE = random.Random(0)
 WORDS = [one + two for one in ("ship", "sea", "wind", "oar", "the") for two in ("", "s", "er", "ing", " and", ", 7")]
+
+
+def processes(of=None):
+    """Those of parts, whose starter is not one of them."""
+    starters = [one for one in psutil.Process(of).children() if "be_starter" in " ".join(one.cmdline())]
+    return [one for starter in starters for one in starter.children()]
 
 
 def text(most):
@@ -45,7 +50,7 @@ def model(tmp_path_factory):
 def pair(request, model, tmp_path):
     """A retriever over a stored corpus, and what makes it in so many parts; no other one is there."""
     gc.collect()  # those of tests before, which end their processes
-    wait_for(lambda: not multiprocessing.active_children())
+    wait_for(lambda: not processes())
     corpus = open_or_store(tmp_path / "corpus", lambda: iter(DOCUMENTS))
     inner = request.param.replace("MODEL", model)
 
@@ -72,11 +77,12 @@ def test_any_number_of_parts_gives_the_ranking_of_one(pair, parts):
 def test_a_part_that_ends_is_started_again_once(pair, monkeypatch):
     whole, make = pair
     parts = make(3)
-    [first, second] = multiprocessing.active_children()
-    os.kill(first.pid, signal.SIGKILL)
+    [first, second] = processes()
+    first.kill()
     assert_same(whole, parts)
-    os.kill(second.pid, signal.SIGKILL)
-    monkeypatch.setattr(sharded, "_serve", print)  # which a process does and ends
+    second.kill()
+    for one in parts._others:
+        monkeypatch.setattr(one, "_begin", lambda: Pipe()[0])  # whose other end nobody has
     with pytest.raises(DataError, match=r"part . of 3 of the index has ended by itself twice"):
         parts.search_many(SEARCHES, 7)
     monkeypatch.undo()
@@ -84,21 +90,19 @@ def test_a_part_that_ends_is_started_again_once(pair, monkeypatch):
 
 
 def test_no_process_outlives_a_kill_of_the_one_that_asks(tmp_path):
-    script = """
-import os, multiprocessing
+    (file := tmp_path / "script.py").write_text("""
 from tools.retrievers import build, contract
-if __name__ == "__main__":
-    made = build("sharded(bm25,parts=3)", contract.CORPUS)
-    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-    os.kill(os.getpid(), 9)
-"""
-    (file := tmp_path / "script.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, file], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-    )
-    pids = done.stdout.split()
-    assert len(pids) == 2, done.stderr
-    wait_for(lambda: not any(Path("/proc", pid).exists() for pid in pids))
+made = build("sharded(bm25,parts=3)", contract.CORPUS)
+print(flush=True)
+input()
+""")
+    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | {"PYTHONPATH": str(ROOT)}}
+    with subprocess.Popen([sys.executable, file], cwd=ROOT, **how) as script:
+        assert script.stdout.readline()
+        [busy, _] = family = processes(script.pid)
+        busy.suspend()  # it hears of nothing
+        script.kill()
+    assert not still_running(family, 10.0)
 
 
 def test_in_parts_it_keeps_the_contract_of_retrievers():
@@ -111,9 +115,10 @@ def test_parts_can_be_actors_of_a_ray_cluster(pair):
     ray.init(num_cpus=1, object_store_memory=100_000_000, include_dashboard=False)
     try:
         parts = make(3)
-        assert not multiprocessing.active_children()
+        assert not processes()
         assert_same(whole, parts)
-        ray.kill(parts._others[0].line._actor)
+        family = psutil.Process().children(recursive=True)
+        next(one for one in family if one.cmdline()[0].startswith("ray::Server")).kill()
         assert_same(whole, parts)
     finally:
         ray.shutdown()

@@ -8,7 +8,23 @@ from openai_server import annotate, fill
 from run_folders import lasting
 from searchers import every_program
 
-ALL = ("--program", f"{every_program.__file__}:All", "--task", "congress", "--split", "all", "--max-concurrent", 8)
+from agents import AGENTS
+from programs import PROGRAMS
+
+# Each program answers one query: of two queries that ask a lens the same, the one that comes first pays.
+LIMIT = len(PROGRAMS | AGENTS)
+ALL = (
+    "--program",
+    f"{every_program.__file__}:All",
+    "--limit",
+    LIMIT,
+    "--task",
+    "congress",
+    "--split",
+    "all",
+    "--max-concurrent",
+    8,
+)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from waiting import wait_for
+from waiting import still_running, wait_for
 
 QUERIES, FIRST = 10_000, 2_000
 # Bytes that may come after the first ones, while queries are answered: 400 each for id, place and key, and what malloc
@@ -58,8 +58,9 @@ def family_of(keeper: psutil.Process) -> tuple[list[psutil.Process], set[str]]:
 
 def left(tmp_path: Path, family: tuple[list[psutil.Process], set[str]]) -> list[object]:
     """What is still there two seconds after the keeper's end: processes, temporary files, shared memory."""
-    there = [path for path in family[1] if Path(path).exists()]
-    return [*psutil.wait_procs(family[0], timeout=2.0)[1], *(tmp_path / "temporary").iterdir(), *there]
+    processes, shared = family
+    alive = still_running(processes, 2.0)
+    return [*alive, *(tmp_path / "temporary").iterdir(), *(path for path in shared if Path(path).exists())]
 
 
 def test_ten_thousand_queries_take_no_more_memory_than_the_first(start, tmp_path):

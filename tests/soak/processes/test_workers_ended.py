@@ -12,7 +12,7 @@ import pytest
 from openai_server import fill
 from run_folders import lasting
 from searchers import every_program
-from waiting import wait_for
+from waiting import still_running, wait_for
 
 ALL = f"{every_program.__file__}:All"
 
@@ -72,7 +72,7 @@ def test_outcomes_are_the_same_by_any_number_of_workers_and_however_these_end(si
         assert len(family) == 3
         os.kill(keeper.pid, number)
         assert keeper.wait() == code
-        assert not psutil.wait_procs(family, timeout=2.0)[1]
+        assert not still_running(family, 2.0)
         assert done(runs) < len(one)
         assert sitting(runs, 4).wait() in (0, 7)
         assert told(runs) == one

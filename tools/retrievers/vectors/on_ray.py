@@ -25,6 +25,7 @@ except ImportError as error:
     raise UsageError(f"--workers ray needs {error.name}, which is missing: pip install 'sextant[ray]'") from None
 
 BLOCKS = 4096  # of a job; their ids are held in memory, and its actors load the model
+STARTS = 3  # of a client's server on the head, of which one in ten fails (issue 63202 of ray-project/ray)
 
 
 @contextmanager
@@ -34,19 +35,21 @@ def connected(address: str, share: str = "") -> Iterator[None]:
     Actors work in a copy of `share`, a folder or the URL of a zip file, of which Ray makes one a node. DataError where
     there is no cluster.
     """
-    before = ray.is_initialized()
-    try:
-        if not before:
-            named: Any = {"runtime_env": {"working_dir": share}} if share else {}
+    named: Any = {"runtime_env": {"working_dir": share}} if share else {}
+    for left in reversed(range(STARTS)):
+        try:
             ray.init(None if address == "ray" else address, log_to_driver=False, logging_level="warning", **named)
-    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        line = str(error).strip().partition("\n")[0]
-        raise DataError(f"no Ray cluster is at {address} ({line}); start one with `ray start --head`") from error
+            break
+        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            if left and isinstance(error, ConnectionAbortedError):
+                continue
+            first, *others = str(error).strip().splitlines() or [type(error).__name__]
+            line = others[-1] if others and first.endswith(":") else first  # of a traceback on the head
+            raise DataError(f"no Ray cluster is at {address} ({line}); start one with `ray start --head`") from error
     try:
         yield
     finally:
-        if not before:
-            ray.shutdown()
+        ray.shutdown()
 
 
 def make_blocks(embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]) -> Iterator[tuple[int, Vectors]]:

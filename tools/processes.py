@@ -1,0 +1,95 @@
+"""Processes of this machine that a starter forks: workers of a run, and parts of an index.
+
+The starter is a process that has imported everything: so another begins in a tenth of a second, and one that has ended
+is replaced in no more. It has no threads and has opened nothing, which a fork would not survive.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+ENDING = 10.0  # seconds that a starter has to end by itself
+
+
+class Socket(Connection):
+    """A connection that can be ended while another thread waits for a message; it is closed when nobody has it."""
+
+    def close(self) -> None:
+        """End it for both sides."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def starting(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
+    """Start the starter, and yield what starts a process and returns the connection with it; OSError where it cannot.
+
+    The starter is `be_starter` of a `module`; it gets a socket that asks for processes, and the `given`.
+    """
+    ours, theirs = socket.socketpair()
+    called = f"from {module} import be_starter; be_starter(*{(theirs.fileno(), *given)})"
+    script = f"import sys; sys.path[:] = {sys.path!r}; {called}"
+    how: Any = {"stdin": subprocess.DEVNULL, "stdout": 2, "start_new_session": True}  # a Ctrl-C is for who asks
+    how["env"] = os.environ | {"RAY_ENABLE_AUTO_CONNECT": "0"}  # else Ray starts a cluster in place of one that is lost
+    process = subprocess.Popen([sys.executable, "-c", script], pass_fds=[theirs.fileno()], **how)
+    theirs.close()
+
+    def start() -> Connection:
+        mine, its = socket.socketpair()
+        with its:
+            socket.send_fds(ours, [b"+"], [its.fileno()])
+        return Socket(mine.detach())
+
+    try:
+        yield start
+    finally:
+        ours.close()  # at which it ends, with what it has forked
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING if given else 0)  # as one that asks a cluster has something to give back
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def hear(line: Connection, lost: Callable[[], Exception]) -> Any:
+    """Return what the other side has found, or raise the error that it has met; `lost` where it has ended."""
+    try:
+        found, error = line.recv()
+    except (EOFError, OSError):
+        raise lost() from None
+    if error:
+        raise error
+    return found
+
+
+def fork_for_each(descriptor: int, serve: Callable[[Connection], object]) -> None:
+    """Fork a process for each connection that is asked for, and `serve` it there; end all when nobody asks any more."""
+    assert threading.active_count() == 1, "a fork takes one thread along, and the locks of the others for ever"
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    for own in asked_for(descriptor):
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.close(descriptor)
+            try:
+                serve(Socket(own))
+            except Exception:  # noqa: BLE001  # who asked meets the end, and says the words
+                traceback.print_exc()
+            finally:
+                os._exit(0)  # whatever its threads are at
+        os.close(own)
+    os.killpg(0, signal.SIGKILL)  # the forks, too, also one in the middle of a build
+
+
+def asked_for(descriptor: int) -> Iterator[int]:
+    """Yield the other end of each connection that is asked for, until nobody asks any more."""
+    control = socket.socket(fileno=descriptor)
+    while (given := socket.recv_fds(control, 1, 1))[1]:
+        yield given[1][0]
