@@ -58,7 +58,7 @@ class Work:
 
     def __post_init__(self) -> None:
         self.session: Session = self.program.toolbox.open(self.query, self.snapshot)
-        self.about = {"objective": self.query.objective, "description": self.query.text}
+        self.about: dict[str, Any] = {"objective": self.query.objective, "description": self.query.text}
 
     def submit(self, state: Any) -> Submission:
         """End the session with what the last state of the graph has found."""

@@ -21,7 +21,8 @@ from typing_extensions import TypedDict
 
 from agents.graph import Agent, Work, connect
 from programs.base import About
-from programs.desk import Desk, read_arguments
+from programs.desk import Desk
+from tools.disk import read_object
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
 from tools.models import prompting
@@ -184,7 +185,7 @@ class React(Agent):
         with rules.publish(call):  # for the engine without a model
             message = model.converse(messages, tools)
         notice_leak(instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])])
-        calls = [{**one, "args": read_arguments(one["arguments"])} for one in message["tool_calls"]]
+        calls = [{**one, "args": read_object(one["arguments"] or "{}")} for one in message["tool_calls"]]
         thought, finish, parts = message["content"], message["finish"], message.get("parts", {})
         return {"thought": thought, "calls": calls, "results": [], "finish": finish, "parts": parts}
 

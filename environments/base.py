@@ -89,6 +89,10 @@ class Judgements(NamedTuple):
         labels = self.by_unit(self._labels(query_id))
         return {unit: gains.get(unit, 0.0) for unit, label in labels.items() if label >= 1}
 
+    def changed(self, change: Callable[[Qrels], Qrels]) -> "Judgements":
+        """Return the judgements with another table of queries: what `change` makes of each."""
+        return self._replace(qrels=change(self.qrels), binary=self.binary and change(self.binary))
+
     def _labels(self, query_id: str) -> Mapping[str, float]:
         return (self.qrels if self.binary is None else self.binary).get(query_id, {})
 
@@ -182,10 +186,7 @@ class Environment:
         return dataclasses.replace(
             self,
             queries=tuple(known[query_id] for query_id in chosen),
-            judgements={
-                name: one._replace(qrels=cut(one.qrels), binary=one.binary and cut(one.binary))
-                for name, one in self.judgements.items()
-            },
+            judgements={name: one.changed(cut) for name, one in self.judgements.items()},
             comparisons=cut(self.comparisons),
             twins={query_id: twin for query_id, twin in cut(self.twins).items() if twin in chosen},
         )

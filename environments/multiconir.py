@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from environments import tables
 from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
@@ -131,11 +131,12 @@ def load(request: Request) -> Environment:
     for record in map(int, dev.choose(numbers, request.split, request.source(RELEASE))):
         _ask(draft, request.variant, records[record - 1], record)
     apart = not padded and not {row["Positive"] for row in single} & {row["Positive"] for row in rows}
-    return _make(
-        request,
+    return request.make(
+        RELEASE,
         documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
         queries=tuple(draft.queries),
         judgements={"gold": Judgements(draft.grades)},
+        metrics=list_metrics(request.variant, len(TENS)),
         comparisons=draft.comparisons,
         twins=draft.twins,
         notes=(f"Task1 and Task2_&_3 of {task.name} have no positive document in common",) * apart,
@@ -178,10 +179,6 @@ def _ask(draft: Draft, variant: str, row: Row, record: int) -> None:
         draft.ask_ladder(f"{record}-q10", row["Query10"], ladder)
 
 
-def _make(request: Request, **fields: Any) -> Environment:
-    return request.make(RELEASE, metrics=list_metrics(request.variant, len(TENS)), **fields)
-
-
 def list_metrics(variant: str, conditions: int) -> tuple[str, ...]:
     """Return the metrics of a variant whose queries have so many conditions, the headline first."""
     wins = ("Win", *(f"Win({k})" for k in range(1, conditions + 1)))
@@ -194,12 +191,13 @@ def _ported(request: Request, task: Task) -> Environment:
         raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
     place = request.place([task.name], [other.name for other in TASKS.values()])
     port = read_port(place, request.home, f"{place} holds neither datasets/ of the release nor a port in BEIR's form")
-    return _make(
-        request,
+    return request.make(
+        RELEASE,
         split="all",
         documents=port.documents,
         queries=tuple(Query(one, text, request.objective(task.objective)) for one, text in port.queries.items()),
         judgements={"gold": Judgements(port.qrels)},
+        metrics=list_metrics(request.variant, len(TENS)),
     ).narrow(DEV, request.split)
 
 

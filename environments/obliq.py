@@ -31,6 +31,7 @@ class Task(NamedTuple):
     """A row of the benchmark: everything in which its tasks differ."""
 
     folder: str  # inside the release
+    counts: tuple[int, int]  # documents and queries, in the paper's Table 1
     objective: str  # what counts as a find, in our words; shown to models
     hints: dict[str, str]  # what makes a document relevant, by the name of its lens, and what a document is, in words
     pooled: bool = False  # judgements of pooled results are released
@@ -38,16 +39,10 @@ class Task(NamedTuple):
     duplicates: bool = False  # so many documents repeat a text that it deserves figures of its own
 
 
-COUNTS = {  # documents and queries, in the paper's Table 1
-    "twitter": (72_122, 281),
-    "wildchat": (507_729, 40),
-    "math": (3_508, 151),
-    "writing": (10_389, 512),
-    "congress": (213_650, 254),
-}
 TASKS = {
     "twitter": Task(
         folder="descriptive/twitter",
+        counts=(72_122, 281),
         objective=(
             "The collection holds short public posts about one conflict. The query names a stance. Posts are wanted "
             "that hold this stance without saying so: by irony, hedging, framing, a rhetorical question, or by what "
@@ -58,6 +53,7 @@ TASKS = {
     ),
     "wildchat": Task(
         folder="descriptive/wildchat",
+        counts=(507_729, 40),
         objective=(
             "The collection holds conversations between people and an AI assistant. The query describes a way in which "
             "an assistant can fail. Conversations are wanted in which that failure happens, whether or not anybody in "
@@ -69,6 +65,7 @@ TASKS = {
     ),
     "math": Task(
         folder="analogues/math",
+        counts=(3_508, 151),
         objective=(
             "The collection holds statements of mathematical problems. The query is one such problem. Wanted are the "
             "problems that are solved by the same idea of proof, whatever field they come from and whatever they are "
@@ -80,6 +77,7 @@ TASKS = {
     ),
     "writing": Task(
         folder="analogues/writing",
+        counts=(10_389, 512),
         objective=(
             "The collection holds passages of prose by many authors. The query is one such passage. Wanted are other "
             "passages by the same author, recognised by the way of writing; what a passage is about is no evidence."
@@ -89,6 +87,7 @@ TASKS = {
     ),
     "congress": Task(
         folder="tip-of-tongue/congress",
+        counts=(213_650, 254),
         objective=(
             "The collection holds turns of speech from committee hearings, as transcribed. Somebody remembers "
             "one moment of one hearing, imperfectly and without names, and a detail or two may be wrong. "
@@ -137,8 +136,8 @@ def load(request: Request) -> Environment:
     return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
 
 
-def _facts(name: str, task: Task) -> Facts:
-    documents, queries = COUNTS[name]
+def _facts(task: Task) -> Facts:
+    documents, queries = task.counts
     inside = f"{task.folder}/queries+qrels"
     files = [f"{task.folder}/corpus/corpus.jsonl", f"{inside}/queries.jsonl", f"{inside}/qrels.tsv"]
     protocol = "All documents are ranked; gain is the grade, linear."
@@ -154,5 +153,5 @@ def _facts(name: str, task: Task) -> Facts:
     return Facts(task.objective, "nDCG@10", protocol, dev_split, {"": documents}, queries, tuple(files))
 
 
-FACTS = {name: _facts(name, task) for name, task in TASKS.items()}
+FACTS = {name: _facts(task) for name, task in TASKS.items()}
 SUITE = Suite(RELEASE, FACTS, load, judgements=(GOLD, POOLED))

@@ -17,14 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from tools import disk
 from tools.errors import DataError, RunBusy, RunConflict, RunIncomplete, UsageError
-from tools.records import Usage, total, usage_from_json
-
-if TYPE_CHECKING:
-    from tools.records import Document, Query
+from tools.records import Document, Query, Usage, total, usage_from_json
 
 Config = dict[str, Any]
 Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, traceback, seconds
@@ -227,11 +224,8 @@ def read_rows(
     DataError where `query_of` raises ValueError. `read` parses a line on access.
     """
     starts, start = dict[str, int](), 0
-    for number, line in enumerate(disk.lines(path, repair=repair), start=1):
-        try:
-            starts[query_of(line)] = start
-        except ValueError as error:
-            raise DataError(f"{path}, line {number} is damaged ({error}); {mend}") from None
+    for line, query_id in disk.read_lines(path, query_of, mend, repair=repair):
+        starts[query_id] = start
         start += len(line)
     return Rows(path, starts, read)
 
@@ -316,7 +310,7 @@ class BadRanking(ValueError):
 
 
 def check_ranking(
-    ranking: Sequence[str], query: "Query", documents: "Mapping[str, Document]", known: set[str] | None = None
+    ranking: Sequence[str], query: Query, documents: Mapping[str, Document], known: set[str] | None = None
 ) -> None:
     """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found for the query.
 

@@ -16,7 +16,7 @@ from tools.errors import SextantError, UsageError
 
 
 class Done(NamedTuple):
-    """What came of a study."""
+    """What came of a study, or of a paper's table."""
 
     json: dict[str, Any]  # as --json prints it
     text: str  # as a person reads it

@@ -10,7 +10,7 @@ from typing import Any
 
 from programs.compiled import Prompt, prompts_of
 from tools import disk, forms
-from tools.errors import DataError, Halt, RunIncomplete
+from tools.errors import Halt, RunIncomplete
 from tools.forms import Amount, Count, Number
 from tools.records import Query
 
@@ -60,7 +60,11 @@ class Books:
         self.candidates: dict[str, Candidate] = {}  # in the order in which they came
         self._evaluations: dict[tuple[str, str, str], Evaluation] = {}
         self._lock = threading.Lock()
-        self._read()
+        mend = "remove the line to have it made again"
+        for _, known in disk.read_lines(folder / "candidates.jsonl", _read_candidate, mend, repair=True):
+            self.candidates[known.digest] = known
+        for _, one in disk.read_lines(folder / "evaluations.jsonl", _read_evaluation, mend, repair=True):
+            self._evaluations[one.key] = one
 
     @property
     def calls(self) -> int:
@@ -129,25 +133,16 @@ class Books:
             reason = f"{path}: {error.strerror}; what was evaluated before is safe; make room"
             raise Halt(RunIncomplete(reason)) from None
 
-    def _read(self) -> None:
-        for name, take in (("candidates.jsonl", self._take_candidate), ("evaluations.jsonl", self._take_evaluation)):
-            path = self.folder / name
-            for number, line in enumerate(disk.lines(path, repair=True), start=1):
-                try:
-                    take(line)
-                except ValueError as error:
-                    mend = "remove the line to have it made again"
-                    raise DataError(f"{path}, line {number} is damaged ({error}); {mend}") from None
 
-    def _take_candidate(self, line: bytes) -> None:
-        candidate = forms.make(Candidate, forms.read_whole(dict[str, Any], line))
-        if candidate.digest != _digest(candidate.prompts, candidate.parameters):
-            raise ValueError("it was edited")
-        self.candidates[candidate.digest] = candidate
+def _read_candidate(line: bytes) -> Candidate:
+    candidate = forms.make(Candidate, forms.read_whole(dict[str, Any], line))
+    if candidate.digest != _digest(candidate.prompts, candidate.parameters):
+        raise ValueError("it was edited")
+    return candidate
 
-    def _take_evaluation(self, line: bytes) -> None:
-        evaluation = forms.make(Evaluation, forms.read(dict[str, Any], line))
-        self._evaluations[evaluation.key] = evaluation
+
+def _read_evaluation(line: bytes) -> Evaluation:
+    return forms.make(Evaluation, forms.read(dict[str, Any], line))
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:

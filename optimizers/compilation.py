@@ -18,7 +18,7 @@ from evals import folder as run_folder
 from evals.measuring.comparison import compare
 from evals.measuring.scoring import count_looks
 from evals.running import configuration
-from evals.running.evaluation import Opened, make_terms, open_task, run
+from evals.running.evaluation import Opened, open_run, run
 from evals.running.request import Request
 from optimizers import result
 from optimizers.books import Candidate
@@ -29,8 +29,7 @@ from optimizers.training.leaks import Passage, Split, collect_passages, find_lea
 from optimizers.training.objective import Objective, objective
 from optimizers.training.splits import divide, fold, join
 from programs.compiled import Compiled, prompts_of, write
-from programs.prompts import quote
-from tools import options, retrievers
+from tools import forms, options, retrievers
 from tools.errors import BudgetReached, RunIncomplete, SextantError, UsageError
 from tools.models import spec as models
 from tools.records import Query, usage_json
@@ -134,7 +133,7 @@ def _conclude(inputs: Inputs, study: Study, problem: SextantError | None) -> tup
     write(file, compiled)
     if told:
         run_folder.write(
-            Path(found["instruction"]), f"{quote(study.training.task.partition(':')[0])} = {quote(told)}\n"
+            Path(found["instruction"]), f"{forms.toml(study.training.task.partition(':')[0])} = {forms.toml(told)}\n"
         )
     _keep(study, found)
     if problem is None and inputs.request.held_out and found["kept"] != "before":
@@ -246,10 +245,9 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | Non
     request, plan = inputs.request, inputs.plan
 
     def opening(one: Request) -> Opened:  # on what is left of the budget and the time
-        terms = make_terms(one)
-        terms.budget = inputs.terms.budget
-        resolved, environment = open_task(one)
-        return Opened(resolved, environment, configuration.Engines(environment, terms), terms)
+        opened = open_run(one)
+        opened.terms.budget = inputs.terms.budget
+        return opened
 
     fixed = plan.resolved.fixed  # what a task chooses by itself, unless it was given, is left to each task
     values = {name: one for name, one in plan.parameters(plan.start).items() if name in fixed or name not in HINTS}

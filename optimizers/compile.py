@@ -7,6 +7,7 @@ import argparse
 import os
 import sys
 import time
+from functools import partial
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # DSPy's and GEPA's bars; before the libraries that look here are imported
 
@@ -36,12 +37,8 @@ def command(arguments: argparse.Namespace) -> int:
     from optimizers.compilation import compile_program  # imports DSPy, which takes seconds
     from optimizers.result import show  # as above
 
-    terminal = sys.stderr  # which DSPy's bars are kept away from while it works
-
-    def tell(line: str) -> None:
-        if not arguments.json:
-            say(line, terminal)
-
+    # The terminal as it is now: DSPy's bars are kept away from it while it works.
+    tell = (lambda line: None) if arguments.json else partial(say, to=sys.stderr)
     found, problem = compile_program(request, tell)
     show(found | {"seconds": round(time.monotonic() - started, 2)}, as_json=arguments.json)
     if problem:

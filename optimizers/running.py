@@ -2,12 +2,9 @@
 
 import io
 import logging
-import math
 import re
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +15,7 @@ import environments
 from evals.running.configuration import Engines, Resolved, fit, resolve, trial
 from evals.running.evaluation import connect, make_terms
 from evals.running.request import find_program, query_limits
-from evals.running.runner import GRACE, TICK
+from evals.running.runner import GRACE
 from optimizers import tune
 from optimizers.request import UNTRAINED, CompileRequest
 from optimizers.study import Job, Study
@@ -27,7 +24,7 @@ from optimizers.training.demonstrations import label
 from optimizers.training.splits import Training
 from programs.compiled import Compiled, read
 from tools import disk, retrievers
-from tools.console import check_interrupts, in_thread, say
+from tools.console import in_thread, say, wait_until
 from tools.errors import Halt, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import lm
 from tools.models.adapter import Adapter
@@ -275,21 +272,14 @@ def _work(inputs: Inputs, study: Study) -> None:  # what it books is on disk whe
 def _work_interruptibly(inputs: Inputs, study: Study) -> None:
     # In another thread, so that Ctrl-C breaks off no model call half-way. After the first one nothing begins, and what
     # is in flight is waited for, GRACE seconds at most: it is paid for. At the second one nothing is waited for.
-    done = in_thread(lambda: _work(inputs, study))
-
-    def wait_for(seconds: float = math.inf) -> None:
-        until = time.monotonic() + seconds
-        while not done.done() and time.monotonic() < until:
-            check_interrupts()
-            wait([done], TICK)
-
+    work = in_thread(lambda: _work(inputs, study))
     try:
-        wait_for()
-        done.result()
+        wait_until(work.done)
+        work.result()
     except KeyboardInterrupt:
         study.stop()
         inputs.terms.gate.halt()
-        wait_for(GRACE)
+        wait_until(work.done, GRACE)
         raise
 
 

@@ -35,11 +35,11 @@ from optimizers.training.demonstrations import example, trim
 from optimizers.training.feedback import feedback
 from optimizers.training.objective import Objective
 from optimizers.training.splits import Training
-from tools import console
+from tools import console, forms
 from tools.errors import Halt, Interrupted, RunIncomplete, SextantError
 from tools.models.call import DEADLINE
 from tools.models.faults import fault, refusal
-from tools.records import Query, total, trace_from_json, usage_from_json
+from tools.records import Query, Trace, total, usage_from_json
 
 OBJECTIVE = "--instruction"  # among a candidate's parameters: what its queries say of their task
 PAUSE = 15.0  # seconds between words of progress, where no candidate is through
@@ -110,7 +110,7 @@ class Study(Books):
             return ""  # nothing is learnt from the judgements that candidates are chosen by
         return feedback(
             query,
-            trace_from_json(query.query_id, outcome["trace"]),
+            forms.make(Trace, {"query_id": query.query_id, **outcome["trace"]}),
             ranking_of(outcome),
             self._objectives[query.query_id].environment,
             cutoff=self._cutoff,
@@ -214,7 +214,7 @@ class Study(Books):
     ) -> Evaluation:
         spent = total(usage_from_json(one["usage"]) for one in (outcome, other) if one)
         objective, twin = self._objectives[query.query_id], ranking_of(other) if other else None
-        scored = objective.of(query, ranking_of(outcome), spent, failed=outcome["error"] is not None, twin=twin)
+        scored = objective.of(query, ranking_of(outcome), spent, twin=twin)
         evaluation = Evaluation(
             candidate=candidate.digest,
             query_id=query.query_id,

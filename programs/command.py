@@ -30,6 +30,7 @@ import dspy
 
 from programs.base import Program
 from tools import session
+from tools.disk import read_object
 from tools.errors import UsageError
 from tools.models.call import DEADLINE, read_report
 from tools.models.faults import OutOfTime
@@ -132,10 +133,7 @@ def _read_end(path: Path) -> str:
 
 def _book(opened: session.Session, printed: str) -> Usage:
     """Book what an agent says in its last line that it has used, and return it; unknown where nothing says so."""
-    said: Any = None
-    with suppress(ValueError, RecursionError):
-        said = json.loads(printed.rpartition("\n")[2])
-    said = said if isinstance(said, dict) else {}
+    said = read_object(printed.rpartition("\n")[2]) or {}
     cost, metered = said.get("total_cost_usd"), read_report(said.get("usage"))
     usd = float(cost) if isinstance(cost, int | float) and 0 <= cost < float("inf") else None
     used = Usage(paid_usd=usd, list_usd=usd)

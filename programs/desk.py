@@ -117,15 +117,6 @@ def as_json(content: Any) -> str:
     return defuse(json.dumps(content, ensure_ascii=False))
 
 
-def read_arguments(text: str) -> dict[str, Any] | None:
-    """Return the arguments of a model's call; None where they are no JSON object."""
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 DESK: ContextVar[Desk | None] = ContextVar("desk", default=None)  # of the query that is being answered
 
 

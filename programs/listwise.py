@@ -11,7 +11,6 @@ Tournament+Soln (D.3.6): the user's own file, because the public release has non
 where _id is that of a query or a document.
 """
 
-import json
 import random
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -24,7 +23,7 @@ import pydantic
 
 from programs.base import About, Program
 from programs.reading import OFFLINE, RankCandidates, complete, find_candidates, rank
-from tools.disk import InputFile
+from tools.disk import InputFile, read_object
 from tools.errors import DataError, UsageError, at_least
 from tools.models import offline as rules
 from tools.models.prompting import Passage, ask, defuse, filled, fit_length, fits, known_ids, lens, show, through
@@ -219,11 +218,8 @@ def read_solutions(path: str) -> dict[str, str]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not (isinstance(row, dict) and isinstance(row.get("_id"), str) and isinstance(row.get("solution"), str)):
+        row = read_object(line) or {}
+        if not (isinstance(row.get("_id"), str) and isinstance(row.get("solution"), str)):
             raise DataError(f'solutions {path}, line {number}: not of the form {{"_id": "...", "solution": "..."}}')
         if found.setdefault(row["_id"], row["solution"]) != row["solution"]:
             raise DataError(f"solutions {path}, line {number}: {row['_id']!r} had another solution before")

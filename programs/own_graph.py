@@ -13,8 +13,9 @@ from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphRecursionError
 
-from programs.desk import make_tools, read_arguments
+from programs.desk import make_tools
 from programs.own import QUERY
+from tools.disk import read_object
 from tools.errors import UsageError
 from tools.models.offline import Call, publish
 from tools.models.prompting import ask
@@ -65,7 +66,7 @@ class Model(BaseChatModel):
             with publish(Call(None, NextMessage, inputs)):
                 made = model.converse(conversation, [*self.offered])
             text, called, parts = made["content"], made["tool_calls"], dict(made.get("parts", {}))
-            calls = [{"name": one["name"], "args": read_arguments(one["arguments"]) or {}} for one in called]
+            calls = [{"name": one["name"], "args": read_object(one["arguments"]) or {}} for one in called]
         # The next prompt has these ids: by their places they are the same when answers are taken from the ledger.
         named = [{**one, "id": f"call_{len(conversation)}_{place}"} for place, one in enumerate(calls)]
         if kept := parts.get("tool_calls"):

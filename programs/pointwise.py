@@ -8,7 +8,6 @@ empty: the paper's variants without the O.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby, pairwise
 from statistics import fmean
 from typing import Any, ClassVar
 
@@ -79,13 +78,11 @@ def order_by_score(scores: Mapping[str, float], ties: Mapping[str, float]) -> li
     """Order documents by `scores`, best first, equal ones by `ties`, which sets their scores a billionth apart."""
     rounded = {doc_id: round(score, _DECIMALS) for doc_id, score in scores.items()}
     order = sorted(rounded, key=lambda doc_id: (-rounded[doc_id], -ties.get(doc_id, UNFOUND)))
-    ranked: list[Hit] = []
-    for score, group in groupby(order, key=rounded.__getitem__):
-        tied, place = list(group), 0
-        ranked.append(Hit(tied[0], score))
-        for one, other in pairwise(tied):
-            place += ties.get(one, UNFOUND) != ties.get(other, UNFOUND)
-            ranked.append(Hit(other, score - place * _PLACE))
+    ranked, place = list[Hit](), 0
+    for before, doc_id in zip(order[:1] + order, order, strict=False):
+        apart = ties.get(before, UNFOUND) != ties.get(doc_id, UNFOUND)
+        place = place + apart if rounded[before] == rounded[doc_id] else 0
+        ranked.append(Hit(doc_id, rounded[doc_id] - place * _PLACE))
     return ranked
 
 

@@ -4,7 +4,6 @@ A table is a predictor, by its name in the program. What a file leaves out stays
 of fields belong to the program's code, and how all this becomes a message to DSPy: no file changes them.
 """
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,14 +60,9 @@ def write_toml(program: Any) -> str:
         table, inputs = describe(program)[name], predictor.signature.input_fields
         told = table["instructions"]
         plain = "'''" not in told and all(one.isprintable() or one in "\n\t" for one in told)  # as TOML has it
-        block = f"'''\n{told}\n'''" if plain else quote(told)
-        lines += ["", f"[{quote(name)}]  # what the model is told to do", f"instructions = {block}", ""]
-        lines.append(f"[{quote(name)}.fields]  # what it is told of each field")
+        block = f"'''\n{told}\n'''" if plain else forms.toml(told)
+        lines += ["", f"[{forms.toml(name)}]  # what the model is told to do", f"instructions = {block}", ""]
+        lines.append(f"[{forms.toml(name)}.fields]  # what it is told of each field")
         for key, text in table["fields"].items():
-            lines.append(f"{key} = {quote(text)}  # {'shown' if key in inputs else 'asked for'}")
+            lines.append(f"{key} = {forms.toml(text)}  # {'shown' if key in inputs else 'asked for'}")
     return "\n".join(lines) + "\n"
-
-
-def quote(text: str) -> str:
-    """Write a text as TOML has it."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

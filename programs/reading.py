@@ -62,7 +62,13 @@ def complete(named: Iterable[str], shown: Sequence[str]) -> list[str]:
 
 
 def read(
-    session: Session, predictor: dspy.Predict, doc_ids: Sequence[str], chars: int, check: Checks, **inputs: Any
+    session: Session,
+    predictor: dspy.Predict,
+    doc_ids: Sequence[str],
+    chars: int,
+    check: Checks,
+    also: Sequence[Check] = (),  # what an answer has to pass besides
+    **inputs: Any,
 ) -> Iterator[tuple[list[str], Any]]:
     """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks."""
     left = list(doc_ids)
@@ -70,7 +76,7 @@ def read(
         shown, left = left[: len(passages)], left[len(passages) :]
         # Copies, because DSPy keeps a call's inputs for demonstrations, and lists of notes go on growing.
         kept = {name: list(value) if isinstance(value, list) else value for name, value in inputs.items()}
-        yield shown, ask(predictor, check(shown), **kept, passages=passages)
+        yield shown, ask(predictor, check(shown), *also, **kept, passages=passages)
 
 
 def read_and_note(

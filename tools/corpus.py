@@ -29,7 +29,7 @@ from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Literal, Self, overload
+from typing import Any, Literal, Self
 
 from tools import disk
 from tools.errors import DataError
@@ -237,13 +237,7 @@ class StoredIds(Sequence[str]):
     def __len__(self) -> int:
         return len(self._corpus)
 
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-
-    @overload
-    def __getitem__(self, row: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, row: int | slice) -> str | Sequence[str]:
+    def __getitem__(self, row: Any) -> Any:  # an id, or those of a slice
         rows = range(len(self))[row]
         return self._corpus.id_of(rows) if isinstance(rows, int) else [self._corpus.id_of(each) for each in rows]
 

@@ -15,12 +15,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, TextIO, TypeVar
 
 import orjson
 
-from tools.errors import UsageError
+from tools.errors import DataError, UsageError
 
+T = TypeVar("T")
 PRIVATE, SHARED = 0o600, 0o666  # modes of files; who may read a folder may enter it as well
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # there is no room
 _DRAFT = ".sextant-draft"
@@ -42,6 +43,16 @@ def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
                 os.truncate(path, file.tell() - len(line))
 
 
+def read_lines(path: Path, make: Callable[[bytes], T], mend: str, *, repair: bool = False) -> Iterator[tuple[bytes, T]]:
+    """Yield each line with what `make` makes of it. DataError, with the line's number, where that is a ValueError."""
+    for number, line in enumerate(lines(path, repair=repair), start=1):
+        try:
+            made = make(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number} is damaged ({error}); {mend}") from None
+        yield line, made
+
+
 def loads(line: bytes | str) -> Any:
     """Parse JSON as Python does, at orjson's speed; ValueError for anything else."""
     try:
@@ -56,6 +67,14 @@ def dumps(row: Any) -> str:
         return orjson.dumps(row).decode()
     except TypeError:  # lone surrogates
         return json.dumps(row, ensure_ascii=False)
+
+
+def read_object(text: str) -> dict[str, Any] | None:
+    """Return the object that a text is as JSON; None for any other text."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    return None
 
 
 def append_line(path: Path, line: bytes, mode: int = PRIVATE) -> int:

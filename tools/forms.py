@@ -78,13 +78,14 @@ class TraceForm(TypedDict):
 
 
 @lru_cache
-def _adapter(form: Any) -> TypeAdapter[Any]:
+def adapter(form: Any) -> TypeAdapter[Any]:
+    """Return what checks and writes values of a form, or of any type."""
     return TypeAdapter(form)
 
 
 def schema(form: Any) -> dict[str, Any]:
     """Return a form as JSON Schema."""
-    return _adapter(form).json_schema()
+    return adapter(form).json_schema()
 
 
 def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = disk.loads) -> Any:
@@ -97,11 +98,6 @@ def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = dis
         raise ValueError(f"no JSON: {str(error).replace('line 1 column', 'column')}") from None
     check(form, value)
     return value
-
-
-def check(form: Any, value: Any) -> None:
-    """Check a value against a form. ValueError says where it differs and how."""
-    _validate(form, value, strict=True)
 
 
 def toml(value: Any) -> str:
@@ -117,13 +113,14 @@ def toml(value: Any) -> str:
 
 def make(kind: type[T], value: Any) -> T:
     """Make a dataclass, with those in it, of what JSON holds of it. ValueError says where that differs and how."""
-    made: T = _validate(kind, value, strict=False)
+    made: T = check(kind, value, strict=False)
     return made
 
 
-def _validate(form: Any, value: Any, *, strict: bool) -> Any:
+def check(form: Any, value: Any, *, strict: bool = True) -> Any:
+    """Check a value against a form, and return what that makes of it. ValueError says where it differs and how."""
     try:
-        return _adapter(form).validate_python(value, strict=strict)
+        return adapter(form).validate_python(value, strict=strict)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).removeprefix(".")

@@ -9,12 +9,12 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from tools.disk import read_object
 from tools.errors import UnknownName, UsageError
 
 T = TypeVar("T")
@@ -181,7 +181,6 @@ def pair(text: str) -> tuple[str, str]:
 
 def json_object(text: str) -> dict[str, Any]:
     """An argument type: a JSON object."""
-    with suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(text), dict):
-            return found
-    raise argparse.ArgumentTypeError(f"{text!r:.200} is no JSON object; write it as '{{\"name\": 1}}'")
+    if (found := read_object(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r:.200} is no JSON object; write it as '{{\"name\": 1}}'")
+    return found

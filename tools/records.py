@@ -140,7 +140,10 @@ class Submission:
 
 
 def step_json(step: Step) -> dict[str, Any]:
-    """Write a step as JSON: tool, argument and doc_ids always, other fields where they are not empty."""
+    """Write a step as JSON: tool, argument and doc_ids always, other fields where they are not empty.
+
+    `tools.forms.make` reads it, and a trace; keys that a later version added are ignored.
+    """
     row: dict[str, Any] = {"tool": step.tool, "argument": step.argument, "doc_ids": list(step.doc_ids)}
     row |= {"hop": step.hop, "started": round(step.started, 4), "seconds": round(step.seconds, 4)}
     if step.usage != Usage():
@@ -149,13 +152,6 @@ def step_json(step: Step) -> dict[str, Any]:
         row |= {"retriever": step.retriever, "k": step.k}
     row |= {name: value for name in ("instruction", "cut", "among", "refused") if (value := getattr(step, name))}
     return row | {name: list(value) for name in ("calls", "shown", "lengths") if (value := getattr(step, name))}
-
-
-def step_from_json(row: dict[str, Any]) -> Step:
-    """Read what `step_json` wrote; keys that a later version added are ignored."""
-    known: dict[str, Any] = {name: row[name] for name in Step.__slots__ if name in row}
-    known |= {name: tuple(known[name]) for name in ("doc_ids", "calls", "shown", "lengths") if name in known}
-    return Step(**known | {"usage": usage_from_json(row.get("usage", {}))})
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
@@ -179,10 +175,3 @@ def trace_json(trace: Trace) -> dict[str, Any]:
         "followed": dict(sorted(trace.followed.items())),
         **({"calls": list(trace.calls)} if trace.calls else {}),
     }
-
-
-def trace_from_json(query_id: str, row: dict[str, Any]) -> Trace:
-    """Read what `trace_json` wrote."""
-    steps = [step_from_json(step) for step in row["steps"]]
-    counts = row["invented_ids"], dict(row["unusable"]), dict(row["followed"])
-    return Trace(query_id, steps, list(row["notes"]), *counts, list(row.get("calls", ())))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
-from tools.records import Step, Trace, Usage, trace_from_json, trace_json, usage_from_json, usage_json
+from tools.records import Step, Trace, Usage, trace_json, usage_from_json, usage_json
 
 _LINE: ContextVar["_Line | None"] = ContextVar("line", default=None)
 
@@ -29,8 +29,11 @@ class Recorder:
 
     def __init__(self, query_id: str, clock: Callable[[], float], snapshot: Mapping[str, Any]) -> None:
         """Go on from the `snapshot` of an earlier one for the same query; an empty one starts afresh."""
-        self.query_id = query_id
-        self.trace = trace_from_json(query_id, snapshot["trace"]) if snapshot else Trace(query_id)
+        self.query_id, self.trace = query_id, Trace(query_id)
+        if snapshot:
+            from tools import forms  # Pydantic is behind it, and --help of commands reads this file
+
+            self.trace = forms.make(Trace, {"query_id": query_id, **snapshot["trace"]})
         self.usage = usage_from_json(snapshot["usage"]) if snapshot else Usage()  # of all model calls so far
         self._lock = RLock()  # LangGraph runs parallel nodes of one query in threads
         self._clock = clock

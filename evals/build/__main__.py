@@ -6,7 +6,6 @@ What asks a model is kept stage by stage, so `run` goes on where it was ended; d
 import argparse
 import json
 import re
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from evals.running.request import Common
 from tools import options
 from tools.console import Parser, positive, put_out, run_and_leave
 from tools.errors import UsageError
+from tools.names import pick
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
 _WITHOUT = {"program", "task", "data", "columns", "qrels", "instruction", "limit", "retriever", "parameters", "k"}
@@ -79,7 +79,7 @@ def list_recipes(arguments: argparse.Namespace) -> int:
 def new(arguments: argparse.Namespace) -> int:
     """Write recipe.toml into a folder that has none."""
     recipe = import_module("evals.building.recipe")
-    kind = recipe.find(arguments.recipe)
+    kind = pick("recipe", arguments.recipe, recipe.RECIPES)
     if (path := arguments.folder / recipe.FILE).exists():
         raise UsageError(f"{path} is there; edit it, or choose another folder")
     made = recipe.change(kind(), [("corpus.path", arguments.corpus), *arguments.set])
@@ -111,8 +111,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 def command(arguments: argparse.Namespace) -> int:
     """Do what the command names."""
-    do: Callable[[argparse.Namespace], int] = arguments.do
-    return do(arguments)
+    return int(arguments.do(arguments))
 
 
 if __name__ == "__main__":

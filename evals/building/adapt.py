@@ -7,12 +7,12 @@ the old one, and a query stays only if all that is relevant to it is contained. 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import environments
-from environments.base import EmptySplit, Environment, Qrels
+from environments.base import Environment, Qrels
+from evals.building import release
 from evals.building.engine import Build
 from evals.building.ingest import TASK, CutSection, digest_id
 from evals.building.recipe import Recipe
@@ -69,10 +69,8 @@ def make(build: Build) -> Benchmark:
     queries = [one for one in given.queries if one.query_id in gold]
     made = ({"query_id": one, "from": graded[one], "gold": gold[one]} for one in gold)
     benchmark = build.finish(queries, {"gold": gold}, made, **settings)
-    with suppress(EmptySplit):
-        dev = (one.query_id for one in environments.load(task, corpus.data or None, "dev").queries)
-        benchmark = benchmark._replace(dev=[one for one in dev if one in gold])
-    return benchmark
+    dev = release.find_dev(task, corpus.data or None)
+    return benchmark._replace(dev=dev & gold.keys()) if dev else benchmark
 
 
 def inherit(build: Build, graded: Qrels, *, spread: bool) -> dict[str, dict[str, float]]:

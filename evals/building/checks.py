@@ -6,13 +6,12 @@ What must hold is in evals/building/release.py; a figure here is worth a look, a
 verifier's answers are ordinary runs: the same command goes on with them. docs/guide/checks.md has what figures mean.
 """
 
-import hashlib
 import json
 from argparse import ArgumentTypeError
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -26,12 +25,13 @@ from sklearn.pipeline import make_pipeline
 from environments import card
 from environments.base import POOLED, Environment
 from evals.building import ladders, recipe, release, repooling
+from evals.building.engine import order
 from evals.measuring import judging, scored
 from evals.measuring.metrics import measure_unjudged
 from evals.measuring.similarity import compare
 from evals.measuring.stats import Interval, bootstrap_mean, holm, paired
 from evals.running import evaluation, forecast
-from evals.running.request import Common, Request
+from evals.running.request import Request
 from evals.showing.tables import Grid, model, printed, task_line
 from programs import FLOOR, VERIFIER
 from programs.judging import HIGHEST
@@ -229,8 +229,8 @@ def find_ladders(subject: Subject) -> Iterator[Figure]:
 def find_generator(subject: Subject) -> Iterator[Figure]:
     """Yield how well a classifier of words and pairs of words tells texts of queries that it has not seen."""
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
-    order = sorted(texts, key=lambda text: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
-    rows = [[text for text in order if texts[text][0] is kind][:TEXTS] for kind in (True, False)]
+    ordered = order(texts)
+    rows = [[text for text in ordered if texts[text][0] is kind][:TEXTS] for kind in (True, False)]
     if min(map(len, rows)) < LEAST or len({texts[text][1] for text in rows[0]}) < FOLDS:
         yield Figure("generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries")
         return
@@ -274,8 +274,7 @@ def find_kappa(subject: Subject, spec: str) -> Figure:
     """Return how far a second judge agrees with the benchmark, on pairs of which half are not relevant."""
     if subject.compares:
         return Figure("kappa", None, "documents are compared, none is judged by itself")
-    shared = {one.name: getattr(subject.request, one.name) for one in fields(Common)}
-    request = Common(**shared | {"program": "programs.judging:Judge", "lm": spec})
+    request = replace(subject.request, program="programs.judging:Judge", lm=spec)
     runs = [run.path for run in subject.searches.values()]
     found = judging.judge(request, runs, depth=0, sample=PAIRS)["agreement"]
     return Figure("kappa", found["kappa"], judging.describe_agreement(found), found)

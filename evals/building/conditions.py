@@ -19,7 +19,6 @@ from evals.building.review import Item
 from evals.building.units import Benchmark, Unit
 from programs.building.conditions import squeeze
 from tools.corpus import Corpus, digest_text
-from tools.errors import DataError
 from tools.records import Document
 from tools.text import sentences
 
@@ -62,8 +61,7 @@ def make(build: Build) -> Benchmark:
     wanted = {one: list(map(squeeze, made["conditions"])) for one, made in asked.items()}
     ladders = dict(_climb(build, kept, _spoil(build, kept, wanted)))
     build.count("ladder", len(asked), len(ladders))
-    if not ladders:
-        raise DataError(f"no document is left after {build.describe()}; dropped.jsonl says why")
+    build.demand(ladders, "document")
     return _finish(build, ladders, wanted, {one: made["prose"] for one, made in asked.items()})
 
 

@@ -13,21 +13,18 @@ text     a query where people say that its guess nearest to a wanted document is
 Guesses are kept beside the runs, and the same command goes on with them.
 """
 
-import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import environments
-from environments.base import EmptySplit
 from evals import folder as run_folder
 from evals.building import checks, release, review
+from evals.building.engine import order
 from evals.building.units import Benchmark
 from evals.measuring.scored import JUDGED
 from evals.running import evaluation, forecast
@@ -68,8 +65,8 @@ class Trial:
         judgements, self.texts = self.environment.judgements[self.environment.headline], self.environment.documents
         unit_of = judgements.unit_of if self.environment.max_p else None
         self.unit_of: Callable[[str], str] = unit_of or str
-        asked = sorted(self.environment.queries, key=lambda one: hashlib.sha256(one.query_id.encode()).digest())
-        self.queries = {query.query_id: query for query in asked[:sample]}
+        asked = {query.query_id: query for query in self.environment.queries}
+        self.queries = {query_id: asked[query_id] for query_id in order(asked)[:sample]}
         found = {query_id: judgements.relevant(query_id) for query_id in self.queries}
         parts = defaultdict[str, list[str]](list)  # of what is judged, documents or their passages
         for doc_id in self.texts:
@@ -136,37 +133,22 @@ class Trial:
         said, names = review.answers(out), {key: review.identify("contamination", one) for key, one in items.items()}
         return {key: str(said[name]) for key, name in names.items() if name in said}
 
-    def find_gone(self, removed: Collection[str]) -> frozenset[str]:
-        """Return the judged documents that are to be taken out: those of which some text is known."""
-        return frozenset(self.unit_of(one.partition("/")[2]) for one in removed if one.startswith("document/"))
-
-    def write(self, removed: Collection[str], out: Path) -> None:
-        """Write the task without `removed` queries and documents into `out`/release."""
-        units = self.find_gone(removed)
+    def write(self, removed: Collection[str], units: frozenset[str], out: Path) -> None:
+        """Write the task without `removed` queries, and the judged `units` that are taken out, into `out`/release."""
         gone = units | {one for one in self.texts if self.unit_of(one) in units} if units else units
         kept = [one.query_id for one in self.environment.queries if f"query/{one.query_id}" not in removed]
         if not kept:
             raise UsageError(f"the model knows all of {self.environment.task} by heart, so nothing is left of it")
-        rest, dev = self.environment.asking(query_ids=kept), set[str]()
-        with suppress(EmptySplit):
-            dev = {one.query_id for one in environments.load(self.request.task, self.request.data, "dev").queries}
+        rest, dev = self.environment.asking(query_ids=kept), release.find_dev(self.request.task, self.request.data)
         judgements = {rest.headline: rest.judgements[rest.headline]} if rest.max_p else rest.judgements
-        settings = {"name": f"{rest.task.rpartition('/')[2]}-not-by-heart", "objective": rest.queries[0].objective}
-        benchmark = Benchmark(
-            Corpus(one for one in rest.documents.stream() if one.doc_id not in gone) if gone else rest.documents,
-            [replace(one, excluded=one.excluded - gone) for one in rest.queries],
-            {name: one.qrels for name, one in judgements.items()},
-            {
-                **settings,
-                **({"max_p": ":"} if rest.max_p else {}),
-                "metrics": list(rest.metrics),
-                "depth": rest.depth,
-                **rest.hints,
-            },
-            rest.comparisons,
-            dev & set(kept),
-            twins=rest.twins,
-        )
+        name = f"{rest.task.rpartition('/')[2]}-not-by-heart"
+        settings: dict[str, Any] = {"name": name, "objective": rest.queries[0].objective}
+        settings |= {"max_p": ":"} if rest.max_p else {}
+        settings |= {"metrics": list(rest.metrics), "depth": rest.depth, **rest.hints}
+        left = Corpus(one for one in rest.documents.stream() if one.doc_id not in gone) if gone else rest.documents
+        asked = [replace(one, excluded=one.excluded - gone) for one in rest.queries]
+        qrels = {name: one.qrels for name, one in judgements.items()}
+        benchmark = Benchmark(left, asked, qrels, settings, rest.comparisons, dev & set(kept), twins=rest.twins)
         made = {"source": rest.task, "models": {"knew what was taken out": self.request.lm}}
         release.write(release.without(benchmark, dict.fromkeys(kept, gone)), out, made)
 
@@ -203,12 +185,13 @@ def measure(trial: Trial, judge: str, out: Path | None, *, dry_run: bool) -> dic
         said = trial.judge(judge, nearest) if judge else {}
         said |= trial.ask_people(out, nearest, said) if out else {}
         removed = {f"query/{key}": f"the same as {nearest[key][1].doc_id}" for key in said if said[key] == "same"}
-    gone = trial.find_gone(removed)
+    # What is judged is taken out where some text of it is known.
+    gone = frozenset(trial.unit_of(one.partition("/")[2]) for one in removed if one.startswith("document/"))
     for key, wanted in trial.wanted.items():
         if wanted and all(trial.unit_of(one) in gone for one in wanted):
             removed.setdefault(f"query/{key}", LEFT)
     if out:
-        trial.write(removed, out)
+        trial.write(removed, gone, out)
     counts = Counter(said.get(key, "open") for key in trial.queries)
     failed = sum(bool(outcomes[one.query_id]["error"]) for one in asked)
     return {

@@ -6,23 +6,21 @@ a digest of what it holds. So the same command goes on after a kill, pays for no
 and a change of the recipe asks again what follows from it alone.
 """
 
-import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
 
-from environments.base import GENERIC, DevSplit
-from environments.own import SEED
+from environments.base import GENERIC
 from evals import folder as run_folder
 from evals.building import release, review
 from evals.building.review import Item
 from evals.building.units import Benchmark, Source, Unit
-from evals.running.asking import Stage
+from evals.running.asking import Stage, digest
 from evals.running.evaluation import make_terms
 from evals.running.request import Common
 from programs.building import STAGES
@@ -30,8 +28,9 @@ from programs.building.fill import Fill
 from tools import disk, retrievers, sources
 from tools.console import Progress, say
 from tools.corpus import Corpus, indexed_text
+from tools.errors import DataError
 from tools.models.terms import Cassette
-from tools.records import Query, total, usage_from_json, usage_json
+from tools.records import Document, Query, total, usage_from_json, usage_json
 from tools.retriever import NoRetriever, Retriever
 from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
@@ -84,7 +83,7 @@ class Build:
         self._terms = make_terms(next(iter(requests.values())))
         self._stages, self._held, self._asks = dict[str, tuple[Fill, Stage]](), ExitStack(), dict[str, Any]()
         self._retrievers = dict[str, Retriever]()
-        self._dropped, self._why = dict[str, Counter[str]](), list[TextIO]()
+        self._dropped, self._why = defaultdict[str, Counter[str]](Counter), list[TextIO]()
         self._answers: Mapping[str, review.Value] = {} if ahead else review.answers(folder)
 
     def __enter__(self) -> "Build":
@@ -107,13 +106,13 @@ class Build:
     def ask(self, stage: str, units: Iterable[Unit], most: int | None = None) -> Iterator[tuple[Unit, Any]]:
         """Yield each unit with its answer, in order: outputs by name, those of passages as {id: row}.
 
-        None stands for an answer that could not be used, twice; such a unit is dropped. `most` is how many units there
-        may be at most, where that depends on answers that a dry run does not have.
+        An answer that could not be used, twice, has none; such a unit is dropped. `most` is how many units there may be
+        at most, where that depends on answers that a dry run does not have.
         """
         if self.until and stage != self.until and self.until in self.funnel:
             raise Reached(self.until)
-        program, opened = self._open(stage)
-        left, ahead = iter(units), partial(self._look_ahead, stage, opened, most, self.certain)
+        program, _ = self._open(stage)
+        left, ahead = iter(units), partial(self._look_ahead, stage, most, self.certain)
         while some := list(islice(left, SLICE)):
             queries = [_query(unit) for unit in some]
             outcomes = ahead(queries) if self.ahead else self._send(stage, queries)
@@ -124,24 +123,23 @@ class Build:
 
     def drop(self, stage: str, one: str, why: str, evidence: str = "") -> None:
         """Note that something is left out, and why: a line of dropped.jsonl."""
-        self._dropped.setdefault(stage, Counter())[why] += 1
+        self._dropped[stage][why] += 1
         for file in self._why:
             row = {"stage": stage, "id": one, "why": why} | ({"evidence": evidence} if evidence else {})
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def count(self, stage: str, went_in: int, came_out: int) -> None:
         """Note how many of whatever the stage is about went in and came out."""
-        known = self.funnel.get(stage) or Row(stage, 0, 0, {}, {})
-        dropped = dict(sorted(self._dropped.get(stage, Counter()).items()))
-        self.funnel[stage] = row = known._replace(went_in=went_in, came_out=came_out, dropped=dropped)
-        why = "".join(f", {many:,} {reason}" for reason, many in row.dropped.items())
+        dropped = dict(sorted(self._dropped[stage].items()))
+        self.funnel[stage] = Row(stage, went_in, came_out, dropped, {})
+        why = "".join(f", {many:,} {reason}" for reason, many in dropped.items())
         if not self.ahead:
             say(f"{stage}: {went_in:,} in, {came_out:,} out{why}")
 
     def leave(self, stage: str, why: str, many: int) -> None:
         """Count what is left out for a reason that needs no line each."""
         if many:
-            self._dropped.setdefault(stage, Counter())[why] += many
+            self._dropped[stage][why] += many
 
     def review(self, sheet: str, values: dict[K, Any], show: Callable[[K], Item]) -> None:
         """Offer every value to people on a sheet, and put what they said in place of what the model did."""
@@ -157,6 +155,14 @@ class Build:
         own = indexed_text(self.source.documents[doc_id])[: chars or None]
         kept = self.source.private.get(doc_id, {}) if private else {}
         return "\n\n".join([own, *(f"{name}: {kept[name]}" for name in private if name in kept)])
+
+    def passages(self, doc_ids: Iterable[str], chars: int = 0, private: Sequence[str] = ()) -> list[tuple[str, str]]:
+        """Return documents as a unit has them: each id with its `text`."""
+        return [(one, self.text(one, chars, private)) for one in doc_ids]
+
+    def choice(self, label: str, text: str, doc_ids: Sequence[str], chars: int = 0) -> Item:
+        """Return an item that asks people which of some documents are meant, shown with a text."""
+        return Item([(label, text), *self.passages(doc_ids, chars)], values=doc_ids)
 
     def retriever(self, spec: str) -> Retriever:
         """Return a retriever over the corpus, on the terms of the build."""
@@ -174,6 +180,11 @@ class Build:
         """Say in a line what went through the stages so far."""
         return "; ".join(f"{row.stage} ({row.went_in:,} in, {row.came_out:,} out)" for row in self.funnel.values())
 
+    def demand(self, left: Collection[Any], what: str = "query", remedy: str = "dropped.jsonl says why") -> None:
+        """Raise DataError, with what went through the stages, where nothing is left."""
+        if not left:
+            raise DataError(f"no {what} is left after {self.describe()}; {remedy}")
+
     def finish(
         self,
         queries: Sequence[Query],
@@ -186,18 +197,13 @@ class Build:
 
         `together` is query_id -> what is all for dev, or all for test.
         """
-        said, twins = self.recipe.release, self.source.twins
+        said, source = self.recipe.release, self.source
         told = {"name": said.name or self.folder.resolve().name, "objective": said.objective or GENERIC}
         told |= {"document": said.document, "metrics": list(said.metrics), "metric": said.metric, **settings}
-        made = Benchmark(
-            documents=self.source.documents,
-            queries=queries,
-            judgements={name: release.spread_twins(one, twins) for name, one in judgements.items()},
-            settings={name: value for name, value in told.items() if value},
-            provenance=provenance,
-            private=self.source.private,
-        )
-        return release.split(made, DevSplit(SEED, said.dev), together) if said.dev else made
+        settings = {name: value for name, value in told.items() if value}
+        spread = {name: release.spread_twins(one, source.twins) for name, one in judgements.items()}
+        made = Benchmark(source.documents, queries, spread, settings, provenance=provenance, private=source.private)
+        return release.split(made, said.dev, together) if said.dev else made
 
     @cached_property
     def statistics(self) -> TermStatistics:
@@ -223,9 +229,8 @@ class Build:
         outcomes: Mapping[str, Any] = self._asks[stage](queries, on_outcome=lambda outcome: progress.add())
         return outcomes
 
-    def _look_ahead(
-        self, stage: str, opened: Stage, most: int | None, certain: bool, queries: list[Query]
-    ) -> Mapping[str, Any]:
+    def _look_ahead(self, stage: str, most: int | None, certain: bool, queries: list[Query]) -> Mapping[str, Any]:
+        opened = self._stages[stage][1]
         found = opened.forecast(queries)
         certain = certain and bool(queries)
         most = len(queries) if most is None or certain else most
@@ -233,16 +238,16 @@ class Build:
         self.certain &= not found["queries"]  # what comes after follows from answers that nobody has
         return opened.outcomes
 
-    def _read(self, stage: str, program: Fill, unit: Unit, query: Query, outcome: Any) -> dict[str, Any] | None:
+    def _read(self, stage: str, program: Fill, unit: Unit, query: Query, outcome: Any) -> dict[str, Any]:
         if outcome is None:  # of a dry run
             return program.guess(json.loads(query.text), self.statistics)
         if outcome["error"]:
             self.drop(stage, str(unit.key), "no usable answer", run_folder.headline(outcome["error"]))
-            return None
+            return {}
         answer: dict[str, Any] = json.loads(outcome["answer"])
-        rows = program.asked.rows
-        for one in [one for one, _ in unit.passages if one not in answer[rows]] if rows else ():
-            self.drop(stage, one, "left out by the model")
+        if rows := program.asked.rows:
+            for one in (one for one, _ in unit.passages if one not in answer[rows]):
+                self.drop(stage, one, "left out by the model")
         return answer
 
     def _count_calls(self, row: Row) -> Row:
@@ -253,9 +258,15 @@ class Build:
         return row._replace(usage={name: used[name] for name in USED}, lm=opened.model.name)
 
 
+def finder(texts: Mapping[str, str]) -> Callable[[str, int], list[str]]:
+    """Return what gives the names of the texts that are most like another one, at most so many, by BM25."""
+    index = BM25(Corpus(Document(name, text) for name, text in texts.items()))
+    return lambda text, most: [hit.doc_id for hit in index.search(text, most)]
+
+
 def order(doc_ids: Iterable[str]) -> list[str]:
     """Return ids in an order that is the same everywhere, and not the corpus's, in which alike ones may be together."""
-    return sorted(doc_ids, key=lambda one: hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest())
+    return sorted(doc_ids, key=digest)
 
 
 def slices(some: Sequence[T], size: int, overlap: int = 0) -> list[Sequence[T]]:
@@ -267,5 +278,4 @@ def slices(some: Sequence[T], size: int, overlap: int = 0) -> list[Sequence[T]]:
 def _query(unit: Unit) -> Query:
     """Return a unit as a query; its id is a digest of what it holds."""
     text = json.dumps({"inputs": unit.inputs, "passages": unit.passages}, ensure_ascii=False, sort_keys=True)
-    name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
-    return Query(name, text, candidates=frozenset(map(str, range(1, len(unit.passages) + 1))))
+    return Query(digest(text)[:24], text, candidates=frozenset(map(str, range(1, len(unit.passages) + 1))))

@@ -64,16 +64,15 @@ def make(build: Build) -> Benchmark:
     works = defaultdict[str, list[str]](list)
     for one, name in author.items():
         works[name].append(one)
-    asked = [Query(one, texts[one].text, build.recipe.release.objective) for one in author]
-    asked = release.mask(asked, {one: one for one in author}, post, twins)
+    own = (Query(one, texts[one].text, build.recipe.release.objective) for one in author)
+    asked = list(release.mask(own, post, twins))
     others = {of.query_id: [one for one in works[author[of.query_id]] if one not in of.excluded] for of in asked}
     enough = order(one for one in others if len(others[one]) >= limits.min_positives)
     gold = {one: dict.fromkeys(others[one], 1.0) for one in enough[: limits.queries]}
     build.leave("authors", "too few other texts of the author", len(others) - len(enough))
     build.leave("authors", "more than queries are wanted", len(enough) - len(gold))
     build.count("authors", len(others), len(gold))
-    if not gold:
-        raise DataError(f"no query is left after {build.describe()}; each needs another text of its author")
+    build.demand(gold, remedy="each needs another text of its author")
     return build.finish([one for one in asked if one.query_id in gold], {"gold": gold}, (), author, lens="authorship")
 
 

@@ -4,21 +4,21 @@ OBLIQ-Bench, appendix D: after queries are written, only pairs with the highest 
 several systems are judged, beside known ones to be as strict by.
 """
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
+from environments.base import Qrels
 from evals.building.engine import Build, slices
 from evals.building.review import Item
 from evals.building.units import Unit
 from evals.measuring.judging import EXAMPLES
+from evals.running.asking import digest
 from programs.judging import HIGHEST, RULES
-from tools.errors import DataError
 from tools.records import Query
 
-# stage -> the sheet on which people grade the same
 SHOWN = 3  # relevant documents, and others, that people see beside a query
+# stage -> the sheet on which people grade the same
 SHEETS = {"rejudge": "gold", "unique": "gold", "aspects": "gold", "judge": "pooled"}
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
@@ -53,12 +53,13 @@ class Asked(NamedTuple):
     members: Collection[str] = ()  # candidates that the query's group is made of
 
 
-def grade(build: Build, stage: str, judge: Judge, lens: str, asked: Sequence[Asked], batch: int, most: int) -> Grades:
+def grade(build: Build, stage: str, lens: str, asked: Sequence[Asked], batch: int, most: int) -> Grades:
     """Return the grades of the candidates of each query; those that no usable answer names are left out.
 
     A member of a group is to be relevant, and any other document is not. What a reading says against that counts if
     each further one says so, too: the documents concerned are graded again, in other company.
     """
+    judge: Judge = build.recipe.judge
     unread = {one.query.query_id: () if judge.passes else one.members for one in asked}
     found: Grades = {query_id: dict.fromkeys(members, float(HIGHEST)) for query_id, members in unread.items()}
     rule, left = judge.rule or RULES.get(lens, RULES[""]), [(one, list(one.candidates)) for one in asked]
@@ -66,7 +67,7 @@ def grade(build: Build, stage: str, judge: Judge, lens: str, asked: Sequence[Ask
         again = dict[str, list[str]]()
         for unit, answer in build.ask(stage, _make_units(build, rule, left, turn, batch), most=judge.passes * most):
             grades, one = found[unit.key[0]], unit.key[1]
-            for doc_id, row in (answer or {}).get("verdicts", {}).items():
+            for doc_id, row in answer.get("verdicts", {}).items():
                 grades[doc_id] = float(row["grade"])
                 if (row["grade"] < judge.keep) == (doc_id in one.members):
                     again.setdefault(unit.key[0], []).append(doc_id)
@@ -85,20 +86,15 @@ def _make_units(
     for one, candidates in left:
         query = one.query
         told = {"objective": query.objective, "description": query.text, "grades": rule, "examples": list(one.examples)}
-        for some in slices(sorted(candidates, key=lambda doc_id: _order(turn, query.query_id, doc_id)), batch):
-            yield Unit((query.query_id, one), told, [(doc_id, build.text(doc_id)) for doc_id in some])
+        for some in slices(sorted(candidates, key=lambda doc_id: digest(str(turn), query.query_id, doc_id)), batch):
+            yield Unit((query.query_id, one), told, build.passages(some))
 
 
-def _order(*parts: object) -> bytes:
-    return hashlib.sha256(":".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest()
-
-
-def regrade(build: Build, judge: Judge, lens: str, asked: Sequence[Asked]) -> Grades:
+def regrade(build: Build, lens: str, asked: Sequence[Asked]) -> Grades:
     """Return the grades of what the build found, for the queries that keep enough relevant documents."""
-    limits, kept = build.recipe.limits, Grades()
-    largest = -(-(limits.max_positives + judge.near) // judge.batch)
-    most = build.most_queries * largest
-    graded = grade(build, "rejudge", judge, lens, asked, judge.batch, most)
+    judge, limits, kept = build.recipe.judge, build.recipe.limits, Grades()
+    most = build.most_queries * -(-(limits.max_positives + judge.near) // judge.batch)
+    graded = grade(build, "rejudge", lens, asked, judge.batch, most)
     for one in asked:
         query_id, grades = one.query.query_id, graded.get(one.query.query_id, {})
         if sum(of >= judge.keep for of in grades.values()) < limits.min_positives and not build.ahead:
@@ -107,8 +103,7 @@ def regrade(build: Build, judge: Judge, lens: str, asked: Sequence[Asked]) -> Gr
             kept[query_id] = {doc_id: float(of >= judge.keep) for doc_id, of in sorted(grades.items())}
     _review_queries(build, {one.query.query_id: one.query for one in asked}, kept)
     build.count("rejudge", len(asked), len(kept))
-    if not kept:
-        raise DataError(f"no query is left after {build.describe()}; dropped.jsonl says why")
+    build.demand(kept)
     return kept
 
 
@@ -118,45 +113,30 @@ def _review_queries(build: Build, queries: Mapping[str, Query], kept: Grades) ->
     for query_id, grades in kept.items():
         said[query_id] = [one for one, of in grades.items() if of][:SHOWN]
         shown[query_id] = said[query_id] + [one for one, of in grades.items() if not of][:SHOWN]
-
-    def show(query_id: str) -> Item:
-        parts = [(one, build.text(one)) for one in shown[query_id]]
-        return Item([("query", queries[query_id].text), *parts], values=shown[query_id])
-
-    build.review("queries", said, show)
+    build.review("queries", said, lambda query_id: build.choice("query", queries[query_id].text, shown[query_id]))
     for query_id in [one for one, found in said.items() if not {"unasked", "leak"}.isdisjoint(found)]:
         build.drop("rejudge", query_id, "people find fault with it", ", ".join(said[query_id]))
         del kept[query_id]
 
 
-def pool(
-    build: Build,
-    judge: Judge,
-    wanted: Pool,
-    lens: str,
-    queries: Sequence[Query],
-    gold: Mapping[str, Mapping[str, float]],
-) -> Grades:
-    """Return the gold judgements with grades of what the pool's retrievers bring; nothing without retrievers."""
+def pool(build: Build, lens: str, queries: Sequence[Query], gold: Qrels) -> dict[str, Grades]:
+    """Return judgements `pooled`: gold with grades of what the pool's retrievers bring; none without retrievers."""
+    judge, wanted = build.recipe.judge, build.recipe.pool
     if not wanted.retrievers:
         return {}
-    brought: dict[str, dict[str, None]] = {query.query_id: {} for query in queries}
-    for spec in wanted.retrievers:
-        for query in queries:
-            hits = build.retriever(spec).search(query.text, wanted.k, excluded=query.excluded)
-            brought[query.query_id] |= {hit.doc_id: None for hit in hits if hit.doc_id not in build.source.twins}
-    asked = []
+    engines, asked = list(map(build.retriever, wanted.retrievers)), list[Asked]()
     for query in queries:
         known = gold[query.query_id]
-        best = sorted((one for one in known if known[one] > 0), key=lambda one: _order(query.query_id, one))
-        left = [one for one in brought[query.query_id] if one not in known]
+        found = [hit.doc_id for of in engines for hit in of.search(query.text, wanted.k, excluded=query.excluded)]
+        best = sorted((one for one in known if known[one] > 0), key=lambda one: digest(query.query_id, one))
+        left = [one for one in dict.fromkeys(found) if one not in known and one not in build.source.twins]
         asked.append(Asked(query, left, [build.text(one) for one in best[:EXAMPLES]]))
     batch = 2 * judge.batch
     most = build.most_queries * -(-wanted.k * len(wanted.retrievers) // batch)
-    graded = grade(build, "judge", judge, lens, asked, batch, most)
+    graded = grade(build, "judge", lens, asked, batch, most)
     build.count("judge", sum(len(one.candidates) for one in asked), sum(map(len, graded.values())))
-    return {
-        one.query_id: {doc_id: float(of >= judge.keep) for doc_id, of in sorted(graded.get(one.query_id, {}).items())}
-        | dict(gold[one.query_id])
-        for one in queries
-    }
+    pooled = Grades()
+    for query_id, grades in graded.items():
+        brought_in = {doc_id: float(of >= judge.keep) for doc_id, of in sorted(grades.items())}
+        pooled[query_id] = brought_in | dict(gold[query_id])
+    return {"pooled": pooled}

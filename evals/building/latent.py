@@ -13,15 +13,12 @@ from itertools import islice
 from typing import Annotated, NamedTuple
 
 from evals.building import judged, queries
-from evals.building.engine import Build, order, slices
+from evals.building.engine import Build, finder, order, slices
 from evals.building.recipe import Recipe
 from evals.building.review import Item
 from evals.building.units import Benchmark, Unit
-from tools.corpus import Corpus
 from tools.errors import DataError
 from tools.models.prompting import lens
-from tools.records import Document
-from tools.retrievers.bm25 import BM25
 from tools.text import words
 
 BEGINNING = 300  # characters of a member that a validator is shown beside what was written down of it
@@ -92,7 +89,6 @@ class Note(NamedTuple):
 
     attribute: str
     label: str
-    more: Sequence[str]
 
 
 Notes = Mapping[str, Note]  # by doc_id
@@ -111,47 +107,38 @@ def make(build: Build) -> Benchmark:
     valid, near = _validate(build, notes, _merge(build, notes, groups))
     groups = _fit(build, valid)
     build.limit_queries(len(groups))
-    drafts = [
-        queries.Draft(label, members, [notes[one].attribute for one in members]) for label, members in groups.items()
-    ]
+    drafts = [queries.Draft(label, of, [notes[one].attribute for one in of]) for label, of in groups.items()]
     written = queries.write(build, recipe.write, drafts)
-    index = BM25(Corpus(Document(one, note.attribute) for one, note in notes.items()))
+    find = finder({one: note.attribute for one, note in notes.items()})
     asked = list[judged.Asked]()
     for query, draft in written:  # a document may share the points of two groups, and has one label
-        beside = [hit.doc_id for hit in index.search(draft.describe(), recipe.judge.near + len(draft.members))]
-        beside = [one for one in beside if one not in draft.members][: recipe.judge.near]
+        found = find(draft.describe(), recipe.judge.near + len(draft.members))
+        beside = [one for one in found if one not in draft.members][: recipe.judge.near]
         members = [one for one in draft.members if one not in query.excluded]
         some = dict.fromkeys((*members, *near.get(draft.label, ()), *beside))
         asked.append(judged.Asked(query, list(some), members=members))
-    gold = judged.regrade(build, recipe.judge, recipe.attribute.lens, asked)
+    gold = judged.regrade(build, recipe.attribute.lens, asked)
     kept = [(query, draft) for query, draft in written if query.query_id in gold]
-    pooled = judged.pool(build, recipe.judge, recipe.pool, recipe.attribute.lens, [one for one, _ in kept], gold)
-    return build.finish(
-        [query for query, _ in kept],
-        {"gold": gold} | ({"pooled": pooled} if pooled else {}),
-        [{"query_id": query.query_id, "label": draft.label, "members": draft.members} for query, draft in kept],
-        lens=recipe.attribute.lens,
-    )
+    left = [query for query, _ in kept]
+    judgements = {"gold": gold} | judged.pool(build, recipe.attribute.lens, left, gold)
+    made_of = [{"query_id": query.query_id, "label": draft.label, "members": draft.members} for query, draft in kept]
+    return build.finish(left, judgements, made_of, lens=recipe.attribute.lens)
 
 
 def _screen(build: Build, wording: str) -> list[str]:
     """Return the documents that may be relevant, each text once, in an order that is not the corpus's."""
-    recipe: Latent = build.recipe
-    source, told = build.source, {"attribute": wording, "kinds": dict(recipe.screen.kinds)}
-    doc_ids = order(one for one in source.documents if one not in source.twins)
-    if not recipe.screen.kinds:
+    screen: Screen = build.recipe.screen
+    doc_ids = order(one for one in build.source.documents if one not in build.source.twins)
+    if not screen.kinds:
         return doc_ids
-    sorted_as = dict[str, str]()
-    units = (
-        Unit(some[0], told, [(one, build.text(one)) for one in some]) for some in slices(doc_ids, recipe.screen.batch)
-    )
+    told, sorted_as = {"attribute": wording, "kinds": dict(screen.kinds)}, dict[str, str]()
+    units = (Unit(some[0], told, build.passages(some)) for some in slices(doc_ids, screen.batch))
     for _, answer in build.ask("screen", units):
-        rows = (answer or {}).get("sorted", {})
-        sorted_as |= {one: row["kind"] for one, row in rows.items()}
-    build.review("screening", sorted_as, lambda one: Item([("document", build.text(one))], values=list(told["kinds"])))
-    eligible = [one for one in doc_ids if sorted_as.get(one) in recipe.screen.eligible]
+        sorted_as |= {one: row["kind"] for one, row in answer.get("sorted", {}).items()}
+    build.review("screening", sorted_as, lambda one: Item([("document", build.text(one))], values=list(screen.kinds)))
+    eligible = [one for one in doc_ids if sorted_as.get(one) in screen.eligible]
     for kind, many in sorted(Counter(sorted_as.values()).items()):
-        if kind not in recipe.screen.eligible:
+        if kind not in screen.eligible:
             build.leave("screen", kind, many)
     build.count("screen", len(doc_ids), len(eligible))
     return eligible
@@ -159,66 +146,60 @@ def _screen(build: Build, wording: str) -> list[str]:
 
 def _extract(build: Build, wording: str, doc_ids: Sequence[str]) -> Notes:
     """Return what is written down of each document that has the attribute."""
-    recipe: Latent = build.recipe
-    told, notes = {"attribute": wording, "further": dict(recipe.attribute.further)}, dict[str, Note]()
-    units = (
-        Unit(some[0], told, [(one, build.text(one, recipe.extract.chars, recipe.attribute.private)) for one in some])
-        for some in slices(doc_ids, recipe.extract.batch)
-    )
-    for _, answer in build.ask("extract", units, most=-(-len(build.source.documents) // recipe.extract.batch)):
-        for one, row in (answer or {}).get("found", {}).items():
+    section, shown = build.recipe.extract, build.recipe.attribute
+    told, notes = {"attribute": wording, "further": dict(shown.further)}, dict[str, Note]()
+    batches = slices(doc_ids, section.batch)
+    units = (Unit(some[0], told, build.passages(some, section.chars, shown.private)) for some in batches)
+    for _, answer in build.ask("extract", units, most=-(-len(build.source.documents) // section.batch)):
+        for one, row in answer.get("found", {}).items():
             if row["attribute"].strip():
-                notes[one] = Note(row["attribute"].strip(), row["label"].strip(), row["more"])
+                notes[one] = Note(row["attribute"].strip(), row["label"].strip())
     build.leave("extract", "attribute absent", len(doc_ids) - len(notes))
+
+    def show(one: str) -> Item:
+        return Item([("document", build.text(one)), ("annotation", notes[one].attribute)])
+
     right = dict.fromkeys(notes, "right")
-    build.review(
-        "annotation", right, lambda one: Item([("document", build.text(one)), ("annotation", notes[one].attribute)])
-    )
-    notes = {one: note for one, note in notes.items() if right[one] == "right"}
-    build.count("extract", len(doc_ids), len(notes))
-    return notes
+    build.review("annotation", right, show)
+    left = {one: note for one, note in notes.items() if right[one] == "right"}
+    build.count("extract", len(doc_ids), len(left))
+    return left
 
 
 def _label(build: Build, notes: Notes) -> dict[str, str]:
     """Return the label of each document: the one it came with, or one that other batches know, too."""
-    recipe: Latent = build.recipe
-    found = {one: note.label for one, note in notes.items() if note.label}
-    if not recipe.group.relabel:
-        return found
-    found = {}
-    batches = slices(list(notes), recipe.group.batch)
-    waves = [batches[:1], *slices(batches[1:], WAVE)]
-    for wave in waves:
-        in_use = [label for label, _ in Counter(found.values()).most_common(recipe.group.batch)]
+    group: Group = build.recipe.group
+    if not group.relabel:
+        return {one: note.label for one, note in notes.items() if note.label}
+    found, batches = dict[str, str](), slices(list(notes), group.batch)
+    for wave in [batches[:1], *slices(batches[1:], WAVE)]:
+        in_use = [label for label, _ in Counter(found.values()).most_common(group.batch)]
         units = [Unit(some[0], {"in_use": in_use}, [(one, notes[one].attribute) for one in some]) for some in wave]
-        for _, answer in build.ask("label", units, most=-(-len(build.source.documents) // recipe.group.batch)):
-            rows = (answer or {}).get("labels", {})
-            found |= {one: row["label"].strip() for one, row in rows.items() if row["label"].strip()}
+        for _, answer in build.ask("label", units, most=-(-len(build.source.documents) // group.batch)):
+            labels = {one: row["label"].strip() for one, row in answer.get("labels", {}).items()}
+            found |= {one: label for one, label in labels.items() if label}
     build.count("label", len(notes), len(found))
     return found
 
 
 def _collapse(build: Build, notes: Notes, labels: dict[str, str]) -> Groups:
     """Return groups of documents whose labels mean the same."""
-    recipe: Latent = build.recipe
+    group: Group = build.recipe.group
     canonical = {label: label for label in labels.values()}
-    for turn in range(recipe.group.rounds):
+    most = group.rounds * (1 + len(notes) // group.labels)
+    for turn in range(group.rounds):
         left = sorted(set(canonical.values()))
         examples = defaultdict[str, list[str]](list)
         for one, label in labels.items():
             examples[canonical[label]].append(notes[one].attribute)
-        batches = _near(left[:: 1 if turn % 2 else -1], recipe.group.labels)
-        units = [
-            Unit(some[0], {"labels": {one: examples[one][:2] for one in some}}) for some in batches if len(some) > 1
-        ]
+        batches = [some for some in _near(left[:: 1 if turn % 2 else -1], group.labels) if len(some) > 1]
+        units = [Unit(some[0], {"labels": {one: examples[one][:2] for one in some}}) for some in batches]
         moved = dict[str, str]()
-        for _, answer in build.ask(
-            "collapse", units, most=recipe.group.rounds * (1 + len(notes) // recipe.group.labels)
-        ):
-            rows = (answer or {}).get("collapsed", ())
+        for _, answer in build.ask("collapse", units, most):
+            rows = answer.get("collapsed", ())
             moved |= {row["label"]: row["canonical"] for row in rows if row["label"] != row["canonical"]}
         canonical = {label: _follow(moved, one) for label, one in canonical.items()}
-        if len(moved) <= recipe.group.enough * len(left):
+        if len(moved) <= group.enough * len(left):
             break
     groups: Groups = {}
     for one, label in labels.items():
@@ -239,11 +220,11 @@ def _near(labels: Sequence[str], size: int) -> list[list[str]]:
     """Cut labels into lots of at most `size`, those that share words together."""
     if len(labels) <= size:
         return [list(labels)]
-    index = BM25(Corpus(Document(one, one) for one in labels))
+    find = finder({one: one for one in labels})
     left, lots = dict.fromkeys(labels), list[list[str]]()
     while left:
         first = next(iter(left))
-        found = [hit.doc_id for hit in index.search(first, 2 * size) if hit.doc_id in left]
+        found = [one for one in find(first, 2 * size) if one in left]
         lots.append(list(dict.fromkeys([first, *found, *islice(left, size)]))[:size])
         for one in lots[-1]:
             del left[one]
@@ -252,27 +233,18 @@ def _near(labels: Sequence[str], size: int) -> list[list[str]]:
 
 def _merge(build: Build, notes: Notes, groups: Groups) -> Groups:
     """Return the groups with those joined that two readings, in different company, call the same."""
-    recipe: Latent = build.recipe
-    size = recipe.group.merge
+    size: int = build.recipe.group.merge
     if not size or len(groups) < 2:
         return groups
-    shown = {
-        label: "\n".join([label, *(notes[one].attribute for one in members[:5])]) for label, members in groups.items()
-    }
+    described = {one: "\n".join([one, *(notes[doc].attribute for doc in of[:5])]) for one, of in groups.items()}
     pairs = Counter[tuple[str, str]]()
-    better = dict[tuple[str, str], str]()
-    lots = [_near(list(groups)[::step], size) for step in (1, -1)]
-    units = [Unit(some[0], {}, [(one, shown[one]) for one in some]) for lot in lots for some in lot if len(some) > 1]
-    for unit, answer in build.ask("merge", units, most=2 * (1 + len(notes) // max(1, size))):
-        for row in (answer or {}).get("merged", ()):
-            ids = [
-                unit.passages[int(one) - 1][0]
-                for one in row["ids"]
-                if one.isdigit() and 0 < int(one) <= len(unit.passages)
-            ]
-            for one in sorted(ids)[1:]:
-                pairs[min(ids), one] += 1
-                better[min(ids), one] = row["label"]
+    lots = [some for step in (1, -1) for some in _near(list(groups)[::step], size) if len(some) > 1]
+    units = [Unit(some[0], {}, [(one, described[one]) for one in some]) for some in lots]
+    for unit, answer in build.ask("merge", units, most=2 * (1 + len(notes) // size)):
+        shown = {str(number): label for number, (label, _) in enumerate(unit.passages, start=1)}
+        for row in answer.get("merged", ()):
+            ids = sorted(shown[one] for one in row["ids"] if one in shown)
+            pairs.update((ids[0], one) for one in ids[1:])
     moved = {second: first for (first, second), many in sorted(pairs.items()) if many > 1}
     joined: Groups = {}
     for label, members in groups.items():
@@ -283,8 +255,7 @@ def _merge(build: Build, notes: Notes, groups: Groups) -> Groups:
 
 def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
     """Return the groups without the members that do not belong, and these."""
-    recipe: Latent = build.recipe
-    size, least = recipe.group.validate, recipe.limits.min_positives
+    size, least = build.recipe.group.validate, build.recipe.limits.min_positives
     large = {label: order(members) for label, members in groups.items() if len(members) >= least}
     build.leave("validate", "groups too small", len(groups) - len(large))
     if not size:
@@ -310,12 +281,7 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
         del kept[label]
     shown = {label: [*members[:6], *near.get(label, ())[:2]] for label, members in kept.items()}
     strange = {label: near.get(label, [])[:2] for label in kept}
-
-    def show(label: str) -> Item:
-        texts = [(one, build.text(one, BEGINNING)) for one in shown[label]]
-        return Item([("label", label), *texts], values=shown[label])
-
-    build.review("clusters", strange, show)
+    build.review("clusters", strange, lambda label: build.choice("label", label, shown[label], BEGINNING))
     kept = {label: [one for one in members if one not in strange[label]] for label, members in kept.items()}
     build.count("validate", len(groups), len(kept))
     return kept, near
@@ -323,22 +289,17 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
 
 def _ask_who_belongs(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, dict[str, str]]:
     """Return the members of each group that do not belong to it, and a label for those that do."""
-    recipe: Latent = build.recipe
-    units = [
-        Unit(
-            (label, part),
-            {"label": label},
-            [(one, f"{notes[one].attribute}\n{build.text(one, BEGINNING)}") for one in part],
-        )
-        for label, members in groups.items()
-        for part in slices(members, recipe.group.validate, OVERLAP)
-    ]
+    units, limits = list[Unit](), build.recipe.limits
+    for label, members in groups.items():
+        for part in slices(members, build.recipe.group.validate, OVERLAP):
+            shown = [(one, f"{notes[one].attribute}\n{text}") for one, text in build.passages(part, BEGINNING)]
+            units.append(Unit((label, part), {"label": label}, shown))
     removed: Groups = {label: [] for label in groups}
     better = dict[str, str]()
-    for unit, answer in build.ask("validate", units, most=1 + len(notes) // recipe.limits.min_positives):
-        label, rows = unit.key[0], (answer or {}).get("members", {})
+    for unit, answer in build.ask("validate", units, most=1 + len(notes) // limits.min_positives):
+        label, rows = unit.key[0], answer.get("members", {})
         removed[label] += [one for one, row in rows.items() if not row["belongs"] and one not in removed[label]]
-        better.setdefault(label, ((answer or {}).get("better") or "").strip() or label)
+        better.setdefault(label, answer.get("better", "").strip() or label)
     return removed, better
 
 
@@ -347,32 +308,24 @@ def _fit(build: Build, groups: Groups) -> Groups:
 
     The paper chooses by variety of surface (D.3.4); this counts shared words.
     """
-    recipe: Latent = build.recipe
-    limits = recipe.limits
+    limits = build.recipe.limits
     fitting = {label: members for label, members in groups.items() if len(members) <= limits.max_positives}
     build.leave("select", "groups too large: their label says too little", len(groups) - len(fitting))
-    variety = {
-        label: _variety([{*words(build.text(one))} for one in members[:10]]) for label, members in fitting.items()
-    }
+    texts = {label: [{*words(build.text(one))} for one in members[:10]] for label, members in fitting.items()}
+    variety = {label: _variety(some) for label, some in texts.items()}
     chosen: Groups = {}
     named, nearest = {label: {*words(label)} for label in fitting}, dict.fromkeys(fitting, 0.0)
     while len(chosen) < min(limits.queries, len(fitting)):
         left = (label for label in fitting if label not in chosen)
         best = max(left, key=lambda label: (variety[label] - nearest[label], label))
         chosen[best] = fitting[best]
-        nearest = {label: max(near, _alike(named[label], named[best])) for label, near in nearest.items()}
+        nearest = {label: max(near, queries.likeness(named[label], named[best])) for label, near in nearest.items()}
     build.leave("select", "more groups than queries are wanted", len(fitting) - len(chosen))
     build.count("select", len(groups), len(chosen))
-    if not chosen:
-        raise DataError(f"no group is left after {build.describe()}; loosen recipe.toml, or look at dropped.jsonl")
+    build.demand(chosen, "group", "loosen recipe.toml, or look at dropped.jsonl")
     return chosen
 
 
-def _alike(one: set[str], other: set[str]) -> float:
-    """Return Jaccard's share of two sets of words."""
-    return len(one & other) / max(1, len(one | other))
-
-
 def _variety(texts: Sequence[set[str]]) -> float:
-    pairs = [_alike(one, other) for place, one in enumerate(texts) for other in texts[:place]]
+    pairs = [queries.likeness(one, other) for place, one in enumerate(texts) for other in texts[:place]]
     return 1 - sum(pairs) / max(1, len(pairs))

@@ -6,17 +6,16 @@ objective that was tried on triplets. Decontamination (3.3) is a command of its 
 """
 
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Annotated
 
 import environments
-from environments.base import Comparison, DevSplit, Environment, Qrels
+from environments.base import Comparison, Environment, Qrels
 from environments.birco import TRIPLETS, among_the_better, by_label
 from environments.chunking import bert_tokens
-from environments.own import SEED
 from evals.building import judged, release
 from evals.building.adapt import inherit, locator
 from evals.building.clean import CleanSection, compile_pattern
@@ -24,6 +23,7 @@ from evals.building.engine import Build, order
 from evals.building.ingest import TASK
 from evals.building.recipe import Limits, Recipe, Release
 from evals.building.units import Benchmark, Unit
+from evals.measuring.described import beside
 from evals.running.pools import take_turns
 from programs.building.pools import copied
 from programs.judging import RULES
@@ -94,14 +94,13 @@ def make(build: Build) -> Benchmark:
     queries = _gather(build, given, queries, gold)
     facets = _list_facets(build, queries)
     judgements = {"gold": gold} | (_judge_facets(build, queries, facets) if recipe.facets.judge else {})
-    if pooled := judged.pool(build, recipe.judge, recipe.pool, "", queries, gold):
-        judgements["pooled"] = pooled
+    judgements |= judged.pool(build, "", queries, gold)
     settings = dict(given.hints) | {"objective": said.objective or given.queries[0].objective}
     settings |= {"document": said.document} if said.document else {}
     made = build.finish(queries, judgements, (), {}, **settings)
     made = _write_objective(build, _split(build, made))
-    hard = {one.query_id: sorted(find_hard(one, gold[one.query_id], group)) for one in made.queries}
-    rows = [{"query_id": one, "hard": of, "facets": facets.get(one, [])} for one, of in hard.items()]
+    hard = {one.query_id: beside(one.candidates or (), relevant(gold[one.query_id]), group) for one in made.queries}
+    rows = [{"query_id": one, "hard": sorted(of), "facets": facets.get(one, [])} for one, of in hard.items()]
     pooled_in_all = sum(len(one.candidates or ()) for one in made.queries)
     counts = {"documents of a pool, mean": pooled_in_all / len(rows)}
     if many := sum(map(len, hard.values())):
@@ -127,13 +126,12 @@ def _choose(build: Build, given: Environment) -> tuple[list[Query], judged.Grade
     sample = {*order(kept)[: build.recipe.limits.queries]}
     build.leave("choose", "outside the sample", len(kept) - len(sample))
     build.count("choose", len(given.queries), len(sample))
-    if not sample:
-        raise DataError(f"no query is left after {build.describe()}; dropped.jsonl says why")
+    build.demand(sample)
     queries = [query for one, query in kept.items() if one in sample]
-    hidden_from = {one.query_id: one.excluded for one in queries}
-    return queries, {
-        one: {key: of for key, of in gold[one].items() if key not in out} for one, out in hidden_from.items()
-    }
+    seen = judged.Grades()
+    for query in queries:
+        seen[query.query_id] = {key: of for key, of in gold[query.query_id].items() if key not in query.excluded}
+    return queries, seen
 
 
 def find_own(queries: Iterable[Query], documents: Corpus) -> dict[str, frozenset[str]]:
@@ -192,30 +190,27 @@ def _list_facets(build: Build, queries: Sequence[Query]) -> dict[str, list[str]]
     if not (kind := build.recipe.facets.kind):
         return found
     for unit, answer in build.ask("facets", [Unit(one, {"kind": kind, "text": one.text}) for one in queries]):
-        if facets := copied((answer or {}).get("facets", ()), defuse(unit.key.text)):
+        if facets := copied(answer.get("facets", ()), defuse(unit.key.text)):
             found[unit.key.query_id] = facets
     build.count("facets", len(queries), len(found))
     return found
 
 
-def _judge_facets(
-    build: Build, queries: Sequence[Query], facets: Mapping[str, Sequence[str]]
-) -> dict[str, judged.Grades]:
+def _judge_facets(build: Build, queries: Sequence[Query], facets: Mapping[str, list[str]]) -> dict[str, judged.Grades]:
     """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
 
     `aspects` has the sum of the grades, and `every` a 1 where each is 1 or more.
     """
     judge, most = build.recipe.judge, sum(len(one.text.split()) for one in queries)
     made: dict[str, judged.Grades] = {"aspects": {}, "every": {}}
-    parts = {
-        (one.query_id, n): replace(one, query_id=f"{one.query_id}/{n}", text=of)
-        for one in queries
-        for n, of in enumerate(facets.get(one.query_id, ()))
-    }
-    asked = [judged.Asked(part, sorted(part.candidates or ())) for part in parts.values()]
-    grades = judged.grade(build, "aspects", judge, "", asked, 2 * judge.batch, judge.passes * most)
+    parts = defaultdict[str, list[Query]](list)
+    for one in queries:
+        for n, text in enumerate(facets.get(one.query_id, ())):
+            parts[one.query_id].append(replace(one, query_id=f"{one.query_id}/{n}", text=text))
+    asked = [judged.Asked(part, sorted(part.candidates or ())) for of in parts.values() for part in of]
+    grades = judged.grade(build, "aspects", "", asked, 2 * judge.batch, most)
     for query in queries:
-        rows = [grades.get(part.query_id, {}) for (one, _), part in parts.items() if one == query.query_id]
+        rows = [grades.get(part.query_id, {}) for part in parts[query.query_id]]
         sums = {one: [row.get(one, 0.0) for row in rows] or [0.0] for one in sorted(query.candidates or ())}
         made["aspects"][query.query_id] = {one: sum(of) for one, of in sums.items()}
         made["every"][query.query_id] = {one: float(min(of) >= 1) for one, of in sums.items()}
@@ -228,23 +223,20 @@ def _judge_facets(
 def _split(build: Build, made: Benchmark) -> Benchmark:
     """Return the benchmark judged within pools, with other documents for dev, and triplets of these (appendix D)."""
     pools = {one.query_id: one.candidates or frozenset() for one in made.queries}
-    judgements = {
-        name: {one: {key: of for key, of in qrels[one].items() if key in pools[one]} for one in pools}
-        for name, qrels in made.judgements.items()
-    }
+    judgements = dict[str, judged.Grades]()
+    for name, qrels in made.judgements.items():
+        judgements[name] = {one: {key: of for key, of in qrels[one].items() if key in pools[one]} for one in pools}
     made = made._replace(judgements=judgements)
     if not made.dev:
         return made
-    apart = release.split(made, DevSplit(SEED, build.recipe.release.dev), disjoint=True)
+    apart = release.split(made, build.recipe.release.dev, disjoint=True)
     for one in sorted({*made.dev} - {*apart.dev}):
         build.drop("split", one, "what is relevant is in the pools of test queries")
     build.count("split", len(made.dev), len(apart.dev))
-    triplets = {
-        one.query_id: list_triplets(one, judgements["gold"]) for one in apart.queries if one.query_id in apart.dev
-    }
-    metrics = [*made.settings["metrics"], *[TRIPLETS] * any(triplets.values())]
-    comparisons = {one: of for one, of in triplets.items() if of}
-    return apart._replace(comparisons=comparisons, settings={**made.settings, "metrics": metrics})
+    dev = [one for one in apart.queries if one.query_id in apart.dev]
+    triplets = {one.query_id: pairs for one in dev if (pairs := list_triplets(one, judgements["gold"]))}
+    metrics = [*made.settings["metrics"], *[TRIPLETS] * bool(triplets)]
+    return apart._replace(comparisons=triplets, settings={**made.settings, "metrics": metrics})
 
 
 def list_triplets(query: Query, gold: Qrels) -> list[Comparison]:
@@ -253,13 +245,6 @@ def list_triplets(query: Query, gold: Qrels) -> list[Comparison]:
     grades = {one: gold[query.query_id].get(one, 0.0) for one in sorted(pool)}
     pairs = among_the_better if any(grade % 1 for grade in grades.values()) else by_label
     return [Comparison(TRIPLETS, *pair) for pair in pairs(grades)]
-
-
-def find_hard(query: Query, grades: Mapping[str, float], group_of: Callable[[str], str]) -> set[str]:
-    """Return the candidates that are not relevant, and of a group with one that is."""
-    right = relevant(grades)
-    groups = {group_of(one) for one in right} - {""}
-    return {one for one in query.candidates or () if group_of(one) in groups} - right
 
 
 def grouped(pattern: str, known: Mapping[str, str] = {}) -> Callable[[str], str]:
@@ -295,10 +280,10 @@ def _write_objective(build: Build, made: Benchmark) -> Benchmark:
     for draft in dict.fromkeys(drafts):
         for one, *pair in (others[key] for key in order(others)[: section.triplets]):
             told = {"objective": draft, "description": known[one].text, "grades": RULES[""], "examples": []}
-            units.append(Unit((draft, *pair), told, [(doc_id, build.text(doc_id)) for doc_id in order(pair)]))
+            units.append(Unit((draft, *pair), told, build.passages(order(pair))))
     for unit, answer in build.ask("try", units, most=section.drafts * section.triplets):
         draft, better, worse = unit.key
-        grades = {one: row["grade"] for one, row in (answer or {}).get("verdicts", {}).items()}
+        grades = {one: row["grade"] for one, row in answer.get("verdicts", {}).items()}
         wins[draft] += len(grades) == 2 and grades[better] > grades[worse]
     build.leave("try", "another is better", len(drafts) - 1)
     build.count("try", len(drafts), len(drafts[:1]))

@@ -3,18 +3,15 @@
 OBLIQ-Bench, D.1.3, D.2.2 and D.2.3. The rules for what gives an answer away are ours: the paper asks its models alone.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-from evals.building.engine import Build, slices
+from evals.building.engine import Build, finder, slices
 from evals.building.units import Unit
-from tools.corpus import Corpus
-from tools.errors import DataError
-from tools.records import Document, Query
-from tools.retrievers.bm25 import BM25
+from evals.running.asking import digest
+from tools.records import Query
 from tools.text import all_words, index_runs, longest_runs, words
 
 RUN = 4  # words in a row that a query and its answer may not share
@@ -51,10 +48,7 @@ class Draft(NamedTuple):
         return " ".join([self.label, *self.descriptions[:SHOWN]])
 
 
-Written = list[tuple[Query, Draft]]
-
-
-def write(build: Build, section: Write, drafts: Sequence[Draft]) -> Written:
+def write(build: Build, section: Write, drafts: Sequence[Draft]) -> list[tuple[Query, Draft]]:
     """Return a query for each group, without those that had to be dropped. DataError where none is left."""
     if section.of == "member":
         written = [_choose_member(build, draft) for draft in drafts]
@@ -62,55 +56,54 @@ def write(build: Build, section: Write, drafts: Sequence[Draft]) -> Written:
         return written
     texts = _write(build, section, drafts)
     known = {draft.label: draft for draft in drafts}
+    answers = {draft.label: draft.members for draft in drafts}
     if section.leaks:
-        answers = {label: known[label].members for label in texts}
         texts = mend(build, texts, answers)
     if section.distinct and texts:
-        texts = tell_apart(build, texts, {label: known[label].members for label in texts})
-    if not texts:
-        raise DataError(f"no query is left after {build.describe()}; dropped.jsonl says why")
+        texts = tell_apart(build, texts, answers)
+    build.demand(texts)
     return [(make_query(build, text), known[label]) for label, text in texts.items()]
 
 
 def make_query(build: Build, text: str, excluded: Sequence[str] = ()) -> Query:
     """Return a query, named by its text."""
-    name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
-    return Query(f"q-{name}", text, build.recipe.release.objective, excluded=frozenset(excluded))
+    return Query(f"q-{digest(text)[:10]}", text, build.recipe.release.objective, excluded=frozenset(excluded))
 
 
 def _choose_member(build: Build, draft: Draft) -> tuple[Query, Draft]:
     """Return the member as query whose text is least like the others', which it is to find."""
     texts = {one: {*words(build.text(one))} for one in draft.members}
 
-    def likeness(one: str) -> float:
-        others = (len(texts[one] & text) / max(1, len(texts[one] | text)) for two, text in texts.items() if two != one)
-        return max(others, default=0.0)
+    def nearest(one: str) -> float:
+        return max((likeness(texts[one], text) for two, text in texts.items() if two != one), default=0.0)
 
-    chosen = min(draft.members, key=lambda one: (likeness(one), one))
+    chosen = min(draft.members, key=lambda one: (nearest(one), one))
     return make_query(build, build.text(chosen), [chosen]), draft
+
+
+def likeness(one: set[str], other: set[str]) -> float:
+    """Return Jaccard's share of two sets of words."""
+    return len(one & other) / max(1, len(one | other))
 
 
 def _write(build: Build, section: Write, drafts: Sequence[Draft]) -> dict[str, str]:
     """Return the text of a query by label."""
     found = dict[str, str]()
-    labels = BM25(Corpus(Document(draft.label, draft.label) for draft in drafts))
+    find = finder({draft.label: draft.label for draft in drafts})
     for wave in slices(list(drafts), WAVE):
         units = []
         for draft in wave:
-            near = [hit.doc_id for hit in labels.search(draft.label, NEIGHBOURS + 1) if hit.doc_id != draft.label]
+            near = [label for label in find(draft.label, NEIGHBOURS + 1) if label != draft.label]
             texts = [build.text(one) for one in draft.members] if section.show == "documents" else draft.descriptions
-            told: dict[str, Any] = {
-                "label": draft.label,
-                "neighbours": near[:NEIGHBOURS],
-                "existing": list(found.values())[-NEAREST:],
-            }
-            told |= {"style": section.style, "least_words": section.words[0], "most_words": section.words[1]}
+            beside = {"neighbours": near[:NEIGHBOURS], "existing": list(found.values())[-NEAREST:]}
+            wanted = {"style": section.style, "least_words": section.words[0], "most_words": section.words[1]}
+            told = {"label": draft.label, **beside, **wanted}
             units.append(Unit(draft.label, told, list(zip(draft.members, texts, strict=True))[:SHOWN]))
         for unit, answer in build.ask("write", units, most=build.most_queries):
-            text = " ".join((answer or {}).get("query", "").split())
+            text = " ".join(answer.get("query", "").split())
             if text and text not in found.values():
                 found[unit.key] = text
-            elif answer is not None:
+            elif answer:
                 build.drop("write", unit.key, "an earlier query covers it")
     build.count("write", len(drafts), len(found))
     return found
@@ -146,7 +139,7 @@ def mend(build: Build, texts: Mapping[str, str], answers: Mapping[str, Sequence[
             break
         units = [Unit(one, {"text": kept[one], "forbidden": found}) for one, found in leaking.items()]
         for unit, answer in build.ask("rephrase", units, most=REPAIRS * build.most_queries):
-            kept[unit.key] = " ".join((answer or {}).get("query", "").split()) or kept[unit.key]
+            kept[unit.key] = " ".join(answer.get("query", "").split()) or kept[unit.key]
     for one, found in leaking.items() if not build.ahead else ():
         build.drop("rephrase", one, "gives its answers away", f"{kept.pop(one)}: {', '.join(found)}")
     build.count("rephrase", len(texts), len(kept))
@@ -155,19 +148,17 @@ def mend(build: Build, texts: Mapping[str, str], answers: Mapping[str, Sequence[
 
 def tell_apart(build: Build, texts: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the queries without those that ask for what an earlier one asks for."""
-    handles, units = list(texts), list[Unit]()
-    index = BM25(Corpus(Document(one, texts[one]) for one in handles))
+    handles, units, find = list(texts), list[Unit](), finder(texts)
     for place, one in enumerate(handles):
-        near = [hit.doc_id for hit in index.search(texts[one], len(handles)) if hit.doc_id in handles[:place]][:NEAREST]
-        if near:
-            shown = [(doc_id, build.text(doc_id)) for doc_id in answers[one][:3]]
+        if near := [other for other in find(texts[one], len(handles)) if other in handles[:place]][:NEAREST]:
             numbered = {str(number): texts[other] for number, other in enumerate(near, start=1)}
-            units.append(Unit((one, near), {"text": texts[one], "existing": numbered}, shown))
+            told = {"text": texts[one], "existing": numbered}
+            units.append(Unit((one, near), told, build.passages(answers[one][:3])))
     gone = set[str]()
     for unit, answer in build.ask("distinct", units, most=build.most_queries):
         one, near = unit.key
-        same = (answer or {}).get("same", "").strip()
-        if same.isdigit() and 0 < int(same) <= len(near) and near[int(same) - 1] not in gone:
+        same = answer.get("same", "").strip()
+        if same and near[int(same) - 1] not in gone:
             gone.add(one)
             build.drop("distinct", texts[one], "asks for what another one asks for", texts[near[int(same) - 1]])
     build.count("distinct", len(texts), len(texts) - len(gone))

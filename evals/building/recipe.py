@@ -3,7 +3,6 @@
 `write_toml` spells every default out, with what it means beside it; `read_recipe` checks what a person made of that.
 """
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -82,12 +81,11 @@ def read_recipe(folder: Path) -> tuple[str, Recipe]:
     try:
         content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(
-            f"{folder} has no {FILE}; python -m evals.build new {folder} --recipe NAME writes one"
-        ) from None
+        mend = f"python -m evals.build new {folder} --recipe NAME writes one"
+        raise UsageError(f"{folder} has no {FILE}; {mend}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as TOML: {error}") from None
-    kind = find(name := str(content.pop("recipe", "")))
+    kind: type[Recipe] = pick("recipe", name := str(content.pop("recipe", "")), RECIPES)
     try:
         return name, _make(kind, content)
     except (ValueError, UnknownName) as error:
@@ -116,17 +114,6 @@ def _make(kind: type[Recipe], content: Mapping[str, Any]) -> Recipe:
         for key in values if isinstance(values, dict) else ():
             check(f"key of [{name}]", key, known)
     return forms.make(kind, content)
-
-
-def digest(recipe: Recipe) -> str:
-    """Return eight hex digits over all parameters."""
-    return hashlib.sha256(json.dumps(asdict(recipe), sort_keys=True).encode()).hexdigest()[:8]
-
-
-def find(name: str) -> type[Recipe]:
-    """Return the class of a recipe's parameters. UnknownName where there is none of that name."""
-    found: type[Recipe] = pick("recipe", name, RECIPES)
-    return found
 
 
 def write_toml(name: str, recipe: Recipe) -> str:

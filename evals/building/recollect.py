@@ -16,10 +16,8 @@ from evals.building import judged, queries
 from evals.building.clean import compile_pattern
 from evals.building.engine import Build, order
 from evals.building.recipe import Limits, Recipe, Release
-from evals.building.review import Item
 from evals.building.units import Benchmark, Unit
 from programs.building.recollect import OPENINGS
-from tools.errors import DataError
 from tools.records import Query
 
 LENS = "recollection"
@@ -66,13 +64,12 @@ def make(build: Build) -> Benchmark:
     posts, units = _rewrite(build, "open", posts, units, ends), []
     for one, post in posts.items():
         told = {"text": post, "forbidden": queries.find_leaks(build, post, [one]), "words": len(post.split())}
-        units.append(Unit(one, told, [(one, build.text(one))]))
+        units.append(Unit(one, told, build.passages([one])))
     posts = queries.mend(build, _rewrite(build, "harden", posts, units), {one: [one] for one in posts})
     own = {queries.make_query(build, post): one for one, post in posts.items()}
     build.leave("unique", "in the very words of another", len(posts) - len(own))
     gold, of = _judge(build, own, notes), {query.query_id: one for query, one in own.items()}
-    if not gold:
-        raise DataError(f"no query is left after {build.describe()}; dropped.jsonl says why")
+    build.demand(gold)
     made_of = [{"query_id": one, "doc_id": of[one], "opening": ways[of[one]], **notes[of[one]]} for one in gold]
     return build.finish([one for one in own if one.query_id in gold], {"gold": gold}, made_of, lens=LENS)
 
@@ -86,7 +83,7 @@ def _recollect(build: Build) -> Notes:
     turns = zip_longest(*(groups[name] for name in order(groups)))
     some = [one for turn in turns for one in turn if one][: section.sample or None]
     told = {"least": section.rating, "words": section.words}
-    answers = build.ask("recollect", (Unit(one, told, [(one, build.text(one))]) for one in some))
+    answers = build.ask("recollect", (Unit(one, told, build.passages([one])) for one in some))
     rated = {unit.key: answer for unit, answer in answers if answer}
     memorable = {one: answer for one, answer in rated.items() if answer["rating"] >= section.rating}
     kept = list(memorable)[: build.recipe.limits.queries]
@@ -123,14 +120,9 @@ def _judge(build: Build, own: Mapping[Query, str], notes: Notes) -> judged.Grade
         told = "\n".join([query.text, *(f"Misremembered: {what}" for what in notes[one]["changed"])])
         pairs.append(judged.Asked(replace(query, text=told), near[query.query_id], members=[one]))
     most = build.most_queries * -(-(judge.near + 3) * len(engines) // judge.batch)
-    graded = judged.grade(build, "unique", judge, LENS, pairs, judge.batch, most)
+    graded = judged.grade(build, "unique", LENS, pairs, judge.batch, most)
     meant = {query: [one for one, of in graded[query.query_id].items() if of >= judge.keep] for query in own}
-
-    def show(query: Query) -> Item:
-        some = near[query.query_id][:SHOWN]
-        return Item([("remembered", query.text), *((one, build.text(one)) for one in some)], values=some)
-
-    build.review("ambiguity", meant, show)
+    build.review("ambiguity", meant, lambda one: build.choice("remembered", one.text, near[one.query_id][:SHOWN]))
     for query, ids in meant.items():
         if own[query] not in ids and not build.ahead:
             build.drop("unique", own[query], "its own passage is not recognised in it", query.text)

@@ -22,7 +22,7 @@ from typing import Any
 
 import environments
 from environments import base, card, own, tables
-from environments.base import DevSplit, EmptySplit, Environment, Qrels
+from environments.base import Comparison, DevSplit, EmptySplit, Environment, Qrels
 from evals.building import review
 from evals.building.units import Benchmark
 from evals.formats.hub import front_matter
@@ -37,22 +37,16 @@ RUN = 8  # words in a row by which a private text is known; what is shorter is l
 _TAGS = ("information-retrieval", "benchmark", "sextant")
 
 
-def mask(
-    queries: Iterable[Query], of: Mapping[str, str], group: Mapping[str, str] = {}, twins: Mapping[str, str] = {}
-) -> list[Query]:
-    """Return the queries with what they must not see: the document that each is, others of its group, and its text.
+def mask(queries: Iterable[Query], group: Mapping[str, str], twins: Mapping[str, str]) -> Iterator[Query]:
+    """Yield queries that are documents, by their ids, with what they must not see: themselves, their group, their text.
 
-    `of` is query_id -> doc_id; `group` and `twins` are as of a Source.
+    `group` and `twins` are as of a Source.
     """
     same, copies = _gather(group), _gather(twins)
-
-    def hidden(doc_id: str) -> set[str]:
-        first = twins.get(doc_id, doc_id)
-        return {doc_id, first} | same[group.get(doc_id)] | copies[first]
-
-    return [
-        replace(one, excluded=one.excluded | hidden(of[one.query_id])) if one.query_id in of else one for one in queries
-    ]
+    for query in queries:
+        first = twins.get(query.query_id, query.query_id)
+        hidden = {query.query_id, first} | same[group.get(query.query_id)] | copies[first]
+        yield replace(query, excluded=query.excluded | hidden)
 
 
 def _gather(table: Mapping[str, str]) -> defaultdict[str | None, set[str]]:  # value -> the keys that have it
@@ -74,7 +68,7 @@ def spread_twins(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
     return spread
 
 
-def split(benchmark: Benchmark, dev: DevSplit, group: Mapping[str, str] = {}, *, disjoint: bool = False) -> Benchmark:
+def split(benchmark: Benchmark, share: float, group: Mapping[str, str] = {}, *, disjoint: bool = False) -> Benchmark:
     """Return the benchmark with a share of its queries for dev, by hash; queries of one `group` stay together.
 
     `disjoint`: what is in a test query's pool leaves the pools of dev queries, and those without a relevant document
@@ -83,7 +77,7 @@ def split(benchmark: Benchmark, dev: DevSplit, group: Mapping[str, str] = {}, *,
     names = {query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries}
     chosen = list[str]()
     with suppress(EmptySplit):
-        chosen = dev.choose(sorted({*names.values()}), "dev")
+        chosen = DevSplit(own.SEED, share).choose(sorted({*names.values()}), "dev")
     ours = {query_id for query_id, name in names.items() if name in {*chosen}}
     if disjoint:
         taken = (query.candidates or () for query in benchmark.queries if query.query_id not in ours)
@@ -93,27 +87,32 @@ def split(benchmark: Benchmark, dev: DevSplit, group: Mapping[str, str] = {}, *,
     return benchmark._replace(dev=sorted(ours & {one.query_id for one in benchmark.queries}))
 
 
+def find_dev(task: str, data: str | None) -> frozenset[str]:
+    """Return the queries that a task has for dev; none where it has too few."""
+    with suppress(EmptySplit):
+        return frozenset(query.query_id for query in environments.load(task, data, "dev").queries)
+    return frozenset()
+
+
 def _best(benchmark: Benchmark, query: Query) -> float:
     return max(next(iter(benchmark.judgements.values())).get(query.query_id, {}).values(), default=0.0)
 
 
 def without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmark:
     """Return the benchmark without the documents that are `out` for a query, wherever they are named for it."""
-    gone = {query.query_id: out.get(query.query_id, frozenset()) for query in benchmark.queries}
-
-    def left(qrels: Qrels) -> Qrels:
-        return {one: {key: of[key] for key in of if key not in gone.get(one, ())} for one, of in qrels.items()}
-
-    return benchmark._replace(
-        queries=[
-            replace(one, candidates=one.candidates and one.candidates - gone[one.query_id]) for one in benchmark.queries
-        ],
-        judgements={name: left(qrels) for name, qrels in benchmark.judgements.items()},
-        comparisons={
-            key: [one for one in of if not {one.better, one.worse} & gone.get(key, frozenset())]
-            for key, of in benchmark.comparisons.items()
-        },
-    )
+    out = {query.query_id: out.get(query.query_id, frozenset()) for query in benchmark.queries}
+    queries = [
+        replace(one, candidates=one.candidates and one.candidates - out[one.query_id]) for one in benchmark.queries
+    ]
+    judgements, comparisons = dict[str, Qrels](), dict[str, Sequence[Comparison]]()
+    for name, qrels in benchmark.judgements.items():
+        judgements[name] = {
+            one: {key: of[key] for key in of if key not in out.get(one, ())} for one, of in qrels.items()
+        }
+    for one, pairs in benchmark.comparisons.items():
+        gone = out.get(one, frozenset())
+        comparisons[one] = [pair for pair in pairs if not {pair.better, pair.worse} & gone]
+    return benchmark._replace(queries=queries, judgements=judgements, comparisons=comparisons)
 
 
 def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
@@ -151,15 +150,11 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
 
 
 def _count(benchmark: Benchmark) -> dict[str, float]:
-    counts: dict[str, float] = {
-        "documents": len(benchmark.documents),
-        "queries": len(benchmark.queries),
-        "for dev": len(benchmark.dev),
-    }
+    counts = {"documents": len(benchmark.documents), "queries": len(benchmark.queries), "for dev": len(benchmark.dev)}
     for name, qrels in benchmark.judgements.items():
         grades = [grade for query in benchmark.queries for grade in qrels.get(query.query_id, {}).values()]
         counts |= {f"{name} judgements": len(grades), f"{name} judgements above 0": sum(one > 0 for one in grades)}
-    return counts | dict(benchmark.counts)
+    return {**counts, **benchmark.counts}
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
@@ -244,8 +239,7 @@ def check_release(folder: Path, hooks: Sequence[Callable[[Environment], Iterable
         problems.append(f"{lost} queries have no judgement")
     for name, judgements in whole.judgements.items():
         known = {judgements.unit_of(one) for one in whole.documents} if judgements.unit_of else whole.documents
-        lost_ids = {one for grades in judgements.qrels.values() for one in grades if one not in known}
-        if lost_ids:
+        if lost_ids := {one for grades in judgements.qrels.values() for one in grades if one not in known}:
             problems.append(f"{name} judgements: {len(lost_ids)} documents are not there, e.g. {min(lost_ids)!r}")
     dev, test = ([one for one in whole.queries if (one.query_id in whole.splits["dev"]) == of] for of in (True, False))
     texts = {one.text for one in dev} & {one.text for one in test}

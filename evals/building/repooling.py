@@ -13,7 +13,7 @@ from typing import Any
 from environments.base import Environment
 from evals.building.pools import find_own, list_triplets, make_pools, relevant
 from evals.measuring import described
-from evals.measuring.metrics import judge, ranking_metric
+from evals.measuring.metrics import Ranking, compute
 from evals.showing.tables import Grid, printed, task_line
 from tools.console import number, queries
 from tools.errors import UsageError
@@ -39,13 +39,11 @@ def compare_pools(environment: Environment, retrievers: Mapping[str, Retriever])
     for names in [[name] for name in retrievers] + [[*retrievers]] * (len(retrievers) > 1):
         pools = make_pools(free, gold, [retrievers[name] for name in names], sizes)
         ways[" and ".join(names)] = [replace(one, candidates=pools[one.query_id]) for one in free]
-    rows: list[dict[str, Any]] = [
-        {"pools": name, **_compare(environment, released, asked)} for name, asked in ways.items()
-    ]
-    rows.append({"pools": "all documents"})
-    for row, asked in zip(rows, [*ways.values(), free], strict=True):
+    rows = list[dict[str, Any]]()
+    for way, asked in {**ways, "all documents": free}.items():
+        rows.append({"pools": way} | (_compare(environment, released, asked) if way in ways else {}))
         for of, retriever in retrievers.items():
-            row |= {f"{of} {name}": mean for name, mean in _rank(environment, asked, retriever).items()}
+            rows[-1] |= {f"{of} {name}": mean for name, mean in _rank(environment, asked, retriever).items()}
     return rows
 
 
@@ -68,11 +66,11 @@ def _compare(environment: Environment, released: Sequence[Query], made: Sequence
 def _rank(environment: Environment, asked: Sequence[Query], retriever: Retriever) -> dict[str, float | None]:
     """Return the means of REFERENCE of a retriever that ranks the candidates of each query."""
     searches = [Search(one.text, one.objective, one.excluded, one.candidates) for one in asked]
-    found, judgements = retriever.search_many(searches, DEPTH), environment.judgements[environment.headline]
-    rankings = zip(asked, ([hit.doc_id for hit in hits] for hits in found), strict=True)
-    rows = [judge(ranking, judgements, one.query_id) for one, ranking in rankings]
-    values = {name: [value for row in rows if (value := ranking_metric(name, row)) is not None] for name in REFERENCE}
-    return {name: fmean(of) if of else None for name, of in values.items()}
+    found = zip(asked, retriever.search_many(searches, DEPTH), strict=True)
+    rankings = {one.query_id: Ranking([hit.doc_id for hit in hits]) for one, hits in found}
+    values = {name: [compute(name, one, rankings, environment) for one in rankings] for name in REFERENCE}
+    known = {name: [value for value in of if value is not None] for name, of in values.items()}
+    return {name: fmean(of) if of else None for name, of in known.items()}
 
 
 def render(environment: Environment, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -11,6 +11,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
 from statistics import fmean, multimode
@@ -128,11 +129,7 @@ def read_offered(folder: Path) -> dict[str, dict[str, Row]]:
 
 
 def _read_lines(form: Any, path: Path, *, repair: bool = False) -> Iterator[Any]:
-    for place, line in enumerate(disk.lines(path, repair=repair), 1):
-        try:
-            yield forms.read(form, line)
-        except ValueError as error:
-            raise DataError(f"{path}, line {place} is damaged ({error}); remove the line") from None
+    return (row for _, row in disk.read_lines(path, partial(forms.read, form), "remove the line", repair=repair))
 
 
 def _read_answers(folder: Path, *, repair: bool = False) -> Answers:

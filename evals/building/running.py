@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
+from evals import folder as run_folder
 from evals.building import ingest, recipe, release
 from evals.building.engine import Build, Reached
 from evals.building.units import Benchmark
@@ -78,7 +79,8 @@ def run(
             return {"dry_run": True, "stages": sum_up(build.forecasts)}
         if made is None or until in build.funnel:
             return read_status(folder)
-        says, told = parameters.release, {"recipe": name, "digest": recipe.digest(parameters), "models": lms}
+        says, digest = parameters.release, run_folder.digest(asdict(parameters))
+        told: Result = {"recipe": name, "digest": digest, "models": lms}
         told |= {"funnel": read_status(folder)["stages"], "licence": says.licence, "source": says.source}
         release.write(made, folder, told)
     if problems := release.check_release(folder):

@@ -174,11 +174,10 @@ def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, n
             raise ValueError(f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents")
         if any(part > whole for part, whole in zip(shown, lengths, strict=False)):
             raise ValueError("'shown' is more of a document than there is")
+        made = {**row, "doc_ids": doc_ids, "shown": shown, "lengths": lengths if shown else []}
+        return forms.make(Step, made | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()})
     except ValueError as error:
         raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
-    made = {name: row[name] for name in Step.__slots__ if name in row}
-    made |= {"doc_ids": tuple(doc_ids), "shown": tuple(shown), "lengths": tuple(lengths if shown else ())}
-    return Step(**made | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()})
 
 
 def _make_usage(row: Mapping[str, Any]) -> Usage:

@@ -18,11 +18,11 @@ import orjson
 
 from evals.folder import Outcome
 from evals.measuring.scored import Run, read
-from tools import disk
+from tools import disk, forms
 from tools.errors import DataError, UnknownName, UsageError
 from tools.models.answers import NAME
 from tools.models.kept import read_call
-from tools.records import Step, Usage, step_from_json, usage_from_json
+from tools.records import Step, Usage, usage_from_json
 
 MANIFEST = "export.json"
 
@@ -45,7 +45,7 @@ class Answered:
     @cached_property
     def steps(self) -> list[Step]:
         """Return the steps of its session."""
-        return [step_from_json(row) for row in self.outcome["trace"]["steps"]]
+        return [forms.make(Step, row) for row in self.outcome["trace"]["steps"]]
 
     @property
     def relevant(self) -> list[dict[str, Any]]:

@@ -8,12 +8,9 @@ import math
 from dataclasses import replace
 from functools import cache
 from statistics import fmean
-from typing import TYPE_CHECKING
 
+from environments.base import Environment
 from evals.measuring.metrics import Judged, collapse, is_pairwise, judge_units, ranking_metric
-
-if TYPE_CHECKING:
-    from environments.base import Environment
 
 KINDS = {"random": "Random", "maximum": "Maximum possible"}  # with the papers' words
 
@@ -35,7 +32,7 @@ def expect(metric: str, judged: Judged, pool: int) -> float | None:
     return math.fsum(judged.gains) / max(1, pool) * math.fsum(weights[:pool]) / ideal if ideal else 0.0
 
 
-def bound(kind: str, metric: str, environment: "Environment") -> float | None:
+def bound(kind: str, metric: str, environment: Environment) -> float | None:
     """Return the mean over queries of a metric at its "maximum", or "random"; None where that is not known.
 
     Of comparisons all can be won, and half of them are by chance, where no pool lacks some of their documents.

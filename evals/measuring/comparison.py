@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -192,9 +193,7 @@ def _group_repeats(runs: Sequence[Run]) -> list[System]:
 def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]) -> float | None:
     if len(runs) < 2 or not query_ids:
         return None
-    means = [math.fsum(run.columns[metric][one] or 0.0 for one in query_ids) / len(query_ids) for run in runs]
-    centre = math.fsum(means) / len(means)
-    return math.sqrt(math.fsum((mean - centre) ** 2 for mean in means) / (len(means) - 1))
+    return stdev(fmean(run.columns[metric][one] or 0.0 for one in query_ids) for run in runs)
 
 
 def _check_contracts(runs: list[Run], metrics: Sequence[str], *, force: bool) -> tuple[list[str], list[str]]:

@@ -116,9 +116,13 @@ def _count(environment: Environment, name: str) -> float | None:
 
 def hard_negatives(environment: Environment, query: Query) -> set[str]:
     """Return the query's pooled documents that are not relevant but of the same debate as one that is (ArguAna)."""
-    right = set(_relevant(environment, query))
-    debates = {doc_id.rpartition("-")[0] for doc_id in right}
-    return {doc_id for doc_id in query.candidates or () if doc_id.rpartition("-")[0] in debates} - right
+    return beside(query.candidates or (), _relevant(environment, query), lambda doc_id: doc_id.rpartition("-")[0])
+
+
+def beside(pool: Iterable[str], right: Iterable[str], group_of: Callable[[str], str]) -> set[str]:
+    """Return the documents of a pool that are not `right`, and of a group with one that is; "" is no group."""
+    groups = set(map(group_of, right)) - {""}
+    return {doc_id for doc_id in pool if group_of(doc_id) in groups}.difference(right)
 
 
 def reciprocal_ranks(environment: Environment, rankings: Mapping[str, Sequence[str]]) -> tuple[float, float]:

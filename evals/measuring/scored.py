@@ -332,9 +332,8 @@ def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
 def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
     """Return the bounds among `runs` of each program that searches the whole corpus, by `metric` or its headline."""
     searching = [run for run in runs if run.config["program"] != FLOOR and not run.config.get("pool")]
-    others = [[other for other in runs if other is not run] for run in searching]
-    named = [metric if metric in run.columns else run.metric for run in searching]
-    return list(map(bounds_among, searching, others, named))
+    searching = [run for run in searching if not metric or metric in run.columns]
+    return [bounds_among(run, [one for one in runs if one is not run], metric or run.metric) for run in searching]
 
 
 def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:

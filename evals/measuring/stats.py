@@ -6,7 +6,6 @@ averaged within queries before (comparison.py). Left out: clusters of queries, t
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -167,20 +166,9 @@ def _detectable(differences: np.ndarray) -> float | None:  # with 80 % power at 
     many = len(differences)
     if many < FEWEST or not (spread := float(differences.std(ddof=1))) > TIE:
         return None
-    return (_t_quantile(0.975, many - 1) + _t_quantile(0.8, many - 1)) * spread / math.sqrt(many)
+    from scipy.special import stdtrit  # Student's t; a third of a second, and every command that reads a run is here
 
-
-def _t_quantile(share: float, freedom: float) -> float:
-    """Return Student's t by its expansion around the normal (Abramowitz and Stegun 26.7.5): to .0002 from freedom 6."""
-    z = NormalDist().inv_cdf(share)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92_160,
-    )
-    return sum(term / freedom**power for power, term in enumerate(terms))
+    return float((stdtrit(many - 1, 0.975) + stdtrit(many - 1, 0.8)) * spread / math.sqrt(many))
 
 
 def holm(ps: Sequence[float]) -> list[float]:

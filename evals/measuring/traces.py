@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from functools import cache
 from itertools import chain
 from typing import Any, Literal
 
@@ -203,15 +204,13 @@ def read_histories(
 ) -> dict[str, History]:
     """Return unit -> the history of its document that came furthest, for those of `units` that a step names."""
     histories: dict[str, History] = {}
-    unit: dict[str, str] = {}
+    unit_of = cache(unit_of)
     for number, step in steps:
         for place, doc_id in enumerate(step.doc_ids):
-            if doc_id not in unit:
-                unit[doc_id] = unit_of(doc_id)
-            if unit[doc_id] in units:
+            if unit_of(doc_id) in units:
                 histories.setdefault(doc_id, History(doc_id)).add(number, step, place)
     furthest_first = sorted(histories.items(), key=lambda one: one[1].reached, reverse=True)
-    return {unit[doc_id]: history for doc_id, history in reversed(furthest_first)}  # the last of a unit stays
+    return {unit_of(doc_id): history for doc_id, history in reversed(furthest_first)}  # the last of a unit stays
 
 
 def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: Judgements) -> list[dict[str, Any]]:

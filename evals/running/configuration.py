@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import environments
+from environments.base import Environment
 from evals import folder as run_folder
 from evals.measuring.metrics import check_metric
 from evals.running import pools
@@ -39,15 +40,13 @@ from tools.errors import DataError, SextantError, UsageError
 from tools.models.spec import parse as parse_model
 from tools.models.spec import price_is_known
 from tools.models.terms import Terms
-from tools.retriever import NoRetriever
+from tools.retriever import NoRetriever, Retriever
+from tools.retrievers import Spec
 from tools.session import Toolbox
 
 if TYPE_CHECKING:
-    from environments.base import Environment
     from programs.compiled import Compiled
     from tools.models.lm import Model
-    from tools.retriever import Retriever
-    from tools.retrievers import Spec
 
 _LOG = logging.getLogger("sextant")
 LARGE = 10_000  # documents from which on an index may take a while to build, which is said before
@@ -71,12 +70,12 @@ class Resolved:
     values: Mapping[str, Any]  # of its parameters
     fixed: frozenset[str]  # the parameters that the request or the compiled program sets
     limits: Mapping[str, int]  # of each query, by their names in request.LIMITS
-    retriever: "Spec"
+    retriever: Spec
     pool: pools.Pool | None
     compiled: "Compiled | None" = None
 
     @property
-    def others(self) -> "dict[str, Spec]":
+    def others(self) -> dict[str, Spec]:
         """The retrievers that parameters name, by their expressions."""
         return {name: retrievers.check(name) for name in find_retrievers(self.values)}
 
@@ -86,7 +85,7 @@ class Resolved:
         return getattr(self.constructor, "shielding", None)
 
     @property
-    def all_retrievers(self) -> "tuple[Spec, ...]":
+    def all_retrievers(self) -> tuple[Spec, ...]:
         """The run's own retriever, those of parameters, and those of the pool."""
         return (self.retriever, *self.others.values(), *(self.pool.parts if self.pool else ()))
 
@@ -119,10 +118,6 @@ def resolve(request: Request) -> Resolved:
     pool = None if request.pool is None else pools.read(request.pool, spec)
     for one in (spec, *(pool.parts if pool else ())):
         retrievers.require(one)
-        for lens in retrievers.lenses(one):
-            from tools.retrievers.lens import annotate  # few runs have a lens
-
-            annotate.check(str(lens.options.get("model", "offline")), str(lens.options.get("attribute", "")))
     environments.locate(request.task, request.data)
     parse_model(request.lm)
     for metric in request.metrics:
@@ -177,7 +172,7 @@ def _read_compiled(request: Request) -> "Compiled | None":
     return found
 
 
-def fit(resolved: Resolved, environment: "Environment") -> Resolved:
+def fit(resolved: Resolved, environment: Environment) -> Resolved:
     """Return `resolved` with the task's own choices; UsageError for what does not fit it, before an index is built."""
     request, hints, values = resolved.request, environment.hints, resolved.values
     if request.instruction == "task":
@@ -209,7 +204,7 @@ def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
         raise UsageError(f"the program cannot be made: {names.describe(error)}") from error
 
 
-def _check_pools(resolved: Resolved, environment: "Environment") -> None:
+def _check_pools(resolved: Resolved, environment: Environment) -> None:
     pool, k = resolved.pool, resolved.request.k
     has_pools = all(query.candidates is not None for query in environment.queries)
     if pool and has_pools:
@@ -229,15 +224,13 @@ def _check_pools(resolved: Resolved, environment: "Environment") -> None:
 class Engines:
     """The retrievers of a run, each opened once. Their models are asked on the terms of the run."""
 
-    def __init__(
-        self, environment: "Environment", terms: Terms, built: "Mapping[str, Retriever] | None" = None
-    ) -> None:
+    def __init__(self, environment: Environment, terms: Terms, built: Mapping[str, Retriever] | None = None) -> None:
         """`built` are retrievers over the same documents that ask no model, by their expressions."""
         self._documents, self._terms = environment.documents, terms
         self.attribute = _attribute(environment.hints)
         self.built: dict[str, Retriever] = dict(built or {})
 
-    def build(self, spec: "Spec") -> "Retriever":
+    def build(self, spec: Spec) -> Retriever:
         """Return the retriever of an expression; one that may take a while to open is named in the log."""
         spec = retrievers.with_attribute(spec, self.attribute)
         if str(spec) not in self.built:
@@ -248,7 +241,7 @@ class Engines:
 
 
 def configuration(
-    resolved: Resolved, environment: "Environment", retriever: "Retriever | None", model: "Model"
+    resolved: Resolved, environment: Environment, retriever: Retriever | None, model: "Model"
 ) -> run_folder.Config:
     """Return all that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
     request = resolved.request
@@ -267,7 +260,7 @@ def configuration(
 
 
 def conditions(
-    resolved: Resolved, environment: "Environment", retriever: "Retriever | None", model: "Model"
+    resolved: Resolved, environment: Environment, retriever: Retriever | None, model: "Model"
 ) -> run_folder.Config:
     """Return the part of a configuration that does not depend on the sources."""
     request, compiled, spec = resolved.request, resolved.compiled, str(resolved.retriever)
@@ -293,7 +286,7 @@ def conditions(
     }
 
 
-def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment":
+def load_environment(config: run_folder.Config, qrels: str = "") -> Environment:
     """Load the environment that a run was made in, `qrels` leading; DataError when the data has changed."""
     provenance = config[run_folder.PROVENANCE]
     where, qrels = provenance["folder"] or config["data"], qrels or provenance["judgements"]
@@ -305,7 +298,7 @@ def load_environment(config: run_folder.Config, qrels: str = "") -> "Environment
     return chosen
 
 
-def identity(resolved: Resolved, environment: "Environment") -> dict[str, Any]:
+def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
     """Return "code" and "versions" of a configuration: a digest of the sources used, and versions of libraries.
 
     Modules that only some runs use count where they are used. So an edited program does not resume the run of the
@@ -335,7 +328,7 @@ def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: 
     return {"code": found.digest(), "versions": versions}
 
 
-def origin(environment: "Environment") -> dict[str, Any]:
+def origin(environment: Environment) -> dict[str, Any]:
     """Return where the data came from and the run was made, for the reader of config.json alone."""
     return {
         "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead

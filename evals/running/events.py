@@ -12,7 +12,7 @@ of answers has, and the steps of a query, which its trace has.
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from queue import SimpleQueue
@@ -176,7 +176,7 @@ class Events:
             budget={name: getattr(request, option) for name, option in _BUDGETS.items()},
         )
         self.tell(started)
-        return Watch.of(ready, folder, self.tell)
+        return Watch(ready, folder, self.tell)
 
     def _work(self) -> None:
         while entry := self._queue.get():
@@ -228,25 +228,18 @@ class Watch:
     """Counts the queries of a run while the block runs; a thread tells changes and progress four times a second."""
 
     def __init__(
-        self,
-        queries: int,
-        metric: str,
-        tell: Tell,
-        status: Callable[[], Status],
-        *,
-        earlier: Sequence[float | None] = (),
-        failed: int = 0,
-        clock: Callable[[], float] = time.monotonic,
+        self, ready: "Ready", folder: RunFolder, tell: Tell, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`earlier` are the values of queries that were answered before, of which so many `failed`."""
-        self.queries = queries
-        self.earlier = len(earlier)
-        self._metric = metric
+        """The run of `folder` is about to ask its queries."""
+        outcomes = folder.outcomes.values()
+        self.queries = len(ready.environment.queries)
+        self.earlier = len(outcomes)
+        self._metric = ready.environment.metric
         self._tell = tell
-        self._status = status  # says what the model's calls are doing
+        self._status = ready.model.terms.status  # says what the model's calls are doing
         self._clock = clock
-        self._failed = failed
-        self._values = [value for value in earlier if value is not None]
+        self._failed = sum(outcome["error"] is not None for outcome in outcomes)
+        self._values = [value for value in map(ready.value, outcomes) if value is not None]
         self._finished = 0  # in this sitting
         self._used = Usage()  # by those
         self._pending = set[str]()
@@ -255,13 +248,6 @@ class Watch:
         self._counting = threading.Lock()
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
-
-    @classmethod
-    def of(cls, ready: "Ready", folder: RunFolder, tell: Tell) -> Self:
-        """Return the watch of a run that is about to ask its queries."""
-        outcomes, counts = folder.outcomes.values(), (len(ready.environment.queries), ready.environment.metric)
-        earlier, failed = list(map(ready.value, outcomes)), sum(outcome["error"] is not None for outcome in outcomes)
-        return cls(*counts, tell, ready.model.terms.status, earlier=earlier, failed=failed)
 
     def add(self, outcome: Outcome, value: float | None) -> None:
         """Count an answered query, with its value of the headline metric, None where undefined."""

@@ -19,12 +19,13 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import dspy
 import numpy as np
 from numpy.typing import NDArray
 
+from environments.base import Environment
 from evals import folder as run_folder
 from evals.running.configuration import Resolved, conditions, identity, trial
 from evals.running.evaluation import Opened, connect, make_system, open_run
@@ -34,20 +35,17 @@ from evals.showing.tables import Grid, printed, system_line, task_line
 from programs.base import Program
 from tools import retrievers, session
 from tools.console import queries
+from tools.corpus import Corpus
 from tools.disk import home
 from tools.errors import DataError, RunIncomplete, UsageError
 from tools.models import offline, prompting
 from tools.models.adapter import ANSWERED, Adapter, Answered
+from tools.models.lm import Model
+from tools.models.prices import Price
 from tools.records import Query, Usage, total, usage_from_json
+from tools.retriever import Retriever
 from tools.retrievers.bm25 import BM25
-
-if TYPE_CHECKING:
-    from environments.base import Environment
-    from tools.corpus import Corpus
-    from tools.models.lm import Model
-    from tools.models.prices import Price
-    from tools.retriever import Retriever
-    from tools.text import TermStatistics
+from tools.text import TermStatistics
 
 LEVELS = ("low", "expected", "high")
 Range = NDArray[np.float64]  # a figure that is not known yet, at the three levels
@@ -154,7 +152,10 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
     resolved, environment = opened.resolved, opened.environment
     model = connect(request, opened.terms, environment.documents, seed=request.seed)
     config = conditions(resolved, environment, None, model)
-    answered = _read_answered(request, find_run(opened, config))
+    before = find_run(opened, config)
+    answered = run_folder.read_outcomes(before) if before else {}
+    if request.again:
+        answered = {query_id: row for query_id, row in answered.items() if row["error"] is None}
     spent = total(usage_from_json(row["usage"]) for row in answered.values())
     pending = [query for query in request.share(environment.queries) if query.query_id not in answered]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
@@ -169,7 +170,7 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
 
 
 def project(
-    request: Common, model: "Model", rehearsal: Rehearsal, pending: Sequence[Query], spent: Usage, earlier: Path
+    request: Common, model: Model, rehearsal: Rehearsal, pending: Sequence[Query], spent: Usage, earlier: Path
 ) -> dict[str, Any]:
     """Return what all `pending` queries take, by a rehearsal, what was assumed for that, and whether budgets suffice.
 
@@ -230,17 +231,12 @@ def find_run(opened: Opened, asked: run_folder.Config) -> Path | None:
     return None
 
 
-def _read_answered(request: Request, path: Path | None) -> Mapping[str, Any]:
-    rows = run_folder.read_outcomes(path) if path else {}
-    return {name: row for name, row in rows.items() if row["error"] is None} if request.again else rows
-
-
 def _choose(pending: Sequence[Query]) -> list[Query]:
     ordered = sorted(pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id))
     return [ordered[place] for place in sorted({len(ordered) // 3, len(ordered) * 2 // 3}) if ordered]
 
 
-def _habits(request: Common, model: "Model", rehearsal: Rehearsal, earlier: Path) -> Habits:
+def _habits(request: Common, model: Model, rehearsal: Rehearsal, earlier: Path) -> Habits:
     if request.lm == "offline":
         return Habits(np.ones(3), NONE, NONE)
     calls = rehearsal.all_calls
@@ -291,7 +287,7 @@ def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:
 
 
 def _multiply(
-    rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits, price: "Price | None", factors: Range, workers: int
+    rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits, price: Price | None, factors: Range, workers: int
 ) -> Figures:
     """Project the calls of the rehearsal to all queries; the calls of one query come one after another."""
     program, calls = rehearsal.program, rehearsal.all_calls
@@ -354,7 +350,7 @@ def _check_budgets(request: Common, figures: Figures, pending: int, spent: Usage
     return found
 
 
-def rehearse(resolved: Resolved, environment: "Environment", model: "Model", queries: Sequence[Query]) -> Rehearsal:
+def rehearse(resolved: Resolved, environment: Environment, model: Model, queries: Sequence[Query]) -> Rehearsal:
     """Ask the program these queries, and `model` nothing. RunIncomplete where all of them fail."""
     plain = trial(resolved.constructor, resolved.values)
     program = plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)  # of which nothing is known
@@ -363,7 +359,7 @@ def rehearse(resolved: Resolved, environment: "Environment", model: "Model", que
     environment = replace(environment, queries=tuple(queries))
     index, notes = BM25(environment.documents, home()), list[str]()
 
-    def build(spec: retrievers.Spec) -> "Retriever":
+    def build(spec: retrievers.Spec) -> Retriever:
         if not any(made.sends or made.loads_weights or made.needs_lens for _, made in retrievers.classes(spec)):
             return retrievers.build(spec, environment.documents, home())
         sends = retrievers.apis(spec) or retrievers.lenses(spec)
@@ -386,7 +382,7 @@ class StandIn(session.Shared, dspy.LM):
     What they used is booked on the query, so that its limits hold.
     """
 
-    def __init__(self, statistics: "Callable[[], TermStatistics]", model: "Model") -> None:
+    def __init__(self, statistics: Callable[[], TermStatistics], model: Model) -> None:
         self.rules = offline.OfflineEngine(statistics)
         super().__init__(offline.VERSION, cache=False, num_retries=0, engine=self.rules)
         real = model.lm
@@ -395,7 +391,7 @@ class StandIn(session.Shared, dspy.LM):
         self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
         self.calls: list[Call] = []  # of the last query
 
-    def watch(self, system: Any, queries: Sequence[Query], documents: "Corpus") -> Rehearsal:
+    def watch(self, system: Any, queries: Sequence[Query], documents: Corpus) -> Rehearsal:
         """Return the calls that a program makes for the queries. RunIncomplete where all of them fail."""
         calls, failed = list[Sequence[Call]](), list[str]()
         for query in queries:

@@ -13,16 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from environments.base import Environment
 from tools.errors import UsageError
-from tools.retriever import Search
+from tools.records import Hit, Query
+from tools.retriever import Retriever, Search
 from tools.retrievers import Spec, check, parse
-
-if TYPE_CHECKING:
-    from environments.base import Environment
-    from tools.records import Hit, Query
-    from tools.retriever import Retriever
 
 HELD = 2_000_000  # hits of searches that are held at a time: an oracle needs the rank of every document
 
@@ -38,7 +35,7 @@ class Pool:
     def __str__(self) -> str:
         return f"{self.kind}:{self.size}({','.join(map(str, self.parts))})"
 
-    def config(self, names: Sequence[str], environment: "Environment") -> dict[str, Any]:
+    def config(self, names: Sequence[str], environment: Environment) -> dict[str, Any]:
         """Return the pool as a run's configuration has it; `names` are the complete names of its parts."""
         known: dict[str, Any] = {"kind": self.kind, "size": self.size, "of": list(names)}
         if self.kind == "oracle":
@@ -46,7 +43,7 @@ class Pool:
             known["gold"] = hashlib.sha256(gold.encode()).hexdigest()[:16]
         return known
 
-    def check_room(self, environment: "Environment") -> None:
+    def check_room(self, environment: Environment) -> None:
         """Raise UsageError where a query has more relevant documents than its pool has places."""
         counts = {query.query_id: len(_relevant(environment, query)) for query in environment.queries}
         query_id = max(counts, key=counts.__getitem__)
@@ -54,11 +51,11 @@ class Pool:
             why = f"{self} has no room for the {counts[query_id]} relevant documents of query {query_id!r}"
             raise UsageError(f"{why}; use oracle:{4 * counts[query_id]}, so that they are a quarter of it")
 
-    def add_to(self, environment: "Environment", retrievers: "Sequence[Retriever]") -> "Environment":
+    def add_to(self, environment: Environment, retrievers: Sequence[Retriever]) -> Environment:
         """Return `environment` with a pool for every query; `retrievers` are those of the parts."""
         self.check_room(environment)
         depth = len(environment.documents) if self.kind == "oracle" else self.size
-        queries, at_once, made = environment.queries, max(1, HELD // depth), list["Query"]()
+        queries, at_once, made = environment.queries, max(1, HELD // depth), list[Query]()
         for some in (queries[first : first + at_once] for first in range(0, len(queries), at_once)):
             searches = [Search(query.text, query.objective, query.excluded) for query in some]
             lists = [retriever.search_many(searches, depth) for retriever in retrievers]
@@ -70,7 +67,7 @@ class Pool:
         return replace(environment, queries=tuple(made))
 
 
-def take_turns(found: Sequence[Sequence["Hit"]]) -> list[str]:
+def take_turns(found: Sequence[Sequence[Hit]]) -> list[str]:
     """Return the documents of several searches rank by rank, each once."""
     ranks = zip_longest(*([hit.doc_id for hit in hits] for hits in found))
     return list(dict.fromkeys(doc_id for rank in ranks for doc_id in rank if doc_id is not None))
@@ -90,7 +87,7 @@ def read(text: str, retriever: Spec) -> Pool:
     return Pool(spec.kind, size, tuple(check(str(part)) for part in spec.parts) or own)
 
 
-def _put_in_relevant(order: list[str], environment: "Environment", query: "Query", size: int) -> list[str]:
+def _put_in_relevant(order: list[str], environment: Environment, query: Query, size: int) -> list[str]:
     """Return `size` documents, all relevant ones among them; where parents are judged, the best passage of each.
 
     Half are the first in `order`, fewer where more than a quarter would be relevant. The other places are shared among
@@ -123,5 +120,5 @@ def _put_in_relevant(order: list[str], environment: "Environment", query: "Query
     return order[:head] + [rest[number] for number in chosen if number < len(rest)]
 
 
-def _relevant(environment: "Environment", query: "Query") -> list[str]:
+def _relevant(environment: Environment, query: Query) -> list[str]:
     return [judged for judged, grade in environment.qrels.get(query.query_id, {}).items() if grade > 0]

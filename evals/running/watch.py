@@ -5,7 +5,7 @@ Reasons to wait come from providers, so they are stripped of control characters 
 
 import math
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,13 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from evals.folder import RunFolder
+from evals.running.evaluation import Ready
 from evals.running.events import Event, Progress, Resumed, Waiting, Watch
 from tools.console import clean, queries, say
 from tools.models.terms import Status
 from tools.records import Usage
-
-if TYPE_CHECKING:
-    from evals.running.evaluation import Ready
 
 # A plain line is due when this share of the queries has ended since the last one; when some have, after so many
 # seconds; and when none has, after STILL_SECONDS.
@@ -29,12 +27,12 @@ STILL_SECONDS = 60.0
 GAP = 2  # characters between columns
 
 
-def report(ready: "Ready", folder: RunFolder) -> Watch:
+def report(ready: Ready, folder: RunFolder) -> Watch:
     """Return the watch of a run that is about to ask its queries, for a person."""
     done, console = len(folder.outcomes), Console(stderr=True, highlight=False, soft_wrap=True)
     before = f", {done} answered before" if done else ""
     say(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
-    return Watch.of(ready, folder, LiveTable(console).tell if console.is_terminal else Lines(done).tell)
+    return Watch(ready, folder, LiveTable(console).tell if console.is_terminal else Lines(done).tell)
 
 
 class Lines:

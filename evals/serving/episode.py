@@ -32,7 +32,8 @@ from tools.records import Query, Submission, Usage
 from tools.session import Toolbox
 
 TOOLS = ("search", "read", "select", "note", "submit")
-POTENTIALS = ("surfaced", "read", "selected")  # of which documents the recall shapes a reward
+# Of which documents the recall shapes a reward -> the steps of a trace that name them.
+POTENTIALS = {"surfaced": "search", "read": "read", "selected": "select"}
 LONGEST_QUERY = 10_000  # characters
 LONGEST_NOTE = 100_000
 _TYPES: dict[Any, dict[str, Any]] = {str: {"type": "string"}, int: {"type": "integer"}}  # as JSON Schema has them
@@ -229,8 +230,7 @@ class Episode:
     def value_so_far(self) -> float:
         """Return the metric of what it has handed in, or would if it were cut off now."""
         with self._lock:
-            trace = self.desk.session.trace
-            handed_in = self.submission or Submission(rank_so_far(self.desk.session), trace)
+            handed_in = self.submission or Submission(rank_so_far(self.desk.session), self.desk.session.trace)
             return self.world.value(self.query.query_id, handed_in)
 
     def leave(self) -> None:
@@ -261,12 +261,8 @@ class Episode:
         return worth - given + 0.0  # which is never -0.0
 
     def _recall(self, potential: str) -> float:
-        if potential == "selected":
-            reached = {*self.desk.selected}
-        else:
-            tool = "search" if potential == "surfaced" else "read"
-            reached = {doc_id for step in self.desk.session.trace.steps if step.tool == tool for doc_id in step.doc_ids}
-        units = set(map(self._unit_of, reached))
+        steps = [step for step in self.desk.session.trace.steps if step.tool == POTENTIALS[potential]]
+        units = {self._unit_of(doc_id) for step in steps for doc_id in step.doc_ids}
         return len(units.intersection(self._relevant)) / len(self._relevant) if self._relevant else 0.0
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import gymnasium
 
-import environments
 from evals.serving.episode import World, told
 from evals.serving.host import Host
 from evals.serving.training import MOST, Turns, open_training, short_names
@@ -68,5 +67,5 @@ class SearchEnv(gymnasium.Env[str, str]):
             self._turns.episode.leave()
 
 
-for _name, _task in short_names(environments.tasks()).items():
+for _name, _task in short_names().items():
     gymnasium.register(f"sextant/{_name}-v0", entry_point=f"{__name__}:SearchEnv", kwargs={"task": _task})

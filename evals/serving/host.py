@@ -172,8 +172,7 @@ def open_door(door: str, request: Request, place: Place, reward: Reward | None, 
     except ModuleNotFoundError as error:
         extra = door.partition(":")[0].rpartition(".")[2]
         raise UsageError(f"this needs {error.name}, which is missing: pip install 'sextant[{extra}]'") from None
-    play = lambda host: ends.append(through(host, place))  # noqa: E731
-    result = serve(request, play, reward=reward, repeat=repeat, report=report)
+    result = serve(request, lambda host: ends.append(through(host, place)), reward=reward, repeat=repeat, report=report)
     if place.transport != "stdio":  # whose protocol has stdout
         show_scores(result.json())
     for end in filter(None, ends):

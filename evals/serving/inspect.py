@@ -15,7 +15,6 @@ from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
 from inspect_ai.tool import Tool, ToolDef
 
-import environments
 from evals.measuring.metrics import compute, is_pairwise, ranking_of
 from evals.running.runner import describe_submission
 from evals.serving.episode import TOOLS, Episode, World, told
@@ -80,7 +79,7 @@ def _make_task(name: str) -> Callable[..., Task]:
     return search
 
 
-for _name, _task in short_names(environments.tasks()).items():
+for _name, _task in short_names().items():
     _made = _make_task(_task)
     _made.__module__ = "sextant"  # which is in no distribution, so that Inspect takes the name as it is
     task(name=f"sextant/{_name}")(_made)

@@ -7,10 +7,8 @@ own model has used may come with any call, in its _meta: {"sextant/usage": {"cal
 """
 
 import logging
-import math
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +30,7 @@ from evals.serving.episode import TOOLS, Episode, World, describe, told
 from evals.serving.host import IDLE, MOST, Host
 from evals.serving.web import Guard, WebServer, token_of
 from programs.desk import as_json
-from tools.console import check_interrupts, clean, in_thread
+from tools.console import clean, in_thread, wait_until
 from tools.errors import SessionRefusal, UsageError
 from tools.names import describe as describe_error
 from tools.records import Query
@@ -188,9 +186,8 @@ class Door:
             return token_of(context.request.headers)
         if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": context.protocol_version}
-            raise MCPError(
-                types.UNSUPPORTED_PROTOCOL_VERSION, "an episode needs a session; begin with initialize", data
-            )
+            why = "an episode needs a session; begin with initialize"
+            raise MCPError(types.UNSUPPORTED_PROTOCOL_VERSION, why, data)
         return str(context.request.headers[SESSION])
 
     def _act(self, client: str, tool: str, arguments: dict[str, Any], used: Any) -> tuple[list[str], bool]:
@@ -225,20 +222,13 @@ def serve(host: Host, place: Place) -> Callable[[], None]:
         ended = in_thread(partial(anyio.run, door.stdio))
         host.wait(ended.done)
         clients.leave("")
-        return lambda: _wait(ended.done)
+        return partial(wait_until, ended.done)
     server = door.web(place)
     _LOG.info("agents come in at %s/mcp; --print-config says how", replace(place, port=server.port).url)
     host.wait(server.ended)
 
     def end() -> None:
-        _wait(lambda: not clients, LINGER)
+        wait_until(lambda: not clients, LINGER)
         server.stop()
 
     return end
-
-
-def _wait(ended: Callable[[], bool], seconds: float = math.inf) -> None:
-    until = time.monotonic() + seconds
-    while not ended() and time.monotonic() < until:
-        check_interrupts()
-        time.sleep(0.05)

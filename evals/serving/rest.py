@@ -15,6 +15,7 @@ import html
 import json
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, HTTPException, Response
@@ -51,21 +52,17 @@ def application(host: Host, place: Place) -> FastAPI:
     """Return the interface as an ASGI application."""
     rest, session = Rest(host, place), "/sessions/{session}"
     app = FastAPI(title="Sextant", description=(__doc__ or "").partition("\n")[0], docs_url=None, redoc_url=None)
-    calls: list[tuple[str, str, Callable[..., Any]]] = [
-        ("GET", "/", rest.count),
-        ("POST", "/sessions", rest.open),
-        ("GET", session, rest.show),
-        ("POST", f"{session}/usage", rest.charge),
-        ("DELETE", session, rest.leave),
-        ("POST", "/retrieve", rest.retrieve),
-        ("GET", "/v1/{index}/search", rest.search),
-    ]
-    for method, path, does in calls:
-        app.add_api_route(path, does, methods=[method], response_model=None)
+    add = partial(app.add_api_route, response_model=None)
+    add("/", rest.count, methods=["GET"])
+    add("/sessions", rest.open, methods=["POST"])
+    add(session, rest.show, methods=["GET"])
+    add(f"{session}/usage", rest.charge, methods=["POST"])
+    add(session, rest.leave, methods=["DELETE"])
+    add("/retrieve", rest.retrieve, methods=["POST"])
+    add("/v1/{index}/search", rest.search, methods=["GET"])
     for tool in TOOLS:
         schema = {"requestBody": {"content": {"application/json": {"schema": describe(tool)["parameters"]}}}}
-        path, does = f"{session}/{tool}", rest.does(tool)
-        app.add_api_route(path, does, methods=["POST"], response_model=None, openapi_extra=schema)
+        add(f"{session}/{tool}", rest.does(tool), methods=["POST"], openapi_extra=schema)
     refuse: Any = lambda _, refusal: JSONResponse({"error": refusal.detail}, refusal.status_code)  # noqa: E731
     app.add_exception_handler(Refusal, refuse)
     page = _page(app.openapi()["paths"])

@@ -9,15 +9,16 @@ is how a checkpoint is evaluated. Left out: training.
 import inspect
 import re
 from collections import Counter
-from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
+import environments
 from evals.running.request import Request
 from evals.serving.episode import TOOLS, Episode, Observation, Reward, World, told
 from evals.serving.host import open_world
-from programs.desk import as_json, read_arguments
+from programs.desk import as_json
 from tools import options
+from tools.disk import read_object
 
 MOST = 32  # turns of an episode, unless told otherwise
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -59,15 +60,13 @@ def describe_tools() -> str:
 def prompt_rows(world: World, *, described: bool = False) -> list[dict[str, Any]]:
     """Return a row for each query, for a trainer's dataset; `described` puts the tools into its prompt."""
     system = [{"role": "system", "content": describe_tools()}] if described else []
-    return [
-        {"prompt": [*system, {"role": "user", "content": as_json(told(query))}], "query_id": query_id}
-        for query_id, query in world.queries.items()
-    ]
+    asked = {query_id: {"role": "user", "content": as_json(told(query))} for query_id, query in world.queries.items()}
+    return [{"prompt": [*system, message], "query_id": query_id} for query_id, message in asked.items()]
 
 
-def short_names(tasks: Sequence[str]) -> dict[str, str]:
+def short_names() -> dict[str, str]:
     """Return tasks by what they are registered as: without their suite, where there is no other of that name."""
-    ends = {task: task.rpartition("/")[2] for task in tasks}
+    ends = {task: task.rpartition("/")[2] for task in environments.tasks()}
     several = Counter(ends.values())
     return {end if several[end] == 1 else task.replace("/", "-"): task for task, end in ends.items()}
 
@@ -90,6 +89,6 @@ class Turns:
 
 
 def _read_call(text: str) -> tuple[str, dict[str, Any]]:
-    call = read_arguments(text) or {}
+    call = read_object(text) or {}
     name, arguments = call.get("name"), call.get("arguments")
     return name if isinstance(name, str) else "", arguments if isinstance(arguments, dict) else {}

@@ -1,7 +1,5 @@
 """What `compare`, `curves` and `replay` print, laid out as lines and tables (evals/showing/tables.py prints them)."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 from evals.measuring.comparison import is_lower_better
 from evals.measuring.curves import AXES
 from evals.measuring.traces import WORDS
-from evals.showing.tables import Best, Grid, Part, printed, system_line, task_line
+from evals.showing.tables import Best, Grid, Part, printed, system_line, task_line, to_csv
 from tools.console import brief, number, plural, queries
 
 Result = dict[str, Any]
@@ -202,18 +200,16 @@ def _amount(axis: str, amount: float, *, mean: bool = False) -> str:
 
 def curves_csv(result: Result) -> str:
     """Return curves for equal budgets as CSV: a line for each run, axis and budget."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     columns = ("mean", "low", "high", "spent", "ended")
-    writer.writerow(["run", "axis", "metric", "budget", *columns, "queries", "front"])
+    rows: list[list[object]] = [["run", "axis", "metric", "budget", *columns, "queries", "front"]]
     for axis, found in result["axes"].items():
         best = {point["budget"]: point["value"] for point in found["front"]}
         for row in found["curves"]:
             for place, budget in enumerate(found["budgets"]):
                 on_front = best.get(budget) == row["mean"][place]
-                cells = ["" if row[name][place] is None else repr(row[name][place]) for name in columns]
-                writer.writerow([row["run"], axis, result["metric"], budget, *cells, row["queries"], int(on_front)])
-    return text.getvalue()
+                cells = [row[name][place] for name in columns]
+                rows.append([row["run"], axis, result["metric"], budget, *cells, row["queries"], int(on_front)])
+    return to_csv(rows)
 
 
 def render_replay(result: Result) -> str:
@@ -250,6 +246,6 @@ def _moved(moved: Sequence[Result], when: str) -> Grid:
     rows = []
     for row in sorted(moved, key=lambda row: (row[when]["hop"], row[when]["rank"]))[:SHOWN]:
         at = row[when]
-        text = " ".join((at["search"] if len(at["search"]) <= TEXT else f"{at['search'][: TEXT - 4]} ...").split())
+        text = " ".join(brief(at["search"], TEXT).split())
         rows.append([row["query_id"], row["unit"], text, f"{row['grade']:g}", str(at["hop"]), str(at["rank"])])
     return Grid("", ["query", "document", "search", "grade", "hop", "rank"], rows, names=(0, 1, 2))

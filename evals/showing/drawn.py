@@ -12,14 +12,13 @@ The section of a figure has `drawn`, a table of
 A value that is printed by several judgements is drawn by the last of them: pooled ones, in OBLIQ-Bench.
 """
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from evals.showing.plots import Table, draw_points, draw_table, pdf, svg
+from evals.showing.tables import to_csv
 from tools import disk
 
 SIDES = ("published", "ours")
@@ -28,11 +27,9 @@ SIDES = ("published", "ours")
 def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
     """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF; return the files."""
     stem, title = folder / found["name"].replace("/", "-"), f"{found['name']}: {found['title']}"
-    text, cells = io.StringIO(), found.get("points") or found["cells"]
-    writer = csv.DictWriter(text, cells[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(cells)
-    files: dict[Path, str | bytes] = {stem.with_suffix(".csv"): text.getvalue()}
+    cells = found.get("points") or found["cells"]
+    table = to_csv([cells[0], *(one.values() for one in cells)])
+    files: dict[Path, str | bytes] = {stem.with_suffix(".csv"): table}
     figure = None
     if "points" in found:
         figure = draw_points(cells)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from evals.measuring.traces import WORDS, fate_at
 from evals.running.configuration import load_environment
 from evals.showing.page_calls import find_words
 from tools import disk, forms
+from tools.console import in_thread
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError
 from tools.models.answers import NAME as ANSWERS
@@ -336,19 +337,18 @@ class _Texts:  # of queries and documents; the data of each run is loaded once, 
         key = json.dumps([*(config[key] for key in keys), provenance["folder"], provenance["judgements"]])
         with self._lock:
             if (load := self._loads.get(key)) is None:
-                load = self._loads[key] = Future()
-                threading.Thread(target=self._load, args=(config, load), daemon=True).start()
+                load = self._loads[key] = in_thread(partial(self._load, config))
         try:
             return load.result(None if self._wait else PATIENCE)
         except TimeoutError:
             return READING
 
-    def _load(self, config: run_folder.Config, load: Future[Environment | str]) -> None:
+    def _load(self, config: run_folder.Config) -> Environment | str:
         try:
             with self._one_at_a_time:
-                load.set_result(load_environment(config))
+                return load_environment(config)
         except Exception as problem:  # noqa: BLE001  # whatever it is, the page works without texts
-            load.set_result(f"no texts of documents: {problem}")
+            return f"no texts of documents: {problem}"
 
     def of(self, config: run_folder.Config, answer: Answer) -> Answer:
         data = self.load(config)

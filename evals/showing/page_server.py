@@ -52,8 +52,6 @@ _HEADERS = {
 class Server(ThreadingHTTPServer):
     """Serves the page and its data to anyone who knows the address."""
 
-    daemon_threads = True
-
     def __init__(self, port: int, answers: Answers) -> None:
         super().__init__((HOST, port), _Handler)
         self.answers = answers

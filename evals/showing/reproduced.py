@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import environments
 from evals.measuring.described import place_pool
@@ -11,8 +11,10 @@ from evals.published.sections import Section, find, sections
 from evals.running.pools import read as read_pool
 from evals.showing.drawn import save
 from evals.showing.tables import Grid, Part, printed
-from evals.studies.papers import Conditions, Table, list_tasks
+from evals.studies.papers import Conditions, Table
+from evals.studies.plan import list_tasks
 from evals.studies.work import lay_out_ahead, look_ahead
+from evals.study import Done
 from tools import retrievers
 from tools.console import plural
 from tools.errors import BudgetReached, RunIncomplete, SextantError
@@ -21,19 +23,11 @@ from tools.models.spec import parse, secret
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
 
 
-class Made(NamedTuple):
-    """A table or figure, or the list of them."""
-
-    json: dict[str, Any]  # as --json prints it
-    text: str  # as a person reads it
-    problem: SextantError | None = None  # why runs broke off that the same command goes on with
-
-
-def make(name: str | None, *, dry_run: bool, **conditions: Any) -> Made:
+def make(name: str | None, *, dry_run: bool, **conditions: Any) -> Done:
     """Make the table called `name`, or the list of them; or, as a dry run, say what that takes."""
     if name is None:
         rows = [_describe(section) for section in sections().values()]
-        return Made({"sections": rows}, "".join(map(_list, rows)))
+        return Done({"sections": rows}, "".join(map(_list, rows)))
     if conditions["lm"]:
         parse(conditions["lm"])
     if conditions["retriever"]:
@@ -41,7 +35,7 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> Made:
     table = Table(find(name), Conditions(**conditions))
     if dry_run:
         found = look_ahead(table.runs)[0] if table.runs else {}
-        return Made(found, printed(lay_out_ahead(found) if found else ["it takes no run"]))
+        return Done(found, printed(lay_out_ahead(found) if found else ["it takes no run"]))
     found = {"name": name, "title": table.section.about["title"], "notes": list(table.warnings())}
     found["notes"] += table.section.about.get("notes", [])
     found["notes"] += [MARKS] * table.section.about.get("marked", False)
@@ -54,7 +48,7 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> Made:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
         found["files"] = list(map(str, save(found, drawn, folder)))
     broken = [one.problem for one in table.made.values() if isinstance(one.problem, BudgetReached | RunIncomplete)]
-    return Made(found, printed(list(_parts(found))), next(iter(broken), None))
+    return Done(found, printed(list(_parts(found))), next(iter(broken), None))
 
 
 def _describe(section: Section) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Ids, paths and names come from data: in each form they are text, without markup,
 The terminal has colours where it takes them; rich honours NO_COLOR. A run's scores are printed from here.
 """
 
+import csv
 import io
 import json
 import re
@@ -134,6 +135,13 @@ def _in_latex(text: str, *, number: bool = False) -> str:
 
 def _embolden(cell: str, text: str, start: str, end: str) -> str:
     return f"{start}{text}{end}" if isinstance(cell, Best) else text
+
+
+def to_csv(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 FORMS: dict[str, Callable[[Sequence[Part]], str]] = {"terminal": printed, "markdown": to_markdown, "latex": to_latex}

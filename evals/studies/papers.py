@@ -21,6 +21,7 @@ from evals.measuring.scored import Run, read
 from evals.published.sections import Cell, Section
 from evals.studies import plan
 from evals.studies.findings import find_best
+from evals.studies.plan import list_tasks
 from evals.studies.work import Board, Made, run_cells
 from tools import disk
 from tools.errors import DataError, SextantError
@@ -203,23 +204,12 @@ class Table:
         ranked = (cell.metric for cell in asked if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric))
         fixed = {"data": self.conditions.data, "limit": self.conditions.limit, "metrics": [*dict.fromkeys(ranked)]}
         budget = {"usd": self.conditions.budget_usd}
-        parts = [
-            _toml(head),
-            f"[budget]\n{_toml(budget)}",
-            f"[fixed]\n{_toml(fixed)}",
-            *(f"[[row]]\n{_toml(row)}" for row in rows.values()),
-        ]
+        parts = [_toml(head), f"[budget]\n{_toml(budget)}", f"[fixed]\n{_toml(fixed)}"]
+        parts += [f"[[row]]\n{_toml(row)}" for row in rows.values()]
         file = self.conditions.runs / "studies" / name / "study.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         disk.replace(file, "\n".join(parts))
         return plan.cells(plan.read(file), self.conditions.runs)
-
-
-def list_tasks(task: str) -> list[str]:
-    """Return the tasks of suite/* or suite/*:variant; another task alone."""
-    suite, name, variant = environments.parts(task)
-    every = environments.suite(suite).tasks if name == "*" else [name]
-    return [f"{suite}/{one}{variant and ':'}{variant}" for one in every]
 
 
 def _row(system: Mapping[str, Any]) -> str:

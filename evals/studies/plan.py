@@ -92,13 +92,17 @@ def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
 
 def _list_tasks(study: Study, names: Sequence[str]) -> list[str]:
     """Return the full names of tasks, each once."""
-    found, data = [], study.fixed.get("data")
-    for name in names:
-        plain, _, variant = name.partition(":")
-        every = environments.suite(plain[:-2]).tasks if plain.endswith("/*") else ()
-        found += [f"{plain[:-1]}{task}{variant and ':'}{variant}" for task in every] or [name]
-    located = [(name, *environments.locate(name, data)) for name in found]
+    data = study.fixed.get("data")
+    located = [(one, *environments.locate(one, data)) for name in names for one in list_tasks(name)]
     return list(dict.fromkeys(full if place == data else name for name, full, place in located))  # else it is a place
+
+
+def list_tasks(name: str) -> list[str]:
+    """Return the tasks of suite/* or suite/*:variant; another task alone."""
+    plain, _, variant = name.partition(":")
+    if not plain.endswith("/*"):
+        return [name]
+    return [f"{plain[:-1]}{task}{variant and ':'}{variant}" for task in environments.suite(plain[:-2]).tasks]
 
 
 def _name_rows(study: Study) -> list[tuple[str, dict[str, Any]]]:

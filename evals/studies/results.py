@@ -17,7 +17,7 @@ from evals.measuring.stats import bootstrap_mean
 from evals.showing.report import build, page
 from evals.showing.report.groups import short
 from evals.showing.report.page import Report, Section, Words
-from evals.showing.report.plots import INTERVALS, Panel, Plot, Point, Series, draw, draw_for_papers, draw_panels
+from evals.showing.report.plots import INTERVALS, Panel, Plot, Point, Series, draw, draw_for_papers, draw_panel
 from evals.showing.report.tables import Cell, Column, Row, Table, stratified
 from evals.showing.tables import Best, Grid, to_latex
 from evals.showing.tables import printed as printed  # which evals/study.py takes from here
@@ -49,11 +49,10 @@ class Results(NamedTuple):
 
     def json(self) -> dict[str, Any]:
         """Return the cells, the tests and the findings as plain data."""
-        cells = [
-            {"row": cell.row, "task": cell.task, "seed": cell.request.seed, "run": folder and str(folder)}
-            | {"why": unfit or (str(problem) if problem else None)}
-            for cell, folder, problem, unfit, _ in self.made
-        ]
+        cells = list[dict[str, Any]]()
+        for (row, task, request), folder, problem, unfit, _ in self.made:
+            why = unfit or (str(problem) if problem else None)
+            cells.append({"row": row, "task": task, "seed": request.seed, "run": folder and str(folder), "why": why})
         tests = [test._asdict() for test in self.tests]
         about = {"study": self.study.name, "question": self.study.question, "baseline": self.baseline}
         return about | {"cells": cells, "tests": tests, "findings": self.said}
@@ -121,16 +120,14 @@ def _cell(results: Results, row: str, column: Column) -> Cell | None:
     values = [list(results.values[task].get(row, {}).values()) for task in column.tasks]
     if not all(values):
         return None
-    low: float | None
-    high: float | None
-    if len(runs) > 1:
-        mean, (low, high) = sum(sum(some) / len(some) for some in values) / len(values), stratified(values)
-    elif len(runs[0]) > 1:
+    every = [run for some in runs for run in some]
+    if len(every) == 1:
+        mean, low, high = (every[0].scores["metrics"][column.metric][key] for key in ("mean", "low", "high"))
+    elif len(runs) == 1:
         mean, low, high = bootstrap_mean(values[0])
     else:
-        mean, low, high = (runs[0][0].scores["metrics"][column.metric][key] for key in ("mean", "low", "high"))
+        mean, (low, high) = sum(sum(some) / len(some) for some in values) / len(values), stratified(values)
     text = f"{mean:.4f}" if low is None else f"{mean:.4f} [{low:.3f}, {high:.3f}]"
-    every = [run for some in runs for run in some]
     counts = sum(map(len, values)), sum(run.scores["failed"] for run in every)
     return Cell(mean, text, ", ".join(run.name for run in every), low, high, None, *counts)
 
@@ -188,14 +185,12 @@ def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | b
     ticks = {float(x): column.label for x, column in enumerate(table.columns)}
     plots, files = list[Plot](), dict[str, str | bytes]()
     change = f"less {results.baseline}"
-    for stem, what, series in (
-        ("study-means", table.columns[-1].metric, means),
-        ("study-differences", change, changes),
-    ):
+    drawn = {"study-means": (table.columns[-1].metric, means), "study-differences": (change, changes)}
+    for stem, (what, series) in drawn.items():
         if series:
-            panel, title = Panel("", "", what, series, ticks, zero=what == change), f"{results.study.name}: {what}"
-            plots.append(draw(stem, title, INTERVALS, lambda panel=panel: draw_panels([panel])))  # type: ignore[misc]
-            files |= draw_for_papers(stem, title, [panel])
+            panel, title = Panel("", what, series, ticks, zero=what == change), f"{results.study.name}: {what}"
+            plots.append(draw(stem, title, INTERVALS, lambda panel=panel: draw_panel(panel)))  # type: ignore[misc]
+            files |= draw_for_papers(stem, title, panel)
     return plots, files
 
 
@@ -229,13 +224,10 @@ def lay_out_plainly(table: Table | Words) -> Grid:
         rows = [row[: len(table.names)] for row in table.rows]
         return Grid(table.title, table.names, rows, [0, *table.words, *table.long], note)
     heads = ["system", *(f"{column.label} {column.below}".strip() for column in table.columns)]
-    shown: list[list[Any]] = [
-        [
-            row.label + " (computed, not run)" * (row.kind == "computed"),
-            *((Best if cell.best else str)(cell.text) if cell else "" for cell in row.cells),
-        ]
-        for row in table.rows
-    ]
+    shown = list[list[str]]()
+    for row in table.rows:
+        label = row.label + " (computed, not run)" * (row.kind == "computed")
+        shown.append([label, *((Best if cell.best else str)(cell.text) if cell else "" for cell in row.cells)])
     return Grid(table.title, heads, shown, note=note)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.live import Live
@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 import environments
+from environments.base import Environment
 from evals.measuring.bounds import KINDS, bound
 from evals.measuring.scored import Run, read
 from evals.running.configuration import Engines, conditions, resolve
@@ -37,9 +38,6 @@ from tools.models.answers import open_ledger
 from tools.models.sending.gate import Gate
 from tools.records import Usage, usage_from_json
 from tools.retriever import Retriever
-
-if TYPE_CHECKING:
-    from environments.base import Environment
 
 POLL = 1.0  # seconds until cells that other processes are at are looked at again
 FIGURES = {"calls": 0, "input_tokens": 0, "output_tokens": 0, "list_usd": 4, "hours": 3}  # ahead, with their decimals
@@ -75,7 +73,7 @@ class Board:
                 said = event.elapsed
                 say(f"{cell.row}, {cell.task}: {plain_line(event)}")
 
-        return lambda ready, folder: Watch.of(ready, folder, tell)
+        return lambda ready, folder: Watch(ready, folder, tell)
 
     def end(self, made: Made) -> None:
         """Show what came of a cell."""
@@ -121,7 +119,7 @@ class Workshop:
         self._built = engines.built
         return Opened(resolved, environment, engines, terms)
 
-    def _load(self, *place: Any, **named: Any) -> "Environment":
+    def _load(self, *place: Any, **named: Any) -> Environment:
         key = json.dumps([place, named], sort_keys=True)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded, self._built = None, {}
@@ -145,7 +143,7 @@ class Workshop:
         request, problem = cell.request, self._out.get(cell.request.lm)
         if problem:
             return Made(cell, problem=problem)
-        opening: Callable[[Request], Opened] = self.open
+        opened: Opened | None = None
         bounds: Mapping[str, float | None] = {}
 
         def answer(ready: Ready, *words: Any) -> str | None:
@@ -159,8 +157,7 @@ class Workshop:
                 if found := self.find(opened):
                     self._count(found)
                     return Made(cell, found.path, bounds=self._bound(request, opened.environment))
-                opening = lambda _: opened  # noqa: E731
-            result = run(request, report, answer=answer, opening=opening)
+            result = run(request, report, answer=answer, opening=lambda request: opened or self.open(request))
             problem = result.problem
         except RunBusy:
             return None
@@ -175,7 +172,7 @@ class Workshop:
             self._out[request.lm] = problem
         return Made(cell, problem=problem) if problem else Made(cell, result.folder, bounds=bounds)
 
-    def _bound(self, request: Request, environment: "Environment", pool: str = "") -> Mapping[str, float | None]:
+    def _bound(self, request: Request, environment: Environment, pool: str = "") -> Mapping[str, float | None]:
         metric, where = self._metric or environment.metric, f", pool {pool}" if pool else ""
         of = request.task, request.data, request.split, request.qrels, request.limit, request.query_ids
         if (key := str((*of, pool))) not in self._bounds:

@@ -54,11 +54,9 @@ class Objective:
         twin = self.environment.twins.get(query.query_id) if self.metric == FLIP else None
         return next((one for one in self.environment.queries if one.query_id == twin), None)
 
-    def of(
-        self, query: Query, ranking: Ranking, usage: Usage, failed: bool = False, *, twin: Ranking | None = None
-    ) -> Scored:
+    def of(self, query: Query, ranking: Ranking, usage: Usage, *, twin: Ranking | None = None) -> Scored:
         """Score `ranking` for `query`, one of the environment's, and that of its `twin`: ValueError for another one."""
-        metrics = self._metrics(query, Ranking(()) if failed else ranking, twin)
+        metrics = self._metrics(query, ranking, twin)
         tokens = usage.input_tokens + usage.output_tokens
         value = metrics[self.metric] or 0.0
         if twin is not None and (other := self.twin(query)):

@@ -21,6 +21,7 @@ from evals.measuring.similarity import similarities
 from tools.console import plural
 from tools.errors import UsageError, at_least
 from tools.records import Query
+from tools.session import Shared
 
 NEAR = 0.5  # from this similarity on, a dev query nearly repeats a test query
 FOLDS = 4  # where a single division would leave too few queries to choose by
@@ -37,7 +38,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class Training(Shared):
     """All that an optimizer is given of a task's data: the whole corpus, and no test query or judgement."""
 
     task: str  # the full name; of several, with commas between
@@ -48,9 +49,6 @@ class Training:
     digest: str  # eight hex digits: two equal ones are the same division of the same data
     fold_of: Mapping[str, int] = field(default_factory=dict)  # by query id; then `train` and `validation` have them all
     one_need: bool = False  # all queries want the same documents, so that validation says little
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
-        return self  # nothing in it changes, and a corpus is not to be copied
 
     def replacing(self, environments: Sequence[Environment]) -> "Training":
         """Return the training with the same queries as these environments have them."""
@@ -122,10 +120,7 @@ def _with_names(one: Environment) -> Environment:
     def named(table: Mapping[str, Any]) -> dict[str, Any]:
         return {f"{one.task} {query_id}": value for query_id, value in table.items()}
 
-    judgements = {
-        name: judged._replace(qrels=named(judged.qrels), binary=judged.binary and named(judged.binary))
-        for name, judged in one.judgements.items()
-    }
+    judgements = {name: judged.changed(named) for name, judged in one.judgements.items()}
     queries = tuple(replace(query, query_id=f"{one.task} {query.query_id}") for query in one.queries)
     twins = {query_id: f"{one.task} {twin}" for query_id, twin in named(one.twins).items()}
     return replace(one, queries=queries, judgements=judgements, comparisons=named(one.comparisons), twins=twins)

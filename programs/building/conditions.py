@@ -5,21 +5,19 @@ is asked besides. The rules without a model count and swap words, and are a floo
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, Literal
 
 import dspy
 import pydantic
 
-from programs.building.fill import Asked
+from programs.building.fill import Asked, Inputs
 from tools.models.prompting import Fault, Outputs, Passage
 from tools.text import TermStatistics, all_words, sentences, words
 
 ALIKE = 0.6  # share of the shorter sentence's words from which two say the same
 LEAST, MOST = 0.6, 2.0  # words of a changed sentence by the original's; the paper's example of a decoy has 1.9
-Inputs = Mapping[str, Any]
 
 
 class ExtractConditions(dspy.Signature):
@@ -183,14 +181,10 @@ def hold(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     return [{"id": one.id, "holds": asked <= {*words(one.text)}} for one in inputs["passages"]]
 
 
-CONDITIONS = Asked(
-    ExtractConditions, {"sentences": extract}, role="sweep", checks=lambda inputs: [partial(check_copied, inputs)]
-)
+CONDITIONS = Asked(ExtractConditions, {"sentences": extract}, role="sweep", check=check_copied)
 QUERY_OF_K = Asked(
-    WriteConditions,
-    {"conditions": write, "prose": lambda *unit: ", ".join(write(*unit))},
-    checks=lambda inputs: [partial(check_counted, inputs)],
+    WriteConditions, {"conditions": write, "prose": lambda *unit: ", ".join(write(*unit))}, check=check_counted
 )
 COVERS = Asked(CompareConditions, {"stated": hold, "beyond": lambda *_: ""}, role="judge", rows="stated")
-SPOIL = Asked(SpoilSentence, {"spoiled": spoil}, checks=lambda inputs: [partial(check_changed, inputs)])
+SPOIL = Asked(SpoilSentence, {"spoiled": spoil}, check=check_changed)
 MEETS = Asked(JudgeCondition, {"met": hold}, role="judge", rows="met")

@@ -6,9 +6,9 @@ search program, and not in the table of them.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import dspy
 from pydantic_core import to_jsonable_python
@@ -17,13 +17,14 @@ from programs import reading
 from programs.base import Program
 from programs.building import STAGES
 from tools import forms
-from tools.models.prompting import Check, Passage, UnusableAnswer, ask, defuse, known_rows
+from tools.models.prompting import Check, Outputs, Passage, UnusableAnswer, ask, defuse, filled, known_rows
 from tools.names import pick
 from tools.records import Document, Query, Submission
 from tools.retriever import NoRetriever
 from tools.session import Toolbox
 
 Role = Literal["sweep", "write", "judge"]  # which of a recipe's models is asked
+Inputs = Mapping[str, Any]  # of a signature, by their names
 
 
 class Asked(NamedTuple):
@@ -34,13 +35,17 @@ class Asked(NamedTuple):
     role: Role = "write"
     # The output that has a row, with an `id`, for each passage; what an answer leaves out is asked for alone.
     rows: str = ""
-    checks: Callable[[Mapping[str, Any]], list[Check]] = lambda inputs: []  # of an answer, made of the inputs
+    filled: tuple[str, ...] = ()  # outputs that must not be empty
+    check: Callable[[Inputs, Outputs], None] | None = None  # raises Fault
+
+    def checks(self, inputs: Inputs) -> list[Check]:
+        """Return what an answer to these inputs has to pass."""
+        made = [filled(*self.filled)] if self.filled else []
+        return [*made, partial(self.check, inputs)] if self.check else made
 
 
 class Fill(Program):
     """The answer to one unit: its outputs as JSON, the rows by the unit's own ids."""
-
-    offline: ClassVar[Mapping[str, Any]] = {}
 
     stage: str = "screen"
 
@@ -52,29 +57,28 @@ class Fill(Program):
     def forward(self, query: Query) -> Submission:
         """Ask about the unit that is the query's text."""
         unit = json.loads(query.text)
-        passages = {str(number): text for number, (_, text) in enumerate(unit["passages"], start=1)}
         own = {str(number): doc_id for number, (doc_id, _) in enumerate(unit["passages"], start=1)}
-        session = Toolbox({one: Document(one, text) for one, text in passages.items()}, NoRetriever()).open(query)
+        texts = {one: Document(one, text) for one, (_, text) in zip(own, unit["passages"], strict=True)}
+        session = Toolbox(texts, NoRetriever()).open(query)
         inputs, asked = {name: self._shown(name, value) for name, value in unit["inputs"].items()}, self.asked
         checks = asked.checks(inputs)
         if asked.rows:
             outputs, rows, problem = dict[str, Any](), dict[str, Any](), None
-            for batch in (list(passages), *([one] for one in passages)):
+            known = partial(known_rows, asked.rows)
+            for batch in (list(own), *([one] for one in own)):
                 todo = [one for one in batch if one not in rows]
                 try:
-                    for shown, answer in reading.read(
-                        session, self.fill, todo, 0, partial(_join, checks, asked.rows), **inputs
-                    ):
+                    for shown, answer in reading.read(session, self.fill, todo, 0, known, checks, **inputs):
                         outputs |= _plain(answer, asked.signature)
                         rows |= {row["id"]: row for row in reversed(outputs[asked.rows]) if row["id"] in shown}
                 except UnusableAnswer as error:
                     problem = error
             if problem and not rows:
                 raise problem
-            outputs[asked.rows] = {own[one]: rows[one] | {"id": own[one]} for one in passages if one in rows}
+            outputs[asked.rows] = {doc_id: rows[one] | {"id": doc_id} for one, doc_id in own.items() if one in rows}
         else:
             if "passages" in asked.signature.input_fields:
-                inputs["passages"] = reading.show_all(session, self.fill, list(passages), 0, **inputs)
+                inputs["passages"] = reading.show_all(session, self.fill, list(own), 0, **inputs)
             outputs = _plain(ask(self.fill, *checks, **inputs), asked.signature)
         return session.submit([], answer=json.dumps(outputs, ensure_ascii=False))
 
@@ -92,17 +96,6 @@ class Fill(Program):
         if kind == list[Passage]:
             return [Passage(id=f"x{number}", text=defuse(text)) for number, text in enumerate(value, start=1)]
         return forms.make(kind, _defused(value))
-
-
-def _join(checks: list[Check], rows: str, shown: Sequence[str]) -> Check:
-    every = [known_rows(rows, shown), *checks]
-
-    def check(outputs: Mapping[str, Any]) -> None:
-        for one in every:
-            one(outputs)
-
-    vars(check)["asks"] = vars(every[0])["asks"]
-    return check
 
 
 def _defused(value: Any) -> Any:

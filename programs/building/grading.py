@@ -1,16 +1,15 @@
 """Grading of documents by a query, as a stage of a build; the signature is that of evals.judge."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from programs.building.fill import Asked
+from programs.building.fill import Asked, Inputs
 from programs.judging import HIGHEST, GradePassages
 from tools.text import TermStatistics, words
 
 LEAST = 0.2  # share of a query's words with which a passage has the highest grade, without a model
 
 
-def grade(inputs: Mapping[str, Any], statistics: TermStatistics) -> list[dict[str, Any]]:
+def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Grade by the share of the query's words that a passage has."""
     asked, rows = {*words(inputs["description"])}, []
     for one in inputs["passages"]:

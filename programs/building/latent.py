@@ -3,19 +3,17 @@
 OBLIQ-Bench, appendices D.1 to D.3, in our own words. The rules without a model count words, and are a floor.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import dspy
 import pydantic
 
-from programs.building.fill import Asked
-from tools.models.prompting import Check, Fault, Outputs, Passage
+from programs.building.fill import Asked, Inputs
+from tools.models.prompting import Fault, Outputs, Passage
 from tools.text import TermStatistics, words
 
 WORDS = 12  # of a passage in place of its attribute
 SHARED = 4  # documents that have such a word, at least
-Inputs = Mapping[str, Any]
 
 
 class Sorted(pydantic.BaseModel):
@@ -147,39 +145,27 @@ class ValidateGroup(dspy.Signature):
     better: str = dspy.OutputField(desc="a label that fits those who belong; the given one where it does")
 
 
-def known_kinds(inputs: Inputs) -> list[Check]:
+def known_kinds(inputs: Inputs, outputs: Outputs) -> None:
     """Check that every passage gets one of the kinds that there are."""
-
-    def known(outputs: Outputs) -> None:
-        if strange := [one.kind for one in outputs["sorted"] if one.kind not in inputs["kinds"]]:
-            raise Fault("wrong type", f"{strange[0]!r} is no kind; they are {', '.join(inputs['kinds'])}")
-
-    return [known]
+    if strange := [one.kind for one in outputs["sorted"] if one.kind not in inputs["kinds"]]:
+        raise Fault("wrong type", f"{strange[0]!r} is no kind; they are {', '.join(inputs['kinds'])}")
 
 
-def mapped(inputs: Inputs) -> list[Check]:
+def mapped(inputs: Inputs, outputs: Outputs) -> None:
     """Check that every label is mapped, once, to a label that was given."""
-
-    def whole(outputs: Outputs) -> None:
-        given, found = inputs["labels"].keys(), [one.label for one in outputs["collapsed"]]
-        if sorted(found) != sorted(given):
-            odd = next(iter({*given} ^ {*found}), next((one for one in found if found.count(one) > 1), ""))
-            raise Fault("unknown ids", f"every label is to be there once, as it is given; not so {odd!r}")
-        if strange := [one.canonical for one in outputs["collapsed"] if one.canonical not in given]:
-            raise Fault("unknown ids", f"{strange[0]!r} is none of the labels")
-
-    return [whole]
+    given, found = inputs["labels"].keys(), [one.label for one in outputs["collapsed"]]
+    if sorted(found) != sorted(given):
+        odd = next(iter({*given} ^ {*found}), next((one for one in found if found.count(one) > 1), ""))
+        raise Fault("unknown ids", f"every label is to be there once, as it is given; not so {odd!r}")
+    if strange := [one.canonical for one in outputs["collapsed"] if one.canonical not in given]:
+        raise Fault("unknown ids", f"{strange[0]!r} is none of the labels")
 
 
-def known_groups(inputs: Inputs) -> list[Check]:
+def known_groups(inputs: Inputs, outputs: Outputs) -> None:
     """Check that no group is merged twice."""
-
-    def apart(outputs: Outputs) -> None:
-        named = [one for merged in outputs["merged"] for one in merged.ids]
-        if len(named) > len(set(named)):
-            raise Fault("unknown ids", "a group is merged twice; join those rows")
-
-    return [apart]
+    named = [one for merged in outputs["merged"] for one in merged.ids]
+    if len(named) > len(set(named)):
+        raise Fault("unknown ids", "a group is merged twice; join those rows")
 
 
 def sort(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
@@ -230,11 +216,9 @@ def validate(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]
     return rows
 
 
-SCREEN = Asked(SortPassages, {"sorted": sort}, role="sweep", rows="sorted", checks=known_kinds)
+SCREEN = Asked(SortPassages, {"sorted": sort}, role="sweep", rows="sorted", check=known_kinds)
 EXTRACT = Asked(ExtractAttributes, {"found": extract}, role="sweep", rows="found")
 LABEL = Asked(LabelDescriptions, {"labels": label}, rows="labels")
-COLLAPSE = Asked(CollapseLabels, {"collapsed": collapse}, checks=mapped)
-MERGE = Asked(MergeGroups, {"merged": lambda inputs, statistics: []}, checks=known_groups)
-VALIDATE = Asked(
-    ValidateGroup, {"members": validate, "better": lambda inputs, statistics: inputs["label"]}, rows="members"
-)
+COLLAPSE = Asked(CollapseLabels, {"collapsed": collapse}, check=mapped)
+MERGE = Asked(MergeGroups, {"merged": lambda inputs, statistics: []}, check=known_groups)
+VALIDATE = Asked(ValidateGroup, {"members": validate, "better": lambda inputs, _: inputs["label"]}, rows="members")

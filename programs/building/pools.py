@@ -4,16 +4,14 @@ BIRCO, appendices B and F, in our own words. Without a model a facet is a clause
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import dspy
 
-from programs.building.fill import Asked
+from programs.building.fill import Asked, Inputs
 from programs.describing import WriteObjective
-from tools.models.prompting import Check, Fault, Outputs, filled
-
-Inputs = Mapping[str, Any]
+from tools.models.prompting import Fault, Outputs
 
 
 class ListFacets(dspy.Signature):
@@ -35,17 +33,12 @@ def copied(facets: Iterable[str], text: str) -> list[str]:
     return list(dict.fromkeys(one for one in pieces if one and one.lower() in whole))
 
 
-def in_its_words(inputs: Inputs) -> list[Check]:
-    """Check that there are facets, and that the query says each of them."""
-
-    def said(outputs: Outputs) -> None:
-        there = copied(outputs["facets"], inputs["text"])
-        strange = [one for one in outputs["facets"] if " ".join(one.split()) not in there]
-        if strange:
-            reason = f"the query does not say {strange[0][:80]!r}; copy facets from it to the letter"
-            raise Fault("wrong type", reason, tolerable=bool(there))
-
-    return [filled("facets"), said]
+def in_its_words(inputs: Inputs, outputs: Outputs) -> None:
+    """Check that the query says each of the facets."""
+    there = copied(outputs["facets"], inputs["text"])
+    if strange := [one for one in outputs["facets"] if " ".join(one.split()) not in there]:
+        reason = f"the query does not say {strange[0][:80]!r}; copy facets from it to the letter"
+        raise Fault("wrong type", reason, tolerable=bool(there))
 
 
 def split_clauses(inputs: Inputs, statistics: Any) -> list[str]:
@@ -58,5 +51,5 @@ def describe(inputs: Inputs, statistics: Any) -> str:
     return f"Wanted is what shares the words of the query. {inputs['relevance']}".strip()
 
 
-FACETS = Asked(ListFacets, {"facets": split_clauses}, role="sweep", checks=in_its_words)
-OBJECTIVE = Asked(WriteObjective, {"objective": describe}, checks=lambda inputs: [filled("objective")])
+FACETS = Asked(ListFacets, {"facets": split_clauses}, role="sweep", filled=("facets",), check=in_its_words)
+OBJECTIVE = Asked(WriteObjective, {"objective": describe}, filled=("objective",))

@@ -4,18 +4,16 @@ OBLIQ-Bench, appendix D.5, in our own words; for taking out what identifies, tha
 without a model scatter words, and are a floor.
 """
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import dspy
 
-from programs.building.fill import Asked
+from programs.building.fill import Asked, Inputs
 from programs.building.writing import COMMON, rephrase
 from programs.judging import HIGHEST, GradePassages
-from tools.models.prompting import Check, Fault, Outputs, Passage
+from tools.models.prompting import Fault, Outputs, Passage
 from tools.text import TermStatistics, words
 
-Inputs = Mapping[str, Any]
 OPENINGS = (  # noqa: SIM905
     "a complaint that one cannot find it; in the middle of a thought, without preamble; the place where one was "
     "sitting; a comparison with something alike; a challenge to the reader; what has stayed with one since; straight "
@@ -80,16 +78,12 @@ class HardenPost(dspy.Signature):
     written: str = dspy.OutputField(desc="the post without that")
 
 
-def sized(inputs: Inputs) -> list[Check]:
+def sized(inputs: Inputs, outputs: Outputs) -> None:
     """Check that about as many words are written as are asked for; for a lower rating than the least, any number."""
     least, most = inputs["words"] // 3, inputs["words"] * 2
-
-    def fits(outputs: Outputs) -> None:
-        many = len(outputs["written"].split())
-        if not least <= many <= most and outputs.get("rating", 0) >= inputs.get("least", 0):
-            raise Fault("wrong type", f"{many} words are written; {least} to {most} are wanted")
-
-    return [fits]
+    many = len(outputs["written"].split())
+    if not least <= many <= most and outputs.get("rating", 0) >= inputs.get("least", 0):
+        raise Fault("wrong type", f"{many} words are written; {least} to {most} are wanted")
 
 
 def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
@@ -102,6 +96,11 @@ def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
     return f"{FRAME} {', '.join(told)}" if known and told else ""
 
 
+def rate(inputs: Inputs, statistics: TermStatistics) -> int:
+    """Rate a passage as one with a detail where there is a post about it, else as procedure."""
+    return 3 if recollect(inputs, statistics) else 1
+
+
 def recognise(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Give the highest grade to passages with all words of a post but the frame's, and none to others."""
     own = {*words(inputs["description"])} - {*words(FRAME)}
@@ -109,15 +108,7 @@ def recognise(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]
     return [{"id": one, "grade": HIGHEST * fit, "reason": "words"} for one, fit in fits.items()]
 
 
-RECOLLECT = Asked(
-    RecollectMoment,
-    {
-        "rating": lambda inputs, statistics: 3 if recollect(inputs, statistics) else 1,
-        "written": recollect,
-        "changed": lambda inputs, statistics: [],
-    },
-    checks=sized,
-)
-OPEN = Asked(VaryOpening, {"written": lambda inputs, statistics: inputs["opening"]}, checks=sized)
-HARDEN = Asked(HardenPost, {"written": rephrase}, checks=sized)
+RECOLLECT = Asked(RecollectMoment, {"rating": rate, "written": recollect, "changed": lambda *_: []}, check=sized)
+OPEN = Asked(VaryOpening, {"written": lambda inputs, statistics: inputs["opening"]}, check=sized)
+HARDEN = Asked(HardenPost, {"written": rephrase}, check=sized)
 UNIQUE = Asked(GradePassages, {"verdicts": recognise}, role="judge", rows="verdicts")

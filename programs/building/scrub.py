@@ -1,12 +1,11 @@
 """What the recipe `external` asks: which parts of a text say or hint who wrote it. Without a model, none does."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import dspy
 
-from programs.building.fill import Asked
-from tools.models.prompting import Check, Fault, Outputs, Passage
+from programs.building.fill import Asked, Inputs
+from tools.models.prompting import Fault, Outputs, Passage
 
 LONGEST = 100  # characters of what is taken out: a name or a title, and no sentence
 Kind = Literal["name", "employer", "work", "handle", "address", "place"]
@@ -25,16 +24,12 @@ class FindIdentity(dspy.Signature):
     spans: dict[str, Kind] = dspy.OutputField(desc="what names or points to the writer -> what it is; maybe none")
 
 
-def standing(inputs: Mapping[str, Any]) -> list[Check]:
+def standing(inputs: Inputs, outputs: Outputs) -> None:
     """Check that what is to be taken out stands in the text, and is short."""
-
-    def stands(outputs: Outputs) -> None:
-        for span in outputs["spans"]:
-            if not span.strip() or len(span) > LONGEST or span not in inputs["text"][0].text:
-                reason = f"{span[:LONGEST]!r} does not stand in the text so, or is longer than {LONGEST} characters"
-                raise Fault("unknown ids", reason)
-
-    return [stands]
+    for span in outputs["spans"]:
+        if not span.strip() or len(span) > LONGEST or span not in inputs["text"][0].text:
+            reason = f"{span[:LONGEST]!r} does not stand in the text so, or is longer than {LONGEST} characters"
+            raise Fault("unknown ids", reason)
 
 
-SCRUB = Asked(FindIdentity, {"spans": lambda inputs, statistics: {}}, role="sweep", checks=standing)
+SCRUB = Asked(FindIdentity, {"spans": lambda inputs, statistics: {}}, role="sweep", check=standing)

@@ -1,19 +1,16 @@
 """What recipes ask about queries: to write one, to say it in other words, to tell whether two are the same."""
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import zip_longest
-from typing import Any
 
 import dspy
 
-from programs.building.fill import Asked
-from tools.models.prompting import Check, Fault, Outputs, Passage
+from programs.building.fill import Asked, Inputs
+from tools.models.prompting import Fault, Outputs, Passage
 from tools.text import TermStatistics, words
 
 COMMON = 0.01  # share of the documents that have a word which does not give an answer away
 SOURCES = 4  # passages that a query is made of without a model
-Inputs = Mapping[str, Any]
 
 
 class WriteQuery(dspy.Signature):
@@ -59,25 +56,17 @@ class CompareQueries(dspy.Signature):
     same: str = dspy.OutputField(desc="the id of the one that asks for the same; nothing where none does")
 
 
-def long_enough(inputs: Inputs) -> list[Check]:
+def long_enough(inputs: Inputs, outputs: Outputs) -> None:
     """Check the length of a query; an empty one is an answer, too."""
-
-    def fits(outputs: Outputs) -> None:
-        many, least, most = len(outputs["query"].split()), inputs["least_words"], inputs["most_words"]
-        if many and not least <= many <= most:
-            raise Fault("wrong type", f"the query has {many} words; it has {least} to {most}", tolerable=True)
-
-    return [fits]
+    many, least, most = len(outputs["query"].split()), inputs["least_words"], inputs["most_words"]
+    if many and not least <= many <= most:
+        raise Fault("wrong type", f"the query has {many} words; it has {least} to {most}", tolerable=True)
 
 
-def known_query(inputs: Inputs) -> list[Check]:
+def known_query(inputs: Inputs, outputs: Outputs) -> None:
     """Check that the id is of a query that there is."""
-
-    def known(outputs: Outputs) -> None:
-        if outputs["same"].strip() and outputs["same"].strip() not in inputs["existing"]:
-            raise Fault("unknown ids", f"{outputs['same']!r} is the id of no query that there is")
-
-    return [known]
+    if outputs["same"].strip() and outputs["same"].strip() not in inputs["existing"]:
+        raise Fault("unknown ids", f"{outputs['same']!r} is the id of no query that there is")
 
 
 def write(inputs: Inputs, statistics: TermStatistics) -> str:
@@ -99,6 +88,6 @@ def rephrase(inputs: Inputs, statistics: TermStatistics) -> str:
     return " ".join(kept) or str(inputs["text"])
 
 
-WRITE = Asked(WriteQuery, {"query": write}, checks=long_enough)
+WRITE = Asked(WriteQuery, {"query": write}, check=long_enough)
 REPHRASE = Asked(RephraseQuery, {"query": rephrase})
-DISTINCT = Asked(CompareQueries, {"same": lambda inputs, statistics: ""}, role="judge", checks=known_query)
+DISTINCT = Asked(CompareQueries, {"same": lambda inputs, statistics: ""}, role="judge", check=known_query)

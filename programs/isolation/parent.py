@@ -177,11 +177,9 @@ class _Child:
         """Make the program with these parameters, unless that is done. It gets copies of the files that they name."""
         if parameters == self._parameters:
             return
-        copied = {
-            key: shutil.copy(value, self._folder) if isinstance(value, InputFile) and value else value
-            for key, value in parameters.items()
-        }
-        self.unanswerable: list[str] = self.do("begin", program=name, parameters=copied)
+        files = {key: value for key, value in parameters.items() if isinstance(value, InputFile) and value}
+        copies = {key: shutil.copy(value, self._folder) for key, value in files.items()}
+        self.unanswerable: list[str] = self.do("begin", program=name, parameters={**parameters, **copies})
         self._parameters = parameters
 
     def do(self, task: str, desk: "_Desk | None" = None, **given: Any) -> Any:

@@ -18,11 +18,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_origin
 
 import dspy
 import json_repair
-import orjson
 import pydantic
 from typing_extensions import TypedDict
 
-from tools import session
+from tools import forms, session
 from tools.models import offline, prompting
 from tools.models.prompting import Fault, Kind, UnusableAnswer, check
 from tools.records import Usage
@@ -122,7 +121,7 @@ class Adapter(dspy.ChatAdapter):
         try:
             values = _read(signature, completion)
             return super().parse(signature, completion) if values is None else values
-        except (_TooBroken, RecursionError, MemoryError):  # the last two of Python's parser, which DSPy asks
+        except (_TooBroken, RecursionError, MemoryError):  # the last two of Python's parser, ours and DSPy's
             raise Fault("unparsable", "a field of it is no JSON, and too broken to be repaired") from None
 
 
@@ -237,7 +236,7 @@ _LOOKS = 500_000  # characters that a repair may read, about half a second; a li
 
 
 class _TooBroken(Exception):
-    """A field's text that would take too long to repair, or is nested too deep."""
+    """A field's text that would take too long to repair."""
 
 
 # Made once for a signature: its fields never change, because DSPy makes a new signature for other fields.
@@ -343,7 +342,7 @@ def _strict(part: _Values) -> _Values:
 
 
 def _read(signature: Any, answer: str) -> _Values | None:
-    """Return an answer's values in field order; None where DSPy has to read it, _TooBroken where nobody should."""
+    """Return an answer's values in field order; None where DSPy has to read it, an error where nobody should."""
     validators = _validators(signature)
     texts, values = dict(reversed(_sections(answer))), _Values()  # of several sections, the first counts
     if not texts.keys() & validators.keys():
@@ -412,12 +411,9 @@ class _Watched(str):
 
 
 def _repair(text: str) -> Any:
-    try:
-        with suppress(ValueError):
-            return json.loads(text)
-        return json_repair.loads(_Watched(text), skip_json_loads=True)
-    except RecursionError:
-        raise _TooBroken from None
+    with suppress(ValueError):
+        return json.loads(text)
+    return json_repair.loads(_Watched(text), skip_json_loads=True)
 
 
 def _write_value(value: Any) -> str:
@@ -425,24 +421,7 @@ def _write_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     try:
-        plain = _serializer(value.__class__).dump_python(value, mode="json", fallback=str)
+        plain = forms.adapter(value.__class__).dump_python(value, mode="json", fallback=str)
     except Exception:  # noqa: BLE001  # as in DSPy: what pydantic cannot take is written as Python prints it
         plain = str(value)
-    return _dump(plain) if isinstance(plain, dict | list) else str(plain)
-
-
-def _dump(value: Any) -> str:
-    """Write JSON as json.dumps does, not escaped to ASCII; with the texts of passages in less than half the time."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_dump, value))}]"
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return f"{{{', '.join(f'{_dump(key)}: {_dump(one)}' for key, one in value.items())}}}"
-    with suppress(TypeError):  # lone surrogates
-        if isinstance(value, str):
-            return orjson.dumps(value).decode()
-    return json.dumps(value, ensure_ascii=False)
-
-
-@lru_cache(maxsize=256)
-def _serializer(kind: Any) -> Any:
-    return pydantic.TypeAdapter(kind)
+    return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else str(plain)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cached_property, partial
@@ -41,7 +41,6 @@ from tools.text import TermStatistics
 
 if TYPE_CHECKING:
     from tools.models.prices import Price
-    from tools.models.sending.others import Others
     from tools.models.sending.wire import Reply, Wire
 
 # Settings that are in a config beside these, and those that say how something is sent.
@@ -77,7 +76,6 @@ class LanguageModel(dspy.LM):
         self.terms, self.wire, self._server = terms, wire, _server(model)
         self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
         self.caller.window = window
-        self.others: Others | None = None  # what else a provider of LiteLLM's needs
         self.tools: Any = wire  # where it takes tool calls in the protocol's form; None where it does not
         self.repeats = terms.repeats  # whether an equal request in a session is the same call, not another sample
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
@@ -176,6 +174,8 @@ class LanguageModel(dspy.LM):
     ) -> Sent:
         if self.caller.free:
             return ask(kwargs)
+        from tools.models.sending.others import refuse_redirects  # not for the engine without a model
+
         kwargs = {**kwargs, self._limited: limit}
         left = max(0.0, deadline - time.monotonic())
         if isinstance(self.engine, str):  # DSPy makes the connection
@@ -183,7 +183,7 @@ class LanguageModel(dspy.LM):
             # byte; that for the thread bounds the whole answer.
             kwargs["timeout"] = min(max(1.0, math.ceil(left)), self.terms.patience.call)
         try:
-            with self.others.refuse_redirects() if self.others else nullcontext():
+            with refuse_redirects():
                 asked = in_thread(partial(ask, kwargs))  # it is abandoned at the deadline
             if not wait([asked], timeout=left).done:
                 raise dspy.LMTimeoutError("the answer did not come in time")
@@ -195,7 +195,7 @@ class LanguageModel(dspy.LM):
         return sent._replace(outputs=hide_within(sent.outputs, partial(hide_keys, least=SECRET)))
 
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Sent:
-        if self.others and messages:
+        if isinstance(self.engine, str) and messages:
             messages = prompting.mark(self.model, messages, grows=False)
         with dspy.track_usage() as tracker:
             outputs = super().__call__(prompt, messages=messages, **kwargs)
@@ -205,9 +205,10 @@ class LanguageModel(dspy.LM):
         return Sent(outputs, _FINISH.get(), usage, {}, reasoning)
 
     def _by_litellm(self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]) -> Sent:
-        assert self.others
+        from tools.models.sending.others import converse  # as above
+
         try:
-            reply = self.others.converse(messages, tools, kwargs)
+            reply = converse(self.model, messages, tools, kwargs)
         except Exception as error:
             raise self._wrap_litellm_exception(error) from error
         return Sent([_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET))
@@ -385,7 +386,6 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
     made = LanguageModel(name, terms, cost=prices.price(spec, terms.prices), wire=ours, limit=limit, **options)
     made.caller.schemas = settings.structured
-    made.others = None if ours else others.Others(name)
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
         made.tools = made.tools or True
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}

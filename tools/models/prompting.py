@@ -238,7 +238,7 @@ def fits(predictor: Any, **inputs: Any) -> bool:
     messages = dspy.settings.adapter.format(predict.signature, predict.demos, inputs)
     limits = predict.config.get("max_tokens"), limit()
     answer = min(*(int(one) for one in limits if one), room // _SHARE)
-    return _bound(messages, room - answer) <= room - answer
+    return size(messages, room - answer) <= room - answer
 
 
 def limit() -> int:
@@ -251,18 +251,13 @@ def left(messages: Sequence[Message], most: int, window: int | None) -> int:
     if window is None:
         return most
     room = int(window * _MARGIN)
-    return min(most, max(_SHORTEST, room - _bound(messages, room - most)))
-
-
-def size(messages: Sequence[Message]) -> int:
-    """Count the tokens of a prompt."""
-    return _bound(messages, 0)
+    return min(most, max(_SHORTEST, room - size(messages, room - most)))
 
 
 def overflows(messages: Sequence[Message]) -> int:
     """Return by how many tokens a prompt exceeds the active model's window; 0 where it fits or that is not known."""
     most = getattr(dspy.settings.lm, "window", None)
-    return 0 if most is None else max(0, _bound(messages, most - _SHORTEST) + _SHORTEST - most)
+    return 0 if most is None else max(0, size(messages, most - _SHORTEST) + _SHORTEST - most)
 
 
 def check_room(messages: Sequence[Message], what: str) -> None:
@@ -271,8 +266,8 @@ def check_room(messages: Sequence[Message], what: str) -> None:
         raise TooLong(f"the {what} is {more} tokens larger than what the model takes")
 
 
-def _bound(messages: Sequence[Message], room: int) -> int:
-    """Return the tokens of a prompt, or its bytes where they fit: a token has at least one, and counting is slow."""
+def size(messages: Sequence[Message], room: int = 0) -> int:
+    """Return a prompt's tokens, or its bytes where they fit `room`: a token has at least one, and counting is slow."""
     texts = [str(message["content"]) for message in messages]
     bound = sum(len(text.encode("utf-8", "surrogatepass")) + _MESSAGE for text in texts)
     return bound if bound <= room else sum(tokens(text) + _MESSAGE for text in texts)

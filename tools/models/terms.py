@@ -129,6 +129,8 @@ class Budget:
         self._unmetered |= usage.unmetered > 0
 
     def _may_be_exceeded(self, expected: Expected) -> bool:
+        if self._tokens is None and self._usd is None:
+            return False
         calls = [*self._in_flight, expected]
         tokens = self._spent_tokens + sum(one.tokens for one in calls)
         usd = self._spent_usd + sum(one.usd for one in calls)

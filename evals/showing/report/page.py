@@ -7,9 +7,7 @@ bytes.
 """
 
 import base64
-import csv
 import hashlib
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +18,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from evals.formats.writing import fill_folder
+from evals.showing import tables
 from evals.showing.report.groups import readable, short
 from evals.showing.report.plots import Plot
 from evals.showing.report.tables import HEADS, Table
-from evals.showing.tables import in_markdown
 from tools import disk
 from tools.errors import UsageError
 
@@ -117,7 +115,7 @@ def _render(name: str, report: Report, *, escape: bool, **values: Any) -> str:
 
 
 def _to_markdown(text: object) -> str:
-    return in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")  # for lax readers as well
+    return tables.in_markdown(readable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")  # for lax readers as well
 
 
 _HEAD = ["kind", "system", "task", "judgements", "metric", "value", "low", "high", "error", "queries", "failed", "best"]
@@ -138,9 +136,7 @@ def to_csv(table: Table | Words) -> str:
                     numbers = [cell.value, cell.low, cell.high, cell.error, cell.queries, cell.failed]
                     more = ["yes" if cell.best else "", cell.source, cell.note, *(cell.resampled or (None, None))]
                     rows.append([row.kind, row.label, *what, *numbers, *more])
-    file = io.StringIO(newline="")
-    csv.writer(file, lineterminator="\n").writerows([_defuse(cell) for cell in row] for row in rows)
-    return file.getvalue()
+    return tables.to_csv([_defuse(cell) for cell in row] for row in rows)
 
 
 # A number, and one with its interval as the table of gaps has it; nothing that could be reckoned with.

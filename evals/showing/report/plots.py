@@ -18,11 +18,11 @@ from evals.measuring.scored import Run
 from evals.showing.plots import COLUMNS, INCHES, MUTED, figure, pdf, style, svg
 from evals.showing.report.groups import Group, System, readable, short
 from evals.showing.report.tables import LADDERS, Cell, Row, Table, condition_columns, figures_for, mean_over
+from tools.console import brief
 
 SWEPT = "R@10"  # the metric of OBLIQ-Bench's Figure 3
 INTERVALS = "Bars and bands are 95 % bootstrap intervals over queries."
 HOLLOW = " Hollow: the systems of the paper."
-LONGEST = 60  # characters of a name in a legend
 
 
 class Plot(NamedTuple):
@@ -57,7 +57,6 @@ class Series(NamedTuple):
 class Panel:
     """One pair of axes."""
 
-    title: str
     x: str
     y: str
     series: list[Series]
@@ -91,34 +90,25 @@ def draw(stem: str, title: str, caption: str, draw_figure: Callable[[], Figure])
     return Plot(stem, readable(title), readable(caption), light, dark)
 
 
-def draw_for_papers(stem: str, title: str, panels: Sequence[Panel]) -> dict[str, str | bytes]:
+def draw_for_papers(stem: str, title: str, panel: Panel) -> dict[str, str | bytes]:
     """Return the plot in the widths of papers' columns, by the names of its files."""
     made: dict[str, str | bytes] = {}
     for place, width in COLUMNS.items():
         with matplotlib.rc_context(_SETTINGS | {"font.size": 7, "legend.fontsize": 6, "axes.titlesize": 7}):
-            drawing = draw_panels(panels, width)
+            drawing = draw_panel(panel, width)
             made[f"plots/{stem}-{place}.svg"] = svg(drawing, readable(title))
             made[f"plots/{stem}-{place}.pdf"] = pdf(drawing, readable(title))
     return made
 
 
-def draw_panels(panels: Sequence[Panel], width: float = INCHES[0]) -> Figure:
-    """Draw panels beside each other, as wide as a paper's column or, from two panels on, wider than a page of ours."""
-    labels = dict.fromkeys(one.label for panel in panels for one in panel.series)
-    longest = max(map(len, labels), default=0)
-    columns = max(1, int(len(panels) * (1 if longest > 44 else 2 if longest > 24 else 3) * width / INCHES[0]))
-    rows = ceil((len(labels) + any(panel.published for panel in panels)) / columns)
-    wide, high = width + 2.6 * (len(panels) - 1), min(INCHES[1] - 0.2, 0.8 * width)
-    drawing = figure((wide, high + 0.21 * rows))
-    handles: dict[str, Any] = {}
-    for number, panel in enumerate(panels, start=1):
-        _draw_panel(drawing.add_subplot(1, len(panels), number), panel, handles, width)
-    drawing.legend(handles.values(), map(shorten, handles), loc="outside lower center", ncols=columns, handlelength=3)
-    return drawing
-
-
-def _draw_panel(axes: Axes, panel: Panel, handles: dict[str, Any], width: float) -> None:
-    axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:
+    """Draw a panel, as wide as a page of ours or as a paper's column, with a legend below."""
+    longest = max((len(one.label) for one in panel.series), default=0)
+    columns = max(1, int((1 if longest > 44 else 2 if longest > 24 else 3) * width / INCHES[0]))
+    rows = ceil((len(panel.series) + bool(panel.published)) / columns)
+    drawing = figure((width, min(INCHES[1] - 0.2, 0.8 * width) + 0.21 * rows))
+    axes = drawing.add_subplot()
+    axes.set(xlabel=panel.x, ylabel=panel.y)
     axes.grid(axis="y", linewidth=0.7)
     axes.set_axisbelow(True)
     if panel.ticks:
@@ -128,16 +118,19 @@ def _draw_panel(axes: Axes, panel: Panel, handles: dict[str, Any], width: float)
         axes.set_xlim(min(panel.ticks) - 0.5, max(panel.ticks) + 0.5)
     if panel.zero:
         axes.axhline(0, color=INK, linewidth=0.8)
+    handles: dict[str, Any] = {}
     if panel.published:
         x, y = [point.x for point in panel.published], [point.y for point in panel.published]
         hollow = axes.plot(x, y, "o", markersize=5, markerfacecolor="none", color=MUTED, linestyle="none")
-        handles.setdefault("published", hollow[0])
+        handles["published"] = hollow[0]
     for one in panel.series:
         handles.setdefault(one.label, _draw_series(axes, one, lines=panel.lines))
     if not panel.zero:
         axes.set_ylim(bottom=0)
     if not panel.ticks and panel.lines:
         axes.set_xticks(sorted({point.x for one in panel.series for point in one.points}))
+    drawing.legend(handles.values(), map(shorten, handles), loc="outside lower center", ncols=columns, handlelength=3)
+    return drawing
 
 
 def _draw_series(axes: Axes, one: Series, *, lines: bool) -> Any:
@@ -157,7 +150,7 @@ def _draw_series(axes: Axes, one: Series, *, lines: bool) -> Any:
 
 def shorten(label: str) -> str:
     """A name in a legend: not too long, and not begun with what hides it there."""
-    label = label if len(label) <= LONGEST else f"{label[: LONGEST - 4]} ..."
+    label = brief(label)
     return f" {label}" if label.startswith("_") else label
 
 
@@ -175,9 +168,9 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
     series = [Series(row.label, dots(row, (n - middle) * apart), n) for n, row in enumerate(rows)]
     ticks = {float(at): table.columns[place].label for at, place in enumerate(leading)}
     published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
-    panel = Panel("", "", table.columns[0].metric, series, ticks, published)
+    panel = Panel("", table.columns[0].metric, series, ticks, published)
     caption, title = INTERVALS + (HOLLOW if published else ""), f"{table.title} by task: {group.title}"
-    return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panels([panel]))
+    return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panel(panel))
 
 
 def _points(places: Sequence[float], cells: Sequence[Cell | None]) -> list[Point]:
@@ -193,10 +186,10 @@ def plot_sweep(group: Group, table: Table) -> Plot:
         for row, system in systems
     ]
     x = "documents in the pool, gold that was put in aside"
-    panel = Panel("", x, table.columns[0].metric, series, lines=True)
+    panel = Panel(x, table.columns[0].metric, series, lines=True)
     caption = "As OBLIQ-Bench's Figure 3. Dashed: the union as retrieved, a lower bound. "
     caption += f"Solid: the same with every missing relevant document put in, an upper bound. {INTERVALS}"
-    return draw(table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panels([panel]))
+    return draw(table.stem, f"{table.title}: {group.title}", caption, lambda: draw_panel(panel))
 
 
 def plot_conditions(group: Group) -> Plot | None:
@@ -220,11 +213,11 @@ def plot_conditions(group: Group) -> Plot | None:
     ladder = group.variant in LADDERS
     x = "conditions met: the better document over the one that meets one less" if ladder else "conditions in the query"
     ticks = {float(k): f"{k} : {k - 1}" if ladder else str(k) for k in range(1, 11)}
-    panel = Panel("", x, "Win", series, ticks, published, lines=True)
+    panel = Panel(x, "Win", series, ticks, published, lines=True)
     left_out = sorted(str(system) for system in by_system if system not in chosen)
     title = f"Win by {'conditions met' if ladder else 'number of conditions'}: {group.title}"
     number = "4" if group.variant == "monotonicity" else "5" if ladder else "3"
     over = f"mean over {', '.join(map(short, tasks))}" if len(tasks) > 1 else short(tasks[0])
     caption = f"As MultiConIR's Figure {number}, without its smoothing; {over}. {INTERVALS}{HOLLOW * bool(published)}"
     caption += f" Not run in all of these domains: {'; '.join(left_out)}." if left_out else ""
-    return draw(f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panels([panel]))
+    return draw(f"{group.stem}-Win-by-conditions", title, caption, lambda: draw_panel(panel))

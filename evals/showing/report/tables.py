@@ -15,13 +15,13 @@ import environments
 from evals import published
 from evals.measuring.metrics import is_pairwise
 from evals.measuring.scored import Run
+from evals.measuring.stats import TIE
 from evals.showing.report.groups import PAPERS, Group, System, in_file, short
 
 DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
 LOWER_IS_BETTER = ("Flip", DECLINE)
 CONDITIONS = tuple(range(1, 11))
 LADDERS = ("monotonicity", "format", "length512", "length1024")  # Win(k) is the k-th rung of a ladder of documents
-MARGIN = 1e-12  # two means that differ by less are the same: they were summed in another order
 DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
 
 NOTES = {
@@ -289,7 +289,7 @@ def _mark_best(table: Table) -> None:
             choose = min if column.metric in LOWER_IS_BETTER else max
             best = choose((cell.value for cell in cells), default=0.0)
             for cell in cells:
-                cell.best = len(cells) > 1 and abs(cell.value - best) < MARGIN
+                cell.best = len(cells) > 1 and abs(cell.value - best) < TIE
 
 
 def _mean_task(group: Group) -> str:

@@ -258,6 +258,7 @@ def test_usage_is_known_only_where_every_query_says_it(imported):
         ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d1"], "shown": [1, 2]}]}, "'shown'"),
         ({"query_id": "q1", "steps": [{"tool": "read", "doc_ids": ["d1"], "shown": [10**6]}]}, "more of a document"),
         ({"query_id": "q1", "steps": [{"tool": "note", "usage": USED | {"list_usd": -1}}]}, "usage.list_usd should be"),
+        ({"query_id": "q1", "steps": [{"tool": "note", "calls": 5}]}, "step 1: calls should be a valid tuple"),
         ({"query_id": "q1", "steps": [], "ranking": ["d1"]}, "is not that of"),
         ({"query_id": "q1", "steps": [], "error": "boom"}, "has an error"),
     ],

@@ -61,8 +61,8 @@ def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
     answers = Answers(path)
     books = answers.ledger("run")
     books.answered("q", key(0), "tiny", Answer(["first"], paid()))
-    [(pages,)] = answers._writer.execute("PRAGMA page_count").fetchall()
-    answers._writer.execute(f"PRAGMA max_page_count = {pages + 2}")  # as small as a disk can be
+    [(pages,)] = answers._writing.writer.execute("PRAGMA page_count").fetchall()
+    answers._writing.writer.execute(f"PRAGMA max_page_count = {pages + 2}")  # as small as a disk can be
 
     def one(number):
         try:
@@ -74,7 +74,7 @@ def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(one, range(1, 9)))
     assert books.books.answered == 1, "what is not safe is not booked"
-    answers._writer.execute("PRAGMA max_page_count = 1000000")
+    answers._writing.writer.execute("PRAGMA max_page_count = 1000000")
     books.answered("q", key(9), "tiny", Answer(["last"], paid()))
     assert rows(path) == [(key(0),), (key(9),)] and answers.take(key(1)) is None
 

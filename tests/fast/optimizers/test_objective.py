@@ -44,7 +44,7 @@ def test_the_value_is_pytrec_evals_metric_with_a_hundredth_of_recall(seed):
 
 def test_a_query_that_failed_has_nothing_and_pays_all_the_same():
     made = objective(environment := world({"q": {"a": 1}}), price=0.1)
-    scored = made.of(environment.queries[0], Ranking(["a"]), Usage(input_tokens=300, output_tokens=200), failed=True)
+    scored = made.of(environment.queries[0], Ranking(()), Usage(input_tokens=300, output_tokens=200))
     assert scored.metrics == {"nDCG@10": 0.0, "R@10": 0.0, "R@100": 0.0, "R@1000": 0.0}
     assert scored.value == pytest.approx(-0.05)
 
@@ -86,7 +86,7 @@ def test_wins_count_for_a_query_alone_though_it_has_a_twin():
     scored = made.of(prose, Ranking(["a", "b", "c"], [1.0, 0.5, 0.5]), FREE)
     assert scored.metrics == {"Win": 0.5, "Win(1)": 1.0, "Win(2)": 0.0, "Win(3)": None}
     assert scored.value == 0.5, "no recall, no tie-breaker"
-    assert made.of(prose, Ranking(["a", "b", "c"]), FREE, failed=True).value == 0.0
+    assert made.of(prose, Ranking(()), FREE).value == 0.0
     assert len(made.usable(environment.queries)) == 2
 
 

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -34,9 +35,17 @@ def outcome(query_id="q", error=None, paid=0.1, listed=0.2):
 class Scene:
     """A run that is at the moment, and does, what a test says."""
 
-    def __init__(self, queries=20, tell=lambda event, last=False: None, **earlier):
+    def __init__(self, queries=20, tell=lambda event, last=False: None, earlier=(), failed=0):
         self.now, self.status = 0.0, BUSY
-        self.watch = Watch(queries, "nDCG@10", tell, lambda: self.status, clock=lambda: self.now, **earlier)
+        ready = SimpleNamespace(
+            environment=SimpleNamespace(queries=range(queries), metric="nDCG@10"),
+            model=SimpleNamespace(terms=SimpleNamespace(status=lambda: self.status)),
+            value=lambda one: one["value"],
+        )
+        before = {
+            at: {"value": value, "error": "it failed" if at < failed else None} for at, value in enumerate(earlier)
+        }
+        self.watch = Watch(ready, SimpleNamespace(outcomes=before), tell, lambda: self.now)
         self.add, self.leave = self.watch.add, self.watch.leave
 
     def after(self, seconds, status=BUSY):

@@ -42,7 +42,9 @@ def outcome_of(congress, name, limits=(), query=0):
     small = {"pool": 20} if "pool" in list_parameters(constructor) else {}
     values = apply_hints(parse_parameters(name, constructor, limits | small), (), environment.hints)
     others = dict.fromkeys(find_retrievers(values), index)
-    bounds = request.session_limits(request.query_limits(limits), environment.depth)
+    bounds = Limits(
+        **{LIMITS[name]: most for name, most in request.query_limits(limits).items()}, depth=environment.depth
+    )
     system = constructor(Toolbox(environment.documents, index, others=others, limits=bounds), **values)
     model = lm.connect("offline", statistics=index.statistics)
     with model.active():

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from conftest import ROOT
 from rest_client import outcomes, run_in_process
-from waiting import wait_for
+from waiting import still_running, wait_for
 
 TASK = ("--task", "congress", "--split", "dev")
 AGENT = f"{sys.executable} {mcp_agents.__file__}"
@@ -74,7 +74,7 @@ def test_nothing_of_an_agent_that_hangs_goes_on_after_its_time_or_our_end(ends, 
     if ends == "its time is up":
         said = process.stderr.read()
         assert "the agent was ended" in said and "provider" not in said
-    wait_for(lambda: not any(one.is_running() and one.status() != "zombie" for one in family))
+    assert not still_running(family, 60.0)
     assert not [*tmp_path.rglob("outcomes.jsonl")], "its query is pending"
 
 

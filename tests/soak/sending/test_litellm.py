@@ -13,7 +13,7 @@ from openai_server import Failure, OpenAIServer, sensible
 
 from tools.models import faults, lm
 from tools.models.prices import price
-from tools.models.sending.others import Others
+from tools.models.sending.others import refuse_redirects
 from tools.models.terms import Patience, Terms
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
@@ -168,7 +168,7 @@ def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, e
 def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
     bad.script = always(moved(elsewhere.url))
     asked = {"model": SPEC, "messages": [{"role": "user", "content": "?"}], "api_base": bad.url, "num_retries": 0}
-    with Others.refuse_redirects(), pytest.raises(library.APIError):
+    with refuse_redirects(), pytest.raises(library.APIError):
         asyncio.run(library.acompletion(**asked))
     assert bad.tries and not elsewhere.tries
 

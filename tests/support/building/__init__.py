@@ -9,13 +9,14 @@ import environments
 from environments.base import Environment
 from evals.building import recipe, running
 from evals.running.request import Common
+from tools.names import pick
 
 PROGRAM = {"program": "programs.building.fill:Fill", "task": "build"}
 
 
 def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, Any]) -> Path:
     """A folder with the recipe, with other values in some sections."""
-    made = recipe.find(name)()
+    made = pick("recipe", name, recipe.RECIPES)()
     sections = {"corpus": {}, **sections}
     sections["corpus"] = {"path": corpus, **sections["corpus"]}
     made = replace(made, **{key: replace(getattr(made, key), **values) for key, values in sections.items()})

@@ -7,7 +7,6 @@ thoughts. Left out: streams.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any
 
@@ -17,33 +16,27 @@ from dspy.clients.lm import litellm_completion
 from tools.models.prompting import Message, mark
 from tools.models.sending.wire import Reply, read
 from tools.models.spec import no_such_limit
-from tools.session import Shared, setting
+from tools.session import setting
 
 _THINKING = ("anthropic/", "bedrock/", "gemini/", "vertex_ai/")  # those that LiteLLM gives a limit of reasoning
 
 
-@dataclass(frozen=True)
-class Others(Shared):
-    """What a model of such a provider needs. Threads share it."""
+def converse(model: str, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> Reply:
+    """Return the answer to a conversation with tools. Raises LiteLLM's errors."""
+    # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is missing.
+    said = [one if one["content"] else one | {"content": None} for one in messages]
+    asked = {"model": model, "messages": mark(model, said, grows=True), "tools": [*tools], **settings}
+    # Looking for tools of its MCP gateway, it imports a package that it comes without.
+    answered = litellm_completion(asked | {"_skip_mcp_handler": True}, num_retries=0)
+    return read("chat", answered.model_dump_json().encode(), model)
 
-    model: str
 
-    def converse(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> Reply:
-        """Return the answer to a conversation with tools. Raises LiteLLM's errors."""
-        # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is missing.
-        said = [one if one["content"] else one | {"content": None} for one in messages]
-        asked = {"model": self.model, "messages": mark(self.model, said, grows=True), "tools": [*tools], **settings}
-        # Looking for tools of its MCP gateway, it imports a package that it comes without.
-        answered = litellm_completion(asked | {"_skip_mcp_handler": True}, num_retries=0)
-        return read("chat", answered.model_dump_json().encode(), self.model)
-
-    @staticmethod
-    @contextmanager
-    def refuse_redirects() -> Iterator[None]:
-        """Keep all clients of httpx from following redirects in the block."""
-        _patch_httpx()
-        with setting(_STAYS, True):
-            yield
+@contextmanager
+def refuse_redirects() -> Iterator[None]:
+    """Keep all clients of httpx from following redirects in the block."""
+    _patch_httpx()
+    with setting(_STAYS, True):
+        yield
 
 
 def limit_reasoning(model: str, tokens: int) -> dict[str, Any]:
