@@ -222,7 +222,9 @@ KINDS = st.fixed_dictionaries(
         "passages": st.lists(st.builds(Passage, id=TEXT, text=TEXT), max_size=3),
         "odd": st.builds(Odd, name=TEXT),
         "listed": TEXT | st.lists(TEXT, max_size=3),
-        "anything": st.booleans() | st.dictionaries(TEXT, TEXT, max_size=2) | st.sampled_from([None, {1, 2}, Adapter]),
+        "anything": st.booleans()
+        | st.dictionaries(TEXT | st.integers(), TEXT | st.floats(), max_size=2)
+        | st.sampled_from([None, {1, 2}, Adapter]),
     }
 )
 
