@@ -10,6 +10,7 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -46,13 +47,19 @@ class Link:
     """One end of a connection. Threads share it."""
 
     def __init__(
-        self, connection: Any, answer: Callable[[Line], object], hear: Callable[[str], None], first: int
+        self,
+        connection: Any,
+        answer: Callable[[Line], object],
+        hear: Callable[[str], None],
+        first: int,
+        begin: Callable[[Callable[[], object]], "Future[Any]"] = in_thread,
     ) -> None:
-        """`answer` is called, in a thread of its own, with each line that the other side opens; `hear` with words.
+        """`answer` is called with each line that the other side opens, in a thread that `begin` has; `hear` with words.
 
         Lines of this side have the numbers `first`, which is 1 or 2, `first` + 2, and so on; 0 is for words.
         """
-        self._connection, self._answer, self._hear, self._numbers = connection, answer, hear, count(first, 2)
+        self._connection, self._hear, self._numbers = connection, hear, count(first, 2)
+        self._answer, self._begin = answer, begin
         self._parity, self._lines, self._gone, self._sending = first % 2, dict[int, Line](), False, threading.Lock()
         self._waiting = deque[bytes]()  # messages to be sent
         self.busy, self.alone = 0, False  # queries that the other side is at, and whether one keeps others out
@@ -97,7 +104,7 @@ class Link:
             self._hear(message)
             return
         if number not in self._lines and number % 2 != self._parity:  # else it is one of ours that is over
-            done = in_thread(partial(self._answer, self._add(number)))
+            done = self._begin(partial(self._answer, self._add(number)))
             done.add_done_callback(lambda _: self._lines.pop(number))
         if line := self._lines.get(number):
             line.arrived.put(message)

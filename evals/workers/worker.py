@@ -7,9 +7,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -57,7 +58,9 @@ def _serve(connection: Any) -> None:
 
 class _Worker:
     def __init__(self, connection: Any, setup: Setup) -> None:
-        self.link = Link(connection, self._answer, lambda words: None, first=1)
+        # A new thread for each query would keep what arrives waiting until it runs. Nothing has to end them.
+        self._threads = ThreadPoolExecutor(1 << 20)
+        self.link = Link(connection, self._answer, lambda words: None, first=1, begin=self._begin)
         sys.stdout = sys.stderr = _Words(self.link)
         opened = open_run(setup.request)
         self._documents, self._terms = opened.environment.documents, opened.terms
@@ -74,6 +77,9 @@ class _Worker:
             lm.caller = _Caller(**{one.name: getattr(lm.caller, one.name) for one in fields(Caller)})
             lm.caller.by, lm.caller.keeps, lm.caller.parts = self, setup.kept, Known()
         self._counted, self._counting = 0, threading.Lock()
+
+    def _begin(self, work: Callable[[], object]) -> Future[Any]:
+        return self._threads.submit(copy_context().run, work)
 
     def _answer(self, line: Line) -> None:
         with session.setting(_OWN, line):
