@@ -91,7 +91,8 @@ def parser() -> Parser:
     made.add_argument("--queries", type=positive, metavar="N", help=f"default: {ROUNDS} for each call in flight")
     made.add_argument("--no-prompts", action="store_true", help="keep answers without what was sent for them")
     made.add_argument("--stream", action="store_true", help="have answers sent token by token")
-    made.add_argument("--processes", type=positive, nargs="*", metavar="N", help="workers; 0 of them and one a core")
+    processes = "workers, beside one process without any; no N: each number up to that of the cores (default: that one)"
+    made.add_argument("--processes", type=positive, nargs="*", metavar="N", help=processes)
     made.add_argument("--hops", type=positive, metavar="N", help="of multihop by workers (default: 4)")
     made.add_argument("--profile", action="store_true", help="say where the CPU goes, with one query at a time")
     return made
@@ -112,7 +113,8 @@ def command(arguments: argparse.Namespace) -> int:
     with serving(arguments.latency) as port:
         rows = [run(system, queries, environment.documents, port, in_flight, arguments)]
         cores = len(os.sched_getaffinity(0))
-        for many in dict.fromkeys(arguments.processes or range(cores, cores + 1)):
+        asked = [cores] if arguments.processes is None else arguments.processes
+        for many in dict.fromkeys(asked or range(1, cores + 1)):
             rows.append(run_by(many, queries, port, arguments))
         rows.append(asyncio.run(bare(port, rows[0].calls, in_flight)))
     put_out(table(rows, arguments.latency, in_flight))
