@@ -4,6 +4,8 @@ Each function fills a folder as a model hub would have it, to be loaded by the r
 """
 
 import json
+import re
+import string
 from pathlib import Path
 
 TEXTS = (
@@ -80,13 +82,14 @@ def sentence_transformer(folder: Path, *, pooling: str = "cls", longest: int = 1
 
 
 def _wordpiece():
-    """Lower-cased words and pieces of them, [CLS] text [SEP]."""
-    from tokenizers import BertWordPieceTokenizer
+    """Lower-cased words and pieces of them, [CLS] text [SEP]. Not trained: a trainer breaks its ties by chance."""
     from transformers import BertTokenizerFast
 
-    trained = BertWordPieceTokenizer()
-    trained.train_from_iterator(TEXTS, vocab_size=400, min_frequency=1, show_progress=False)
-    return BertTokenizerFast(tokenizer_object=trained._tokenizer)
+    words = re.findall(r"\w+|[^\w\s]", " ".join(TEXTS).lower())
+    pieces = string.ascii_lowercase + string.digits + string.punctuation
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, *(f"##{piece}" for piece in pieces)]
+    ids = {token: id_ for id_, token in enumerate(dict.fromkeys([*vocabulary, *sorted(words)]))}
+    return BertTokenizerFast(vocab=ids)
 
 
 def _byte_level(pattern: str, marks: tuple[str, ...]):

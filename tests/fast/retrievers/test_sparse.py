@@ -19,7 +19,7 @@ QUERIES = ["why is the blood of an octopus blue", "one heart", "how many hearts 
 def splade(tmp_path_factory):
     """A masked language model, as the first SPLADE models were published; few terms of a text weigh anything."""
     folder = tiny_models.bert(tmp_path_factory.mktemp("models") / "splade", head="BertForMaskedLM")
-    lower_the_logits(folder, 4.0)
+    lower_the_logits(folder, 3.5)
     return folder
 
 
@@ -101,7 +101,7 @@ def test_only_documents_that_share_a_term_are_hits(splade, tmp_path):
     documents = Corpus([Document("a", "blue blood"), Document("b", "copper"), Document("c", "one heart of a giraffe")])
     found = [len(build(f"splade:{splade}", documents).search(text, k=3)) for text in (*QUERIES, "copper", "blue", "a")]
     assert found == [len(expected(splade, documents, text)) for text in (*QUERIES, "copper", "blue", "a")]
-    assert min(found) < 3
+    assert 0 < min(found) < 3
     silent = tiny_models.bert(tmp_path / "silent", head="BertForMaskedLM")
     lower_the_logits(silent, 100.0)
     with pytest.raises(DataError, match="no term of any document"):
