@@ -419,6 +419,22 @@ def test_steps_that_are_the_same_are_folded_and_the_first_difference_is_marked(o
     assert page.locator(".same .step").count() == same
 
 
+def test_of_three_runs_two_may_have_ended_where_the_third_goes_on(browser, runs, tmp_path):
+    paths = [shutil.copytree(runs["floor"], tmp_path / "runs" / "wildchat" / f"run-{letter}") for letter in "abc"]
+    for path in paths[:2]:
+        rows = [json.loads(line) for line in (unsealed(path) / "outcomes.jsonl").open()]
+        rows[0]["trace"]["steps"] = []  # it failed before its first step
+        (path / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    place = f"#/compare/{','.join(map(name, paths))}/q/{rows[0]['query_id']}"
+    with page_server.open_server(Answers([tmp_path / "runs"]), 0) as served, Watched(browser, **WIDE) as one:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        one.go(served.address + place, "compare")
+        assert texts(one.page, ".side .ended") == ["Ends after 0 steps."] * 2
+        assert one.page.locator(".side .step").count() == len(outcome(paths[2], rows[0]["query_id"])["trace"]["steps"])
+        assert one.problems() == []
+        served.shutdown()
+
+
 def test_gold_that_one_found_and_the_other_missed_is_on_top(open_page, runs):
     sides = [runs["long"], runs["floor"]]
     found = [
