@@ -421,18 +421,19 @@ def test_steps_that_are_the_same_are_folded_and_the_first_difference_is_marked(o
 
 def test_of_three_runs_two_may_have_ended_where_the_third_goes_on(browser, runs, tmp_path):
     paths = [shutil.copytree(runs["floor"], tmp_path / "runs" / "wildchat" / f"run-{letter}") for letter in "abc"]
+    steps = outcome(paths[2], "wc_03")["trace"]["steps"]
     for path in paths[:2]:
         rows = [json.loads(line) for line in (unsealed(path) / "outcomes.jsonl").open()]
-        rows[0]["trace"]["steps"] = []  # it failed before its first step
+        for row in rows:
+            row["trace"]["steps"] = []  # it failed before its first step
         (path / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    place = f"#/compare/{','.join(map(name, paths))}/q/{rows[0]['query_id']}"
-    with page_server.open_server(Answers([tmp_path / "runs"]), 0) as served, Watched(browser, **WIDE) as one:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        one.go(served.address + place, "compare")
+    file = tmp_path / "page.html"
+    page_server.write_page(Answers([tmp_path / "runs"], exported=True), file)
+    with Watched(browser, **WIDE) as one:
+        one.go(f"{file.as_uri()}#/compare/{','.join(map(name, paths))}/q/wc_03", "compare")
         assert texts(one.page, ".side .ended") == ["Ends after 0 steps."] * 2
-        assert one.page.locator(".side .step").count() == len(outcome(paths[2], rows[0]["query_id"])["trace"]["steps"])
+        assert attributes(one.page, ".side .step", "data-step") == [str(n) for n in range(len(steps))]
         assert one.problems() == []
-        served.shutdown()
 
 
 def test_gold_that_one_found_and_the_other_missed_is_on_top(open_page, runs):
