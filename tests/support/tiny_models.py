@@ -82,12 +82,12 @@ def sentence_transformer(folder: Path, *, pooling: str = "cls", longest: int = 1
 
 
 def _wordpiece():
-    """Lower-cased words and pieces of them, [CLS] text [SEP]. Not trained: a trainer breaks its ties by chance."""
+    """Lower-cased words and pieces of them, [CLS] text [SEP]. Not trained: the trainer breaks ties at random."""
     from transformers import BertTokenizerFast
 
     words = re.findall(r"\w+|[^\w\s]", " ".join(TEXTS).lower())
-    pieces = string.ascii_lowercase + string.digits + string.punctuation
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces, *(f"##{piece}" for piece in pieces)]
+    characters = string.ascii_lowercase + string.digits + string.punctuation
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{one}" for one in characters)]
     ids = {token: id_ for id_, token in enumerate(dict.fromkeys([*vocabulary, *sorted(words)]))}
     return BertTokenizerFast(vocab=ids)
 
