@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -86,3 +87,30 @@ def test_a_server_of_a_client_that_does_not_start_is_tried_three_times_and_the_h
     ):
         pass
     assert tries == ["ray://head:1"] * 3
+
+
+def test_channels_that_are_closed_while_they_are_watched_leave_no_traceback_and_other_errors_do(monkeypatch, capsys):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sextant[ray]'")
+    import grpc
+
+    from tools.retrievers.vectors import on_ray
+
+    def close_channels():
+        before = set(threading.enumerate())
+        for _ in range(20):  # most are still being watched when they are closed
+            channel = grpc.insecure_channel("127.0.0.1:1")
+            channel.subscribe(bool, try_to_connect=True)
+            channel.close()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(10)
+
+    met = []
+    monkeypatch.setattr(threading, "excepthook", met.append)
+    close_channels()
+    assert met
+    monkeypatch.setattr(threading, "excepthook", on_ray.pass_over_closed_channels)
+    close_channels()
+    assert capsys.readouterr().err == ""
+    (failing := threading.Thread(target=int, args=["x"])).start()
+    failing.join()
+    assert "ValueError: invalid literal" in capsys.readouterr().err

@@ -5,6 +5,7 @@ processors are. Each is on this machine's disk before it counts. Left out: model
 """
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -38,7 +39,7 @@ def connected(address: str, share: str = "") -> Iterator[None]:
     named: Any = {"runtime_env": {"working_dir": share}} if share else {}
     for left in reversed(range(STARTS)):
         try:
-            ray.init(None if address == "ray" else address, log_to_driver=False, logging_level="warning", **named)
+            ray.init(None if address == "ray" else address, log_to_driver=False, logging_level="error", **named)
             break
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             if left and isinstance(error, ConnectionAbortedError):
@@ -50,6 +51,15 @@ def connected(address: str, share: str = "") -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def pass_over_closed_channels(raised: threading.ExceptHookArgs) -> None:
+    """Print what a thread raised, as threading.excepthook does, unless Ray closed a channel that gRPC still watched.
+
+    Ray does that whenever it connects anew, and gRPC then raises in a thread of its own (issue 18995 of grpc/grpc).
+    """
+    if raised.exc_type is not ValueError or not str(raised.exc_value).endswith("Channel closed!"):
+        threading.__excepthook__(raised)
 
 
 def make_blocks(embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]) -> Iterator[tuple[int, Vectors]]:
