@@ -23,7 +23,7 @@ from tools.corpus import Corpus
 from tools.errors import RunIncomplete, SextantError
 from tools.retrievers import sharded
 from tools.retrievers.vectors.embedding import ELSEWHERE, Block, Embedder, Vectors
-from tools.retrievers.vectors.on_ray import BLOCKS, connected, make_blocks, pass_over_closed_channels, ray
+from tools.retrievers.vectors.on_ray import BLOCKS, connected, make_blocks, print_unless_of_ray, ray
 
 _STARTS = 5  # actors that may die before they are ready, one after another
 _BATCH = 256  # messages that are passed on at a time, at most
@@ -75,7 +75,7 @@ class _Starter:
 
 def be_starter(descriptor: int, address: str) -> None:
     """Be connected to the cluster, and do what is asked for, until the keeper is gone."""
-    threading.excepthook = pass_over_closed_channels
+    threading.excepthook = print_unless_of_ray
     with ExitStack() as stack:
         try:
             failure = stack.enter_context(connected(address, os.environ.get("SEXTANT_SHARE", "")))

@@ -108,7 +108,7 @@ def test_channels_that_are_closed_while_they_are_watched_leave_no_traceback_and_
     monkeypatch.setattr(threading, "excepthook", met.append)
     close_channels()
     assert met
-    monkeypatch.setattr(threading, "excepthook", on_ray.pass_over_closed_channels)
+    monkeypatch.setattr(threading, "excepthook", on_ray.print_unless_of_ray)
     close_channels()
     assert capsys.readouterr().err == ""
     (failing := threading.Thread(target=int, args=["x"])).start()

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def connected(address: str, share: str = "") -> Iterator[None]:
     named: Any = {"runtime_env": {"working_dir": share}} if share else {}
     for left in reversed(range(STARTS)):
         try:
-            ray.init(None if address == "ray" else address, log_to_driver=False, logging_level="error", **named)
+            ray.init(None if address == "ray" else address, log_to_driver=False, logging_level="critical", **named)
             break
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             if left and isinstance(error, ConnectionAbortedError):
@@ -53,12 +54,14 @@ def connected(address: str, share: str = "") -> Iterator[None]:
         ray.shutdown()
 
 
-def pass_over_closed_channels(raised: threading.ExceptHookArgs) -> None:
-    """Print what a thread raised, as threading.excepthook does, unless Ray closed a channel that gRPC still watched.
+def print_unless_of_ray(raised: threading.ExceptHookArgs) -> None:
+    """Print what a thread raised, as threading.excepthook does, unless Ray or gRPC began that thread.
 
-    Ray does that whenever it connects anew, and gRPC then raises in a thread of its own (issue 18995 of grpc/grpc).
+    Theirs fail when a cluster is lost, which its user says, and when Ray closes a channel (issue 18995 of grpc/grpc).
     """
-    if raised.exc_type is not ValueError or not str(raised.exc_value).endswith("Channel closed!"):
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(raised.exc_traceback)]
+    first = next((name for name in modules if name != "threading"), "")
+    if first.partition(".")[0] not in ("grpc", "ray"):
         threading.__excepthook__(raised)
 
 
