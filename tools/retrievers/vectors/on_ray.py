@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from logging import getLogger
 from traceback import walk_tb
 from typing import Any
 
@@ -37,6 +38,7 @@ def connected(address: str, share: str = "") -> Iterator[None]:
     Actors work in a copy of `share`, a folder or the URL of a zip file, of which Ray makes one a node. DataError where
     there is no cluster.
     """
+    getLogger("ray.util.client.logsclient").disabled = True  # it sets a level of its own
     named: Any = {"runtime_env": {"working_dir": share}} if share else {}
     for left in reversed(range(STARTS)):
         try:
