@@ -6,6 +6,7 @@ processors are. Each is on this machine's disk before it counts. Left out: model
 
 import os
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -39,6 +40,7 @@ def connected(address: str, share: str = "") -> Iterator[None]:
     there is no cluster.
     """
     getLogger("ray.util.client.logsclient").disabled = True  # it sets a level of its own
+    warnings.filterwarnings("ignore", module="ray.util.client")  # that nobody is there, which is said below
     named: Any = {"runtime_env": {"working_dir": share}} if share else {}
     for left in reversed(range(STARTS)):
         try:
@@ -49,7 +51,10 @@ def connected(address: str, share: str = "") -> Iterator[None]:
                 continue
             first, *others = str(error).strip().splitlines() or [type(error).__name__]
             line = others[-1] if others and first.endswith(":") else first  # of a traceback on the head
-            raise DataError(f"no Ray cluster is at {address} ({line}); start one with `ray start --head`") from error
+            mend = "start one with `ray start --head`"
+            if "RAY_AUTH_MODE" not in os.environ:  # Ray sends a token to an address that is named only if this is set
+                mend += "; for one that wants a token (~/.ray/auth_token), set RAY_AUTH_MODE=token"
+            raise DataError(f"no Ray cluster is at {address} ({line}); {mend}") from error
     try:
         yield
     finally:
