@@ -39,12 +39,13 @@ def connected(address: str, share: str = "") -> Iterator[None]:
     Actors work in a copy of `share`, a folder or the URL of a zip file, of which Ray makes one a node. DataError where
     there is no cluster.
     """
+    getLogger("ray.util.client").setLevel("CRITICAL")  # that it is lost is what its user says
     getLogger("ray.util.client.logsclient").disabled = True  # it sets a level of its own
     warnings.filterwarnings("ignore", module="ray.util.client")  # that nobody is there, which is said below
     named: Any = {"runtime_env": {"working_dir": share}} if share else {}
     for left in reversed(range(STARTS)):
         try:
-            ray.init(None if address == "ray" else address, log_to_driver=False, logging_level="critical", **named)
+            ray.init(None if address == "ray" else address, log_to_driver=False, logging_level="warning", **named)
             break
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             if left and isinstance(error, ConnectionAbortedError):
