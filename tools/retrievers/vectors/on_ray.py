@@ -39,9 +39,9 @@ def connected(address: str, share: str = "") -> Iterator[None]:
     Actors work in a copy of `share`, a folder or the URL of a zip file, of which Ray makes one a node. DataError where
     there is no cluster.
     """
-    getLogger("ray.util.client").setLevel("CRITICAL")  # that it is lost is what its user says
+    getLogger("ray.util.client").setLevel("CRITICAL")  # the caller reports a cluster that is lost
     getLogger("ray.util.client.logsclient").disabled = True  # it sets a level of its own
-    warnings.filterwarnings("ignore", module="ray.util.client")  # that nobody is there, which is said below
+    warnings.filterwarnings("ignore", module="ray.util.client")  # the DataError below says that nobody answers
     named: Any = {"runtime_env": {"working_dir": share}} if share else {}
     for left in reversed(range(STARTS)):
         try:
@@ -53,8 +53,8 @@ def connected(address: str, share: str = "") -> Iterator[None]:
             first, *others = str(error).strip().splitlines() or [type(error).__name__]
             line = others[-1] if others and first.endswith(":") else first  # of a traceback on the head
             mend = "start one with `ray start --head`"
-            if "RAY_AUTH_MODE" not in os.environ:  # Ray sends a token to an address that is named only if this is set
-                mend += "; for one that wants a token (~/.ray/auth_token), set RAY_AUTH_MODE=token"
+            if "RAY_AUTH_MODE" not in os.environ:  # only with it does Ray send its token to a given address
+                mend += "; if it requires a token (~/.ray/auth_token), set RAY_AUTH_MODE=token"
             raise DataError(f"no Ray cluster is at {address} ({line}); {mend}") from error
     try:
         yield
@@ -65,7 +65,8 @@ def connected(address: str, share: str = "") -> Iterator[None]:
 def print_unless_of_ray(raised: threading.ExceptHookArgs) -> None:
     """Print what a thread raised, as threading.excepthook does, unless Ray or gRPC began that thread.
 
-    Theirs fail when a cluster is lost, which its user says, and when Ray closes a channel (issue 18995 of grpc/grpc).
+    Such a thread fails when the cluster is lost, which the caller reports: Ray then closes a channel that gRPC is still
+    watching (issue 18995 of grpc/grpc).
     """
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(raised.exc_traceback)]
     first = next((name for name in modules if name != "threading"), "")
