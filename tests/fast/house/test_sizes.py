@@ -1,22 +1,15 @@
-"""Nothing grows too large to be read: files, functions, folders, and what the main job imports."""
+"""Functions take few parameters, local imports give their reason, and the main job imports nothing heavy."""
 
 import ast
-import re
 import subprocess
 import sys
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
 from conftest import ROOT
 
 PRODUCT = ("agents", "benchmarks", "environments", "evals", "optimizers", "programs", "tools")
-FILE_LINES = 450
-FUNCTION_LINES = 60
 PARAMETERS = 8  # but for constructors of programs and retrievers, whose parameters are options of the command line
-FILES_OF_A_FOLDER = 16  # beside those that a table of names has: a program more makes nothing harder to find
-LOCAL_IMPORTS = 59  # in functions; each says in its line why it is not at the top
-MODULES_OF_THE_MAIN_JOB = 61  # of ours, packages included
 HEAVY = {"torch", "chromadb", "litellm", "sentence_transformers", "matplotlib", "optuna", "langgraph"}
 HEAVY_FOR_HELP = HEAVY | {"dspy", "numpy", "rich", "numba", "nltk"}
 
@@ -41,13 +34,6 @@ def where(path: Path, node: ast.stmt) -> str:
     return f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
-def test_no_file_and_no_function_is_too_long():
-    files = {str(path.relative_to(ROOT)): len(text.splitlines()) for path, text in sources().items()}
-    assert {name: size for name, size in files.items() if size > FILE_LINES} == {}
-    sizes = {where(path, node): node.end_lineno - node.lineno + 1 for path, node in functions()}
-    assert {name: size for name, size in sizes.items() if size > FUNCTION_LINES} == {}
-
-
 def test_no_function_has_too_many_parameters():
     many = {}
     for path, node in functions():
@@ -60,27 +46,15 @@ def test_no_function_has_too_many_parameters():
     assert many == {}
 
 
-def test_no_folder_has_too_many_files():
-    named = {
-        ROOT / f"{module.replace('.', '/')}.py"
-        for text in sources().values()
-        for module in re.findall(r'"([a-z_.]+):[A-Z]\w+"', text)
-    }
-    paths = {path for name in (*PRODUCT, "tests") for path in (ROOT / name).rglob("*.py")} - named
-    folders = Counter(str(path.parent.relative_to(ROOT)) for path in paths)
-    assert {name: many for name, many in folders.items() if many > FILES_OF_A_FOLDER} == {}
-
-
-def test_imports_inside_functions_are_few_and_say_why():
-    found, unexplained = set(), set()
+def test_imports_inside_functions_say_why():
+    unexplained = set()
     for path, function in functions():
         lines = sources()[path].splitlines()
         for node in ast.walk(function):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                found.add(where(path, node))
-                if not any("#" in line for line in lines[node.lineno - 1 : node.end_lineno]):
-                    unexplained.add(where(path, node))
-    assert len(found) <= LOCAL_IMPORTS, len(found)
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            if not any("#" in line for line in lines[node.lineno - 1 : node.end_lineno]):
+                unexplained.add(where(path, node))
     assert not unexplained
 
 
@@ -97,10 +71,9 @@ def loaded(*words: object) -> set[str]:
     return set(done.stdout.rpartition("LOADED ")[2].split())
 
 
-def test_the_main_job_imports_little_of_ours_and_nothing_heavy(tmp_path):
+def test_the_main_job_imports_nothing_heavy(tmp_path):
     modules = loaded("evals.run", "--program", "multihop", "--task", "congress", "--limit", 2, "--runs", tmp_path)
-    ours = {name for name in modules if name.partition(".")[0] in PRODUCT}
-    assert "programs.multihop" in ours and len(ours) <= MODULES_OF_THE_MAIN_JOB, len(ours)
+    assert "programs.multihop" in modules
     assert not modules & HEAVY
 
 
