@@ -25,6 +25,7 @@ from tools import disk
 from tools.console import plural
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
+from tools.installation import explain_missing
 from tools.records import Document
 
 _WORDS = {
@@ -255,7 +256,8 @@ def _keep_package(name: str, home: Path) -> Path:
             if not folder.is_dir():  # else another process was faster
                 draft.rename(folder)
     except ImportError:
-        raise UsageError(f"{name!r} is no folder; if it is an id of ir_datasets, install that package") from None
+        needed = explain_missing("ir_datasets", "ir-datasets")
+        raise UsageError(f"{name!r} is no folder; an id of ir_datasets needs {needed}") from None
     except KeyError:
         raise UnknownName("folder or id of ir_datasets", asked, ir_datasets.registry) from None
     except (AttributeError, OSError, RuntimeError, ValueError) as error:  # no judgements; not to be downloaded; damaged

@@ -5,8 +5,8 @@ The modules are started by name, as `python -m` would: this file imports no comm
 
 import runpy
 import sys
-from importlib.metadata import version
 
+from tools import installation
 from tools.console import say
 from tools.errors import UnknownName
 
@@ -40,7 +40,7 @@ def main() -> None:
     """Start the command that is named first; without one, list them."""
     name, *rest = sys.argv[1:] or ["--help"]
     if name == "--version":
-        print(version("sextant"))  # noqa: T201
+        print(installation.version())  # noqa: T201
     elif name in ("-h", "--help"):
         print(overview())  # noqa: T201
     elif name in COMMANDS:

@@ -32,6 +32,7 @@ from programs.base import Program
 from tools import session
 from tools.disk import read_object
 from tools.errors import UsageError
+from tools.installation import explain_missing
 from tools.models.call import DEADLINE, read_report
 from tools.models.faults import OutOfTime
 from tools.models.spec import hide_keys
@@ -154,6 +155,5 @@ def _open_clients() -> Any:
         try:
             door: Any = import_module("evals.serving.mcp")  # above us, and not loaded by other runs
         except ModuleNotFoundError as error:
-            mend = "pip install 'sextant[mcp]'"
-            raise UsageError(f"agents come in over MCP, and {error.name} is missing: {mend}") from None
+            raise UsageError(f"agents come in over MCP, which needs {explain_missing(error.name, 'mcp')}") from None
         return door.open_clients()

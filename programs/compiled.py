@@ -22,7 +22,7 @@ import dspy
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tools import disk, forms
+from tools import disk, forms, installation
 from tools.console import plural
 from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
@@ -41,7 +41,7 @@ Demo = dict[str, Any]  # field -> value, plain data
 
 
 def _get_versions() -> dict[str, str]:
-    return {"format": str(FORMAT), "sextant": version("sextant"), "dspy": version("dspy")}
+    return {"format": str(FORMAT), "sextant": installation.version(), "dspy": version("dspy")}
 
 
 class Versions(TypedDict):

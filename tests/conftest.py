@@ -219,7 +219,7 @@ SMALL_NODE = {"num_cpus": 1, "object_store_memory": 100_000_000}
 @pytest.fixture(scope="module")
 def ray_nodes(tmp_path_factory):
     """A head without a place for work, and two nodes with one each; this process is not connected to it."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sextant[ray]'")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     from ray.cluster_utils import Cluster
 
     # A busy machine takes longer than Ray waits for a node.

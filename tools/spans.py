@@ -16,6 +16,7 @@ from typing import Any
 from opentelemetry import trace
 
 from tools.console import say
+from tools.installation import tell_how_to_install
 from tools.records import Snippet
 from tools.session import Session
 from tools.text import encodable
@@ -40,7 +41,7 @@ def start() -> None:
         of_programs = import_module("openinference.instrumentation.dspy").DSPyInstrumentor()
         import_module("opentelemetry.sdk._configuration")._OTelSDKConfigurator().configure()  # noqa: SLF001  # no other
     except (ImportError, RuntimeError) as error:
-        say(f"OTEL_ variables ask for spans, and none are sent ({error}): pip install 'sextant[otlp]'")
+        say(f"OTEL_ variables ask for spans, and none are sent ({error}); {tell_how_to_install('otlp')}")
     else:
         of_programs.instrument()
 

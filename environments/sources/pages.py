@@ -11,6 +11,7 @@ from typing import Any
 
 from environments import tables
 from tools.errors import DataError, UsageError
+from tools.installation import explain_missing
 
 
 def need(package: str, what: str) -> Any:
@@ -19,7 +20,7 @@ def need(package: str, what: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise UsageError(f"{what} need the package {error.name}: pip install 'sextant[sources]'") from None
+        raise UsageError(f"{what} need {explain_missing(error.name, 'sources')}") from None
 
 
 def read_text(path: Path) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 from evals.formats.writing import Source
 from tools import disk
 from tools.errors import DataError, UsageError
+from tools.installation import explain_missing
 
 KEY = "sextant.run"  # the tag by which a run is found again
 _LONGEST = 6000  # characters of a parameter's value, MLflow's own limit
@@ -62,7 +63,7 @@ def _connect(address: str) -> tuple[Any, Any]:
     try:
         import mlflow  # an extra, and read after the settings above
     except ImportError as error:
-        raise UsageError(f"--to mlflow needs the package {error.name}, which is missing: pip install mlflow") from None
+        raise UsageError(f"--to mlflow needs {explain_missing(error.name, 'mlflow')}") from None
     try:
         return mlflow, mlflow.MlflowClient(tracking_uri=address)
     except (mlflow.MlflowException, ImportError) as error:

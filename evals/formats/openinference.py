@@ -31,6 +31,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from evals.formats.writing import Answered, Source, compact
 from tools.errors import DataError, UsageError
+from tools.installation import explain_missing
 from tools.records import Step, Usage
 from tools.text import encodable, message_text
 
@@ -55,7 +56,7 @@ def post(source: Source, address: str, *, force: bool) -> list[str]:
     try:
         sender = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")  # an extra
     except ImportError as error:
-        raise UsageError(f"--to otlp needs {error.name}, which is missing: pip install 'sextant[otlp]'") from None
+        raise UsageError(f"--to otlp needs {explain_missing(error.name, 'otlp')}") from None
     place = address if address.endswith("/traces") else f"{address.rstrip('/')}/v1/traces"
     answers, session = list[str](), import_module("requests").Session()
     session.hooks["response"].append(lambda answer, **_: answers.append(f"{answer.status_code} {answer.reason}"))

@@ -7,7 +7,6 @@ it uses. `load_environment` leads from it back to the task.
 
 import logging
 import platform
-import subprocess
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -33,7 +32,7 @@ from evals.running.request import (
     refer,
 )
 from programs.base import check_offline
-from tools import names, retrievers, sources
+from tools import installation, names, retrievers, sources
 from tools.corpus import Corpus
 from tools.disk import home
 from tools.errors import DataError, SextantError, UsageError
@@ -313,7 +312,8 @@ def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
     modules += ["programs.own", "programs.own_graph"] * (resolved.request.program not in SYSTEMS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
-    return uses(modules, without=("tools.console", "tools.models.sending" if offline else "tools.models.offline"))
+    unused = "tools.models.sending" if offline else "tools.models.offline"
+    return uses(modules, without=("tools.console", "tools.installation", unused))
 
 
 def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()) -> dict[str, Any]:
@@ -332,18 +332,11 @@ def origin(environment: Environment) -> dict[str, Any]:
     """Return where the data came from and the run was made, for the reader of config.json alone."""
     return {
         "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead
-        **{name: getattr(environment, name) for name in ("data", "folder", "source")},
+        "data": environment.data,
+        "folder": environment.folder,
+        "source": environment.source,
         "columns": dict(environment.columns),
-        **{"git_revision": _git_revision(), "python": platform.python_version(), "system": platform.platform()},
+        "git_revision": installation.git_revision(),  # of Sextant, not of the project that it is installed in
+        "python": platform.python_version(),
+        "system": platform.platform(),
     }
-
-
-def _git_revision() -> str | None:
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parents[2]), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None  # no git, or no repository: installed from an archive

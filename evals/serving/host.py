@@ -25,6 +25,7 @@ from evals.showing.tables import show_scores
 from programs.served import Served
 from tools.console import check_interrupts, say
 from tools.errors import RunIncomplete, SessionRefusal, UsageError
+from tools.installation import explain_missing
 from tools.names import describe as describe_error
 from tools.names import pick
 
@@ -171,7 +172,7 @@ def open_door(door: str, request: Request, place: Place, reward: Reward | None, 
         through, ends = pick("door", door, {door: door}), list[Callable[[], None] | None]()
     except ModuleNotFoundError as error:
         extra = door.partition(":")[0].rpartition(".")[2]
-        raise UsageError(f"this needs {error.name}, which is missing: pip install 'sextant[{extra}]'") from None
+        raise UsageError(f"this needs {explain_missing(error.name, extra)}") from None
     result = serve(request, lambda host: ends.append(through(host, place)), reward=reward, repeat=repeat, report=report)
     if place.transport != "stdio":  # whose protocol has stdout
         show_scores(result.json())

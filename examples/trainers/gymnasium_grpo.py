@@ -1,6 +1,6 @@
 """Teach a policy which of four behaviours finds most, by group-relative rewards, in Gymnasium and NumPy:
 
-    pip install 'sextant[gymnasium]' && python examples/trainers/gymnasium_grpo.py
+    pip install '.[gymnasium]' && python examples/trainers/gymnasium_grpo.py
 
 It is trained on dev queries. A policy before and after training is recorded as a run over test queries, so that
 `python -m evals.compare` says whether it learnt.

@@ -1,6 +1,6 @@
 """Train a tiny random model with TRL's GRPOTrainer on one of our queries: the plumbing, on the CPU, in a minute.
 
-    pip install 'sextant[trl]' && python examples/trainers/trl_grpo.py
+    pip install '.[trl]' && python examples/trainers/trl_grpo.py
 
 Each word of this model is a whole call of a tool, so that it calls tools without having learnt to write. A real run
 names a model that can, and leaves `make_model` and `generation_kwargs` out.

@@ -17,6 +17,7 @@ import numpy as np
 from tools.console import Progress
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError, RunIncomplete, UsageError
+from tools.installation import explain_missing
 from tools.models.spec import SERVER_KEY, is_server, secret
 from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
@@ -66,7 +67,7 @@ class Milvus(Retriever):
             self._client = connect(url, token=secret(SERVER_KEY), timeout=TIMEOUT)
             version = str(self._client.get_server_version())
         except ImportError:
-            raise UsageError("Milvus needs its client: pip install 'sextant[milvus]'") from None
+            raise UsageError(f"Milvus needs {explain_missing('pymilvus', 'milvus')}") from None
         except Exception as error:
             todo = "start it, mend the address, or put its key into $SEXTANT_API_KEY"
             raise DataError(f"no Milvus answers at {url} ({_line(error)}); {todo}") from error

@@ -186,5 +186,5 @@ def test_damage_is_one_line_with_its_place(tmp_path, name, content, said):
 def test_what_is_missing_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "a.pdf").write_bytes(make_pdf("x"))
     monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
-    with pytest.raises(UsageError, match=r"PDFs need the package pypdf: pip install 'sextant\[sources\]'"):
+    with pytest.raises(UsageError, match=r"PDFs need the package pypdf, which is not installed; run .*\.\[sources\]'"):
         read(tmp_path)

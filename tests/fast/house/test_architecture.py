@@ -86,7 +86,7 @@ installed = cache(packages_distributions)
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_no_other_distribution_brings_a_package_of_our_names(package):
     # `agents` is also what openai-agents installs, and `evals` what OpenAI's evals install.
-    others = set(installed().get(package, [])) - {"sextant"}
+    others = set(installed().get(package, [])) - {"sextant-search"}
     assert not others, f"{others} also installs a top-level {package!r}; drop that dependency"
     module = sys.modules.get(package) or __import__(package)
     assert Path(module.__file__).is_relative_to(ROOT)

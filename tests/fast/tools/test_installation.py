@@ -1,0 +1,114 @@
+"""What tools/installation.py says of an installation, asked in a process of its own with just that installation."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import installation
+
+SOURCE = Path(installation.__file__)
+METADATA = """Metadata-Version: 2.4
+Name: sextant-search
+Version: 7.1
+Requires-Dist: numpy>=1.26
+Requires-Dist: fastapi>=0.132; extra == 'rest'
+Requires-Dist: openenv-core>=0.3; extra == 'openenv'
+Requires-Dist: sextant-search[rest]; extra == 'openenv'
+"""
+PROJECT = '[project]\nname = "{}"\nversion = "7.2"\n'
+
+
+def install(site: Path, **origin: object) -> Path:
+    """Put the module and the metadata of a distribution into `site`, as an installer would."""
+    (site / "tools").mkdir(parents=True)
+    (site / "tools" / "installation.py").write_text(SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
+    about = site / "sextant_search-7.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(METADATA)
+    if origin:
+        (about / "direct_url.json").write_text(json.dumps(origin))
+    return site
+
+
+def ask(site: Path, expression: str, **environment: str) -> str:
+    script = f"from tools import installation; print({expression})"
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    return subprocess.check_output([sys.executable, "-S", "-P", "-c", script], env=variables, text=True).strip()
+
+
+def make_repository(folder: Path) -> str:
+    """Make a git repository with one commit, and return the commit."""
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "first", "--allow-empty"], check=True)
+    return subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+
+
+def test_the_revision_of_the_project_that_sextant_is_installed_in_is_not_taken_for_sextants(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(PROJECT.format("mine"))
+    make_repository(tmp_path)
+    beside = install(tmp_path / "vendored")
+    assert ask(beside, "installation.git_revision()") == "None"
+    (beside / "pyproject.toml").write_text(PROJECT.format("sextant-search"))  # an unpacked archive of the sources
+    assert ask(beside, "installation.git_revision(), installation.version()") == "None 7.2"
+    (tmp_path / "tools").symlink_to(beside / "tools")  # in the user's own folder
+    assert ask(tmp_path, "installation.git_revision()") == "None"
+
+
+def test_the_revision_of_a_checkout_is_its_own_also_in_a_hook_of_another_repository(tmp_path):
+    site = install(tmp_path / "checkout")
+    (site / "pyproject.toml").write_text(PROJECT.format("sextant-search"))
+    commit = make_repository(site)
+    (tmp_path / "other").mkdir()
+    make_repository(tmp_path / "other")
+    in_a_hook = {"GIT_DIR": str(tmp_path / "other" / ".git")}
+    assert ask(site, "installation.git_revision()", **in_a_hook) == commit
+    (site / "tools" / "more.py").touch()
+    assert ask(site, "installation.git_revision()", **in_a_hook) == f"{commit}+changes"
+
+
+def test_an_installation_from_git_has_the_commit_that_was_installed(tmp_path):
+    origin = {"url": "https://example.org/sextant", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
+    site = install(tmp_path, **origin)
+    assert ask(site, "installation.git_revision(), installation.version()") == "abc123 7.1"
+
+
+WHEEL = "sextant_search-7.1-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ({"url": "file://{0}/a%20b/" + WHEEL, "archive_info": {}}, "pip install '{0}/a b/" + WHEEL + "[openenv]'"),
+        ({"url": "file://{0}/a%20b", "dir_info": {}}, "pip install '{0}/a b[openenv]'"),
+        (
+            {"url": "https://example.org/s", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "pip install 'sextant-search[openenv] @ git+https://example.org/s@abc'",
+        ),
+        (
+            {"url": f"https://example.org/{WHEEL}", "archive_info": {}},
+            f"pip install 'sextant-search[openenv] @ https://example.org/{WHEEL}'",
+        ),
+        # The wheel is gone, and nobody wrote down where it was: what the extra stands for is on the index.
+        ({"url": "file:///gone/" + WHEEL, "archive_info": {}}, "pip install 'openenv-core>=0.3' 'fastapi>=0.132'"),
+        ({}, "pip install 'openenv-core>=0.3' 'fastapi>=0.132'"),
+    ],
+)
+def test_the_command_for_an_extra_names_what_sextant_was_installed_from(origin, command, tmp_path):
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / WHEEL).touch()
+    site = install(tmp_path / "site", **json.loads(json.dumps(origin).replace("{0}", str(tmp_path))))
+    said = ask(site, "installation.tell_how_to_install('openenv')")
+    assert said == f"run {command.replace('{0}', str(tmp_path))} (Sextant is not on the package index)"
+
+
+def test_in_a_checkout_the_command_for_an_extra_installs_the_checkout(tmp_path):
+    site = install(tmp_path / "my checkout")
+    (site / "pyproject.toml").write_text(PROJECT.format("sextant-search"))
+    said = ask(site, "installation.tell_how_to_install('mcp')")
+    assert said == f"run cd '{site}' && pip install -e '.[mcp]' (Sextant is not on the package index)"

@@ -1,0 +1,144 @@
+"""How Sextant is installed where it runs: its version, its repository if it runs from one, and how to add an extra."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+DISTRIBUTION = "sextant-search"
+
+_ABOVE = Path(__file__).parents[1]  # a checkout, or the folder of all installed packages
+_GIT_SECONDS = 10.0
+# Git's hooks set these, and git would then ask the hook's repository.
+_OTHER_REPOSITORY = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"}
+
+
+@cache
+def find_repository() -> Path | None:
+    """Return the checkout whose code this is; None in an installation, whatever project it may lie in."""
+    project = _read_project()
+    return _ABOVE if project.get("name") == DISTRIBUTION else None
+
+
+@cache
+def version() -> str:
+    """Return Sextant's version, "unknown" if its files were copied without their metadata."""
+    if find_repository():
+        return str(_read_project()["version"])
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def git_revision() -> str | None:
+    """Return the commit of the code that runs, with "+changes" if it was edited; None if there is no repository."""
+    repository = find_repository()
+    if repository is None:
+        commit = _read_origin().get("vcs_info", {}).get("commit_id")
+        return str(commit) if commit else None
+    if not (repository / ".git").exists():  # an unpacked archive, perhaps in a repository of somebody else's
+        return None
+    try:
+        changes = "+changes" if _ask_git(repository, "status", "--porcelain") else ""
+        return _ask_git(repository, "rev-parse", "HEAD") + changes
+    except (OSError, subprocess.SubprocessError):
+        return None  # there is no git, or it refuses the folder
+
+
+def explain_missing(package: str | None, extra: str) -> str:
+    """Return that a package is missing, and the command that installs the extra which brings it."""
+    return f"the package {package}, which is not installed; {tell_how_to_install(extra)}"
+
+
+def tell_how_to_install(extra: str) -> str:
+    """Return the command that installs an extra, in words for the end of an error message."""
+    return f"run {_install_command(extra)} (Sextant is not on the package index)"
+
+
+def _install_command(extra: str) -> str:
+    if repository := find_repository():
+        return f"cd {shlex.quote(str(repository))} && pip install -e '.[{extra}]'"
+    source = _find_source()
+    if source and "://" in source:
+        return f"pip install {shlex.quote(f'{DISTRIBUTION}[{extra}] @ {source}')}"
+    if source:
+        return f"pip install {shlex.quote(f'{source}[{extra}]')}"
+    packages = _list_packages(extra)
+    if packages:
+        return f"pip install {shlex.join(packages)}"
+    return f"pip install '.[{extra}]' in a checkout of Sextant"
+
+
+def _find_source() -> str:
+    """Return from where Sextant was installed: the path of a wheel or a checkout that is still there, or a URL."""
+    origin = _read_origin()
+    url = str(origin.get("url", ""))
+    if url.startswith("file:"):
+        path = Path(unquote(urlsplit(url).path))
+        return str(path) if path.exists() else ""
+    if "vcs_info" in origin:
+        return f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    return url
+
+
+def _list_packages(extra: str) -> list[str]:
+    """Return the requirements of an extra as the installed metadata has them."""
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return []
+    packages = []
+    for requirement in requirements:
+        package, _, condition = requirement.partition(";")
+        if not re.search(rf"""extra == ["']{re.escape(extra)}["']""", condition):
+            continue
+        nested = re.match(rf"{DISTRIBUTION}\[([^]]+)\]", package)
+        if nested:
+            for name in nested[1].split(","):
+                packages += _list_packages(name.strip())
+        else:
+            packages.append(package.strip())
+    return packages
+
+
+@cache
+def _read_project() -> Mapping[str, Any]:
+    """Return the table `project` of the pyproject.toml beside our packages; {} if there is none."""
+    try:
+        project = tomllib.loads((_ABOVE / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+    except (OSError, ValueError):
+        return {}
+    return project if isinstance(project, dict) else {}
+
+
+@cache
+def _read_origin() -> dict[str, Any]:
+    """Return where the installed distribution came from, as pip and uv write it down (PEP 610)."""
+    try:
+        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return {}
+    origin: dict[str, Any] = json.loads(text) if text else {}
+    return origin
+
+
+def _ask_git(folder: Path, *arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY}
+    asked = subprocess.run(
+        ["git", "-C", str(folder), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_GIT_SECONDS,
+    )
+    return asked.stdout.strip()
