@@ -22,10 +22,19 @@ import numpy as np
 
 from environments.base import Environment
 from evals import folder as run_folder
-from evals.measuring.metrics import add_metrics, check_metric, compute, is_pairwise, ranking_of, ranking_value
+from evals.measuring.metrics import (
+    add_metrics,
+    check_metric,
+    compute,
+    is_lower_better,
+    is_pairwise,
+    is_weighted,
+    ranking_of,
+    ranking_value,
+)
 from evals.measuring.scored import ABOUT, CONTRACT, NAMED, USED, Column, Run, differences, pair, read
 from evals.measuring.scoring import describe_cuts, summarise_column, weigh_queries
-from evals.measuring.stats import TIE, Paired, bootstrap_means, holm, paired
+from evals.measuring.stats import ALPHA, TIE, Paired, bootstrap_means, holm, paired
 from evals.measuring.traces import WORDS, Fate, choose_cutoffs, fate_at
 from evals.running.configuration import load_environment
 from tools.errors import DataError, SextantError, UnknownName, UsageError
@@ -101,7 +110,8 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     forced, notes = _check_contracts(runs, metrics, force=force)
     chosen = [_choose_metrics(baseline, system, metrics) for system in others]
     pairs = list(zip(others, chosen, strict=True))
-    comparisons = [_compare_metric(baseline, system, name) for system, names in pairs for name in names]
+    tests = sum(len(names) for _, names in pairs)
+    comparisons = [_compare_metric(baseline, system, name, tests) for system, names in pairs for name in names]
     tested = [row for row in comparisons if row["p"] is not None]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):  # over all metrics of all systems
         row["p_holm"] = p
@@ -166,11 +176,6 @@ def _compute_column(run: Run, name: str, loaded: dict[str, Environment]) -> tupl
     return column, weigh_queries(name, environment)
 
 
-def is_lower_better(metric: str) -> bool:
-    """Return whether less of a metric is better: only of Flip, the share of comparisons that come out otherwise."""
-    return metric.partition(" ")[0] == "Flip"
-
-
 def _group(runs: list[Run], paths: Sequence[Path]) -> list[System]:
     grouped = _group_repeats(runs)
     # A run may be compared with itself, but it is not two repeats, nor two of the others.
@@ -228,18 +233,27 @@ def _choose_metrics(baseline: System, system: System, metrics: Sequence[str]) ->
     return [name for name in common if not metrics or name in metrics]
 
 
-def _compare_metric(baseline: System, system: System, metric: str) -> Result:
+def _compare_metric(baseline: System, system: System, metric: str, tests: int) -> Result:
     row: Result = {"run": system.name, "metric": metric, "baseline_mean": None, "mean": None}
     pairs = pair(baseline.values(metric), system.values(metric))
     if not pairs:
         return row | dict.fromkeys(Paired._fields) | {"p_holm": None, "wins": 0, "ties": 0, "losses": 0, "queries": 0}
     before, after = zip(*pairs.values(), strict=True)
     means = {"baseline_mean": math.fsum(before) / len(pairs), "mean": math.fsum(after) / len(pairs)}
-    return row | means | paired(before, after)._asdict() | {"p_holm": None}
+    return row | means | paired(before, after, tests=tests)._asdict() | {"p_holm": None}
+
+
+def fewest_for_holm(tests: int) -> int:
+    """Return how many queries must differ so that the smallest p, 2 of 2^n assignments, times `tests` is below .05."""
+    differing = 1
+    while 2.0 ** (1 - differing) * tests >= ALPHA:
+        differing += 1
+    return differing
 
 
 def _note_rows(comparisons: list[Result]) -> list[str]:
     notes = []
+    tested = [row for row in comparisons if row["p"] is not None]
     for name in dict.fromkeys(row["run"] for row in comparisons):
         rows = [row for row in comparisons if row["run"] == name and row["queries"]]
         moved = {row["metric"]: row["wins"] + row["losses"] for row in rows}
@@ -247,7 +261,12 @@ def _note_rows(comparisons: list[Result]) -> list[str]:
             notes.append(f"{name} has the baseline's value for every query: no difference")
         elif few := [metric for metric, count in moved.items() if 0 < count < LEAST]:
             notes.append(f"{name}: fewer than {LEAST} queries differ in {', '.join(few)}, so p cannot be below .05")
-    if any(row["metric"] == "Triplets" for row in comparisons):
+        needed = fewest_for_holm(len(tested))
+        short = [metric for metric, count in moved.items() if LEAST <= count < needed]
+        if short:
+            differ = f"fewer than {needed} queries differ in {', '.join(short)}"
+            notes.append(f"{name}: {differ}, too few for p below .05 as the first of {len(tested)} tests (Holm)")
+    if any(is_weighted(row["metric"]) for row in comparisons):
         notes.append("Triplets: each query counts once here, and as often as it has triplets in a run's own table")
     if lower := [row["metric"] for row in comparisons if is_lower_better(row["metric"])]:
         notes.append(f"{lower[0]}: lower is better, so a query that is won here is one with more of it")

@@ -7,7 +7,8 @@ TopRR@k  RR of the first document at the query's highest grade, which BIRCO call
 Judged@k the share of the first k documents that have a judgement, whatever their grade
 Win(x)   the share of a query's comparisons of that label that are won: strictly higher score, ties lose
 Win      of all its comparisons; Triplets is the label of BIRCO's dev triplets (appendix D), averaged over triplets
-Flip     the share of comparisons that come out otherwise for the query's twin
+Flip     the share of comparisons that come out otherwise for the query's twin. Less is better, so a comparison counts
+         as flipped if either wording ranks neither of its documents: a failure would otherwise have the best value
 
 k is any whole number above 0; without @k the whole ranking counts. An undefined metric is None, and its query is left
 out of the mean: recall where nothing is relevant, Win(3) where no comparison has that label. To add a metric of a
@@ -41,6 +42,14 @@ class Ranking:
     @cached_property
     def _places(self) -> dict[str, int]:
         return {doc_id: place for place, doc_id in enumerate(self.doc_ids)}
+
+    def wins(self, comparison: "Comparison") -> bool:
+        """Return whether the better document is strictly above the worse one."""
+        return self.prefers(comparison.better, comparison.worse)
+
+    def ranks_either(self, comparison: "Comparison") -> bool:
+        """Return whether the ranking has one of the two documents at least."""
+        return comparison.better in self._places or comparison.worse in self._places
 
     def prefers(self, better: str, worse: str) -> bool:
         """Return whether `better` is strictly above `worse`; what is not ranked is below everything that is."""
@@ -122,6 +131,8 @@ RANKING: dict[str, Callable[[Judged, int], float | None]] = {
     "Judged": judged_share,
 }
 PAIRWISE = ("Win", "Flip", "Triplets")
+LOWER_IS_BETTER = ("Flip",)
+WEIGHTED = ("Triplets",)  # a run's mean counts a query as often as it has comparisons
 LANGUAGE = f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)} and Win(LABEL)"
 _WHOLE = 1_000_000_000  # the depth where none is named: the whole of any ranking
 
@@ -173,6 +184,24 @@ def compute(name: str, query_id: str, rankings: Mapping[str, Ranking], environme
 def is_pairwise(name: str) -> bool:
     """Return whether a metric is counted over comparisons, without judgements."""
     return name.partition("(")[0] in PAIRWISE
+
+
+def metric_family(name: str) -> str:
+    """Return the name of a metric without its depth, label and judgements: `nDCG` of `nDCG@10 [pooled]`.
+
+    Only values of one family have a mean over tasks.
+    """
+    return re.split(r"[@( ]", name, maxsplit=1)[0]
+
+
+def is_lower_better(name: str) -> bool:
+    """Return whether less of a metric is better."""
+    return metric_family(name) in LOWER_IS_BETTER
+
+
+def is_weighted(name: str) -> bool:
+    """Return whether a run's own mean of the metric counts comparisons and not queries."""
+    return metric_family(name) in WEIGHTED
 
 
 def ranking_metric(name: str, judged: Judged) -> float | None:
@@ -246,15 +275,23 @@ def _compare(name: str, query_id: str, rankings: Mapping[str, Ranking], environm
     ranking = rankings.get(query_id, nothing)
     if name != "Flip":
         return share(won([one for one in comparisons if name in ("Win", one.label)], ranking))
-    if (twin := environment.twins.get(query_id)) is None:
+    twin = environment.twins.get(query_id)
+    if twin is None or not comparisons:
         return None
-    here, there = won(comparisons, ranking), won(environment.comparisons[twin], rankings.get(twin, nothing))
-    return share([a != b for a, b in zip(here, there, strict=True)])
+    twin_ranking = rankings.get(twin, nothing)
+    twin_comparisons = environment.comparisons[twin]
+    flipped = []
+    for here, there in zip(comparisons, twin_comparisons, strict=True):
+        if ranking.ranks_either(here) and twin_ranking.ranks_either(there):
+            flipped.append(ranking.wins(here) != twin_ranking.wins(there))
+        else:
+            flipped.append(True)
+    return share(flipped)
 
 
 def won(comparisons: Iterable["Comparison"], ranking: Ranking) -> list[bool]:
     """Return which comparisons a ranking wins."""
-    return [ranking.prefers(comparison.better, comparison.worse) for comparison in comparisons]
+    return [ranking.wins(comparison) for comparison in comparisons]
 
 
 def share(outcomes: Sequence[bool]) -> float | None:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from evals.measuring.comparison import is_lower_better
 from evals.measuring.curves import AXES
+from evals.measuring.metrics import is_lower_better
 from evals.measuring.traces import WORDS
 from evals.showing.tables import Best, Grid, Part, printed, system_line, task_line, to_csv
 from tools.console import brief, number, plural, queries

@@ -103,7 +103,7 @@ class Table:
                 columns.setdefault((cell.task, cell.metric), {})[cell.system] = values
         marks = dict[tuple[str, str, str], str]()
         for (task, metric), column in columns.items():
-            best, tests = find_best({task: column})
+            best, tests = find_best({task: column}, {task: metric})
             same = [system for system, test in tests.items() if test.p > 0.05]
             marks |= {(task, metric, best): "*"} | dict.fromkeys([(task, metric, system) for system in same], "=")
         return marks

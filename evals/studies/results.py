@@ -6,12 +6,13 @@ ceilings, and the papers' rows where the data are the release. Seconds depend on
 their own, tables/study-seconds.csv: all else is the same whenever and however often the study was run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from evals.measuring.comparison import System, fill_metrics, is_lower_better
+from evals.measuring.comparison import System, fill_metrics
+from evals.measuring.metrics import is_lower_better, is_weighted
 from evals.measuring.scored import Run, read
 from evals.measuring.stats import bootstrap_mean
 from evals.showing.report import build, page
@@ -42,7 +43,6 @@ class Results(NamedTuple):
     runs: dict[tuple[str, str], list[Run]]  # (row, task) -> one run for each seed
     metrics: dict[str, str]  # of each task
     values: findings.Values
-    lower: list[str]  # tasks in whose metric less is better
     baseline: str
     tests: list[findings.Test]
     said: list[str]
@@ -72,19 +72,35 @@ def gather(study: Study, made: Sequence[Made]) -> Results:
     values: dict[str, dict[str, dict[str, float]]] = {task: {} for task in metrics}
     for (row, task), some in runs.items():
         values[task][row] = System(tuple(some)).values(metrics[task])
-    lower = [task for task, metric in metrics.items() if is_lower_better(metric)]
-    tests = findings.test_rows(values, baseline, lower)
-    return Results(study, made, runs, metrics, values, lower, baseline, tests, findings.say(tests, baseline, named))
+    tests = findings.test_rows(values, baseline, metrics)
+    sentences = [*say_failures(runs), *findings.say(tests, baseline, named)]
+    return Results(study, made, runs, metrics, values, baseline, tests, sentences)
+
+
+def say_failures(runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[str]:
+    """Return a sentence on the queries that programs failed, with each row that has some; none if no query failed."""
+    failed: dict[str, list[int]] = {}
+    for (row, _), repeats in runs.items():
+        for run in repeats:
+            counts = failed.setdefault(row, [0, 0])
+            counts[0] += run.scores["failed"]
+            counts[1] += run.scores["queries"]
+    rows = [f"{row} {count} of {asked}" for row, (count, asked) in failed.items() if count]
+    return [f"Failed queries, which have the worst value of each metric: {'; '.join(rows)}"] if rows else []
 
 
 def lay_out(results: Results) -> Table:
     """Return the table of the study: rows by tasks, and the mean over tasks where a row has all of them."""
     columns = [Column((task,), metric, "", short(task), metric) for task, metric in results.metrics.items()]
-    if len(columns) > 1:
-        columns.append(Column(tuple(results.metrics), ", ".join(dict.fromkeys(results.metrics.values())), "", "mean"))
+    families = findings.group_by_family(results.metrics, results.metrics)
+    for family, tasks in families.items():
+        if len(tasks) > 1:
+            label = "mean" if len(families) == 1 else f"mean {family}"
+            metrics = dict.fromkeys(results.metrics[task] for task in tasks)
+            columns.append(Column(tasks, ", ".join(metrics), "", label))
     rows = [Row("ours", row, [_cell(results, row, one) for one in columns]) for row in dict(results.runs.keys())]
     for place, column in enumerate(columns):
-        best, tests = findings.find_best({task: results.values[task] for task in column.tasks}, results.lower)
+        best, tests = findings.find_best({task: results.values[task] for task in column.tasks}, results.metrics)
         for row, cell in [(row.label, row.cells[place]) for row in rows]:
             if cell and row == best:
                 cell.best = True
@@ -93,6 +109,12 @@ def lay_out(results: Results) -> Table:
     told = f"bold is the best of a column; {SAME} cannot be told from it by paired permutation tests, corrected by Holm"
     programs = {row for (row, _), some in results.runs.items() if not all(run.is_floor for run in some)}
     notes = ["in brackets the 95 % interval", told]
+    if len(families) > 1:
+        notes.append(f"no mean over all tasks, since their metrics differ in kind: {', '.join(families)}")
+    if any(map(is_lower_better, results.metrics.values())):
+        notes.append("less of Flip is better")
+    if any(map(is_weighted, results.metrics.values())):
+        notes.append("Triplets: each query counts once here, and as often as it has triplets in a run's own table")
     if bare := [row.label for row in rows if row.label not in programs]:
         notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
     return Table("study", results.study.name, columns, [*rows, *_bounds(results, columns)], notes)
@@ -121,7 +143,7 @@ def _cell(results: Results, row: str, column: Column) -> Cell | None:
     if not all(values):
         return None
     every = [run for some in runs for run in some]
-    if len(every) == 1:
+    if len(every) == 1 and not is_weighted(column.metric):
         mean, low, high = (every[0].scores["metrics"][column.metric][key] for key in ("mean", "low", "high"))
     elif len(runs) == 1:
         mean, low, high = bootstrap_mean(values[0])
@@ -135,8 +157,8 @@ def _cell(results: Results, row: str, column: Column) -> Cell | None:
 def _tests_table(results: Results) -> Words:
     rows = []
     for test in results.tests:
-        over = test.tasks[0] if len(test.tasks) == 1 else f"mean of {len(test.tasks)}"
-        shown = number(findings.detectable(test, len(results.tests)), unknown="none")
+        over = test.tasks[0] if len(test.tasks) == 1 else f"mean of {len(test.tasks)} {test.metric}".strip()
+        shown = number(test.detectable, unknown="none")
         figures = [test.difference, test.low, test.high, test.p, test.p_holm]
         rows.append([test.row, over, *(f"{one:.4f}" for one in figures), str(test.queries), shown])
     names = ["row", "task", "difference", "low", "high", "p", "p by Holm", "queries", "could be shown"]

@@ -4,7 +4,7 @@
 
 The metric is one of the task's own, by its headline judgements; nDCG@10 where none is named. A query that failed has
 the metric of an empty ranking, and pays for its tokens. Flip alone would reward a system that loses everything in both
-wordings, so its objective is the share of comparisons that are won in both: the mean Win of a query and its twin,
+wordings, so the objective is the share of comparisons that are won in both: the mean Win of a query and its twin,
 less half of their Flip. One evaluation of such a query answers both.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from environments.base import Environment
-from evals.measuring.metrics import Ranking, collapse, compute_all, is_pairwise, judge, ranking_metric
+from evals.measuring.metrics import Ranking, collapse, compute_all, is_pairwise, judge, ranking_metric, share, won
 from tools.errors import UnknownName, UsageError
 from tools.records import Query, Usage
 
@@ -60,7 +60,7 @@ class Objective:
         tokens = usage.input_tokens + usage.output_tokens
         value = metrics[self.metric] or 0.0
         if twin is not None and (other := self.twin(query)):
-            value = ((metrics["Win"] or 0.0) + (self._metrics(other, twin)["Win"] or 0.0) - value) / 2
+            value = self._share_won_in_both(query, ranking, other, twin)
         ties = TIE * (metrics.get(self.tie_breaker) or 0.0)
         return Scored(value + ties - self.price * tokens / 1000, metrics, tokens)
 
@@ -85,6 +85,12 @@ class Objective:
             rankings[self.environment.twins[query.query_id]] = twin
         values = compute_all(query.query_id, rankings, self.environment)
         return {name: values[name] for name in self.environment.metrics if name != FLIP or twin is not None}
+
+    def _share_won_in_both(self, query: Query, ranking: Ranking, other: Query, twin: Ranking) -> float:
+        """Return the share of comparisons that both wordings win: Win - Flip / 2 where all documents are ranked."""
+        won_here = won(self.environment.comparisons.get(query.query_id, ()), ranking)
+        won_there = won(self.environment.comparisons.get(other.query_id, ()), twin)
+        return share([here and there for here, there in zip(won_here, won_there, strict=True)]) or 0.0
 
     def _varies(self, query: Query) -> bool:
         if self.metric == FLIP:

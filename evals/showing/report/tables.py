@@ -7,19 +7,19 @@ for the same split and judgements. Whether a difference is significant is for `p
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 import environments
 from evals import published
-from evals.measuring.metrics import is_pairwise
+from evals.measuring.metrics import is_lower_better, is_pairwise, is_weighted
 from evals.measuring.scored import Run
 from evals.measuring.stats import TIE
 from evals.showing.report.groups import PAPERS, Group, System, in_file, short
 
 DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
-LOWER_IS_BETTER = ("Flip", DECLINE)
 CONDITIONS = tuple(range(1, 11))
 LADDERS = ("monotonicity", "format", "length512", "length1024")  # Win(k) is the k-th rung of a ladder of documents
 DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
@@ -27,7 +27,7 @@ DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
 NOTES = {
     "Win": "Win: the share of comparisons in which the better document is scored strictly higher",
     "Flip": "Flip: the share of comparisons that come out otherwise when the query is told as prose; lower is better",
-    DECLINE: "Decline is Win(1) - Win(10); lower is better",
+    DECLINE: "Decline is Win(1) - Win(10); lower is better, but none is marked as best: who wins nothing has 0",
     "BIRCO": "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, the CSV file has both",
 }
 
@@ -258,9 +258,15 @@ def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, An
         known.append((name, measured))
     if len(known) == 1:
         return known[0][1] | {"name": known[0][0]}
-    columns = [run.columns[name].values() for run, (name, _) in zip(runs, known, strict=True)]
-    low, high = stratified([[value for value in column if value is not None] for column in columns])
-    return {"mean": sum(one["mean"] for _, one in known) / len(known), "low": low, "high": high}
+    columns = []
+    for run, (name, _) in zip(runs, known, strict=True):
+        columns.append([value for value in run.columns[name].values() if value is not None])
+    if is_weighted(metric):  # over tasks each query counts once, as in the interval and in every test
+        means = [fmean(column) for column in columns]
+    else:
+        means = [measured["mean"] for _, measured in known]
+    low, high = stratified(columns)
+    return {"mean": sum(means) / len(means), "low": low, "high": high}
 
 
 def leading_judgements(run: Run) -> str:
@@ -286,7 +292,9 @@ def _mark_best(table: Table) -> None:
     for rows in (table.of_kind("ours"), table.of_kind("published")):
         for place, column in enumerate(table.columns):
             cells = [cell for row in rows if row.ranked and (cell := row.cells[place]) is not None]
-            choose = min if column.metric in LOWER_IS_BETTER else max
+            if column.metric == DECLINE:
+                continue
+            choose = min if is_lower_better(column.metric) else max
             best = choose((cell.value for cell in cells), default=0.0)
             for cell in cells:
                 cell.best = len(cells) > 1 and abs(cell.value - best) < TIE

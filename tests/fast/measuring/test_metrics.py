@@ -1,5 +1,6 @@
 """Every metric against pytrec_eval and ir_measures, against a brute-force count, or against sums done by hand."""
 
+import dataclasses
 import math
 
 import ir_measures
@@ -8,7 +9,7 @@ import pytest
 from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
-from evals.measuring.metrics import RANKING, Ranking, add_metrics, compute_all, judge, ranking_metric
+from evals.measuring.metrics import RANKING, Ranking, add_metrics, compute_all, is_lower_better, judge, ranking_metric
 from evals.measuring.scoring import run_lines
 from evals.measuring.stats import bootstrap_mean
 from tools.corpus import Corpus
@@ -132,6 +133,33 @@ def test_a_flip_is_a_comparison_that_comes_out_otherwise_for_the_twin(first, sec
     flips = sum(a != b for a, b in zip(first[2], second[2], strict=True)) / 3
     assert compute_all("prose", rankings, environment)["Flip"] == pytest.approx(flips)
     assert compute_all("list", rankings, environment)["Flip"] is None
+
+
+UNRANKED = [
+    (["P", "H1", "H2", "H3"], [], 1),  # nothing is submitted for the twin, as after a failure
+    ([], [], 1),
+    (["X"], ["X"], 1),  # none of the compared documents is ranked
+    (["P"], ["P"], 2 / 3),  # one comparison is won in both wordings, the others have no document ranked
+]
+
+
+@pytest.mark.parametrize(("first", "second", "flip"), UNRANKED)
+def test_a_comparison_that_one_wording_does_not_rank_counts_as_flipped(first, second, flip):
+    environment = comparing({"list": LADDER, "prose": LADDER}, ("Flip",), twins={"prose": "list"})
+    for here, there in ((first, second), (second, first)):
+        rankings = {"list": Ranking(here), "prose": Ranking(there)}
+        assert compute_all("prose", rankings, environment)["Flip"] == pytest.approx(flip)
+    assert compute_all("prose", {}, environment)["Flip"] == 1
+
+
+def test_a_failure_has_the_worst_value_of_every_metric():
+    """The worst is 0, or 1 where less is better."""
+    environment = comparing({"list": LADDER, "prose": LADDER}, ("Win", "Win(1)", "Flip"), twins={"prose": "list"})
+    qrels = {"list": {"P": 2.0, "H1": 1.0, "H2": 0.0}, "prose": {"P": 2.0}}
+    environment = dataclasses.replace(environment, judgements={"gold": Judgements(qrels)})
+    environment = add_metrics(environment, [f"{name}@10" for name in RANKING])
+    failed = compute_all("prose", {}, environment)
+    assert failed == {name: float(is_lower_better(name)) for name in environment.metrics}
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,8 @@ def test_what_is_called_detectable_is_the_spread_times_what_students_t_says():
     for queries in (7, 20, 80, 3000):
         values = generator.normal(0.1, 0.3, queries)
         expected = standard_errors(queries) * values.std(ddof=1) / math.sqrt(queries)
+        steps = math.ceil(0.05 * 2.0 ** min(queries - 1, 100)) - 1  # values of p below .05
+        expected *= 1 + 1 / (3 * steps)
         assert paired(np.zeros(queries), values, resamples=10).detectable == pytest.approx(expected, rel=1e-4)
     assert paired(np.zeros(6), generator.random(6)).detectable is None
 

@@ -12,7 +12,9 @@ from run_folders import run_in
 import environments
 from evals import study as module
 from evals.measuring.bounds import bound
+from evals.measuring.stats import detectable_over, sign_flip
 from evals.studies import findings, plan
+from evals.studies import results as studies
 from tools.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -192,12 +194,83 @@ def test_a_planted_difference_is_said_and_none_where_there_is_none():
 def test_over_tasks_each_task_counts_once_and_less_may_be_better():
     one = {f"q{n}": 0.0 for n in range(4)}
     values = {
-        "large": {"a": one | {"q9": 0.0}, "b": dict.fromkeys(one, 0.2) | {"q9": 0.2}},
-        "flips": {"a": {"q": 0.5, "r": 0.5}, "b": {"q": 0.1, "r": 0.1}},
+        "large": {"a": one | {"q9": 0.5}, "b": dict.fromkeys(one, -0.2) | {"q9": 0.3}},
+        "small": {"a": {"q": 0.5, "r": 0.5}, "b": {"q": 0.1, "r": 0.1}},
     }
-    over, large, flips = findings.test_rows(values, "a", lower=["flips"])
+    flips = {"large": "Flip", "small": "Flip"}
+    over, large, small = findings.test_rows(values, "a", flips)
     assert (round(over.difference, 9), over.queries) == (0.3, 7)
-    assert (round(large.difference, 9), round(flips.difference, 9)) == (0.2, 0.4)
+    assert (round(large.difference, 9), round(small.difference, 9)) == (0.2, 0.4)
     assert over.p == 2 / 2**7 and large.p == 2 / 2**5  # all signs are alike in two assignments
-    assert findings.find_best(values, lower=["flips"])[0] == "b"
-    assert [test.p_holm for test in (over, large, flips)] == [3 * over.p, 2 * large.p, flips.p]
+    assert findings.find_best(values, flips)[0] == "b"
+    assert [test.p_holm for test in (over, large, small)] == [3 * over.p, 2 * large.p, small.p]
+
+
+METRICS = ("nDCG@10", "nDCG@50", "Win", "Flip", "Triplets")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_mean_over_tasks_is_of_one_kind_of_metric_and_agrees_with_its_test(seed):
+    generator = np.random.default_rng(seed)
+    tasks = [f"task{place}" for place in range(generator.integers(2, 6))]
+    metrics = {task: str(generator.choice(METRICS)) for task in tasks}
+    values = {}
+    for task in tasks:
+        many = int(generator.integers(3, 40))
+        values[task] = {row: dict(enumerate(generator.random(many).tolist())) for row in ("base", "first", "second")}
+    study = plan.Study(**SMALL)
+    results = studies.Results(study, [], {}, metrics, values, "base", findings.test_rows(values, "base", metrics), [])
+    results = results._replace(runs={(row, task): [] for row in ("base", "first", "second") for task in tasks})
+    table = studies.lay_out(results)
+    over_tasks = {(test.row, test.tasks): test for test in results.tests if len(test.tasks) > 1}
+    means = [column for column in table.columns if len(column.tasks) > 1]
+    assert {column.tasks for column in means} == {tasks for _, tasks in over_tasks}
+    cells = {row.label: dict(zip(table.columns, row.cells, strict=True)) for row in table.rows}
+    for column in table.columns:
+        kinds = {metrics[task].partition("@")[0] for task in column.tasks}
+        assert len(kinds) == 1
+        sign = -1 if kinds == {"Flip"} else 1
+        worth = {row: sign * cells[row][column].value for row in cells}
+        assert cells[max(worth, key=worth.get)][column].best
+        for test in results.tests:
+            if test.tasks == column.tasks:
+                assert test.difference == pytest.approx(worth[test.row] - worth["base"])
+
+
+@pytest.mark.parametrize(("many", "tests"), [(12, 6), (12, 20), (12, 100), (24, 20), (50, 6), (200, 6)])
+def test_the_difference_that_a_study_calls_detectable_is_found_four_times_in_five(many, tests):
+    generator = np.random.default_rng(many + tests)
+    level = 0.05 / tests
+    shape = generator.normal(0, 1, many)
+    shape = (shape - shape.mean()) / shape.std(ddof=1)
+    smallest = detectable_over([shape], tests)
+    draws = 250
+    found = 0
+    for _ in range(draws):
+        differences = generator.normal(smallest, 1, many)
+        found += sign_flip(differences.tolist(), tests=tests) < level
+    assert 0.70 < found / draws < 0.90  # 0.8, give or take four standard errors of 250 draws
+
+
+def test_with_a_thousand_tests_a_clear_difference_is_still_found():
+    generator = np.random.default_rng(1)
+    values = {"task": {"base": dict.fromkeys(range(40), 0.0)}}
+    for row in range(1000):
+        shift = 1.0 if row == 0 else 0.0
+        values["task"][f"row{row}"] = dict(enumerate(generator.normal(shift, 0.5, 40).tolist()))
+    tests = findings.test_rows(values, "base")
+    assert [test.row for test in tests if test.significant] == ["row0"]
+
+
+def test_a_study_of_a_program_that_fails_says_so_and_does_not_praise_it(command, tmp_path):
+    broken = write(tmp_path / "broken.py", "def answer(query, search, read):\n    raise RuntimeError('no')\n")
+    text = f"""
+        name = "broken"
+        tasks = ["multiconir/books:format", "multiconir/people:format"]
+        fixed = {{ data = "mini" }}
+        compare = {{ baseline = "bm25", metric = "Flip" }}
+        row = [{{ name = "bm25", program = "retrieve" }}, {{ name = "fails", program = "{broken}:answer" }}]
+    """
+    done = command(write(tmp_path / "study.toml", text))
+    assert done.code == 7 and "better" not in done.out and "fails (-0.7" in done.out
+    assert "Failed queries, which have the worst value of each metric: fails 8 of 8" in done.out

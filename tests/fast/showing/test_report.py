@@ -147,7 +147,7 @@ def test_systems_of_one_name_are_told_apart_by_what_differs(folders, tmp_path):
     ]
 
 
-def test_conditions_are_columns_and_less_decline_and_flips_are_better(folders, tmp_path):
+def test_conditions_are_columns_and_less_flips_are_better(folders, tmp_path):
     wins = {f"Win({k})": [1 - k / 20, None] for k in range(1, 11)}
     for task in DOMAINS[:2]:
         config = {"task": f"multiconir/{task}:complexity"}
@@ -163,7 +163,7 @@ def test_conditions_are_columns_and_less_decline_and_flips_are_better(folders, t
     by_label = {row.label: row.cells for row in mean.rows}
     assert by_label["retrieve over bm25"][0].value == pytest.approx(0.95) and by_label["retrieve over bm25"][0].best
     assert by_label["retrieve over bm25"][-1].value == pytest.approx(0.45)
-    assert by_label["multihop over bm25"][-1].best and not by_label["retrieve over bm25"][-1].best
+    assert not any(cells[-1].best for cells in by_label.values())  # a system that wins nothing declines by 0
     assert {row.label: row.cells[0].best for row in tables.make_tables(shape)[0].rows} == {
         "retrieve over bm25": False,
         "multihop over bm25": True,
