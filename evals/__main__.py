@@ -1,15 +1,18 @@
 """`sextant` and `python -m evals`: every command by name. `sextant run ...` is `python -m evals.run ...`.
 
-The modules are started by name, as `python -m` would: this file imports no command.
+A command is imported when it is called, so that each starts as fast as by `python -m`.
 """
 
-import runpy
 import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 from tools import installation
-from tools.console import say
+from tools.console import run_and_leave, say, spell
 from tools.errors import UnknownName
 
+# A name -> what `python -m` is given for it, a module and its sub-command if any, and what the command does.
 COMMANDS = {
     "run": ("evals.run", "run a program or an agent on a task, and score it"),
     "study": ("evals.study", "run many systems on many tasks, and compare them"),
@@ -28,7 +31,7 @@ COMMANDS = {
     "export": ("evals.export", "write a run in the format of another tool"),
     "import": ("evals.import_run", "make a run folder from the results of another system"),
     "compile": ("optimizers.compile", "optimize the prompts or parameters of a program on dev"),
-    "prompts": ("programs show", "print the prompts of a program as a file, to edit for --prompts"),
+    "prompts": ("programs", "print the prompts of a program as a file, to edit for --prompts; draw an agent"),
     "tasks": ("environments", "list, show, fetch, check and search tasks"),
     "retrievers": ("tools.retrievers", "list retrievers and models; list and delete indexes"),
     "models": ("tools.models", "check a model: what works, how fast it is, which options it needs"),
@@ -37,26 +40,37 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Start the command that is named first; without one, list them."""
+    """Run the command that is named first; without one, list them."""
+    typed = "python -m evals" if Path(sys.argv[0]).name == "__main__.py" else "sextant"
     name, *rest = sys.argv[1:] or ["--help"]
     if name == "--version":
         print(installation.version())  # noqa: T201
     elif name in ("-h", "--help"):
-        print(overview())  # noqa: T201
+        print(overview(typed))  # noqa: T201
     elif name in COMMANDS:
-        module, *words = COMMANDS[name][0].split()
-        sys.argv = ["sextant" if words else f"sextant {name}", *words, *rest]
-        runpy.run_module(module, run_name="__main__")
+        run_by_name(name, rest, typed)
     else:
         say(f"error: {UnknownName('command', name, COMMANDS)}")
         sys.exit(UnknownName.exit_code)
 
 
-def overview() -> str:
+def run_by_name(name: str, arguments: list[str], typed: str) -> None:
+    """Run a command as `python -m` would, and exit; its --help shows what was typed."""
+    started_by, _ = COMMANDS[name]
+    package_or_module, *sub_command = started_by.split()
+    spell(f"python -m {started_by}", f"{typed} {name}")
+    spec = find_spec(package_or_module)
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    module = import_module(f"{package_or_module}.__main__" if is_package else package_or_module)
+    sys.argv = [f"{typed} {name}", *sub_command, *arguments]
+    run_and_leave(module.parser(), module.command)
+
+
+def overview(typed: str) -> str:
     """Return a line for each command: how it is called, the module behind it, and what it does."""
-    lines = ["usage: sextant COMMAND ...     each command has --help", ""]
-    for name, (module, about) in COMMANDS.items():
-        lines.append(f"  sextant {name:<11} python -m {module:<20} {about}")
+    lines = [f"usage: {typed} COMMAND ...     each command has --help", ""]
+    for name, (started_by, about) in COMMANDS.items():
+        lines.append(f"  sextant {name:<11} python -m {started_by:<20} {about}")
     return "\n".join(lines)
 
 

@@ -18,10 +18,15 @@ from tools.options import pair
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m programs", description="The prompts of a program, to edit, or its graph.")
-    made.add_argument("verb", choices=["show", "draw"], help="prompts for evals.run --prompts FILE; a graph as Mermaid")
-    made.add_argument("program", metavar="NAME", help="as evals.run takes it")
-    made.add_argument("-P", dest="parameters", action="append", default=[], type=pair, metavar="NAME=VALUE")
-    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="show | draw")
+    for name, about in (
+        ("show", "print the prompts of a program, to edit for evals.run --prompts FILE"),
+        ("draw", "print the LangGraph graph of an agent, as Mermaid"),
+    ):
+        verb = verbs.add_parser(name, help=about, description=about)
+        verb.add_argument("program", metavar="NAME", help="as evals.run takes it")
+        verb.add_argument("-P", dest="parameters", action="append", default=[], type=pair, metavar="NAME=VALUE")
+        verb.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tools.console import Parser, clean, number, positive, put_out, run_command, say
+from tools.console import Parser, clean, number, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 from tools.models.answers import NAME, Answers, open_answers
 from tools.models.kept import read_call
@@ -27,8 +26,9 @@ def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m programs.lm", description="The models' answers that are kept beside the runs.")
     verbs = made.add_subparsers(dest="verb", required=True, metavar="cache")
-    cache = verbs.add_parser("cache", help="list, show, export or clear the answers that were paid for")
-    kinds = cache.add_subparsers(dest="kind", required=True, metavar="list|show|export|clear")
+    about = "list, show, export or clear the answers that were paid for"
+    cache = verbs.add_parser("cache", help=about, description=about)
+    kinds = cache.add_subparsers(dest="kind", required=True, metavar="list | show | export | clear")
     for kind, what in (
         ("list", "answers and what they cost, by model, and what each run sent and used"),
         ("show", "one call: the conversation that was sent, and the answer"),
@@ -202,4 +202,4 @@ def _day(at: float) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))
+    run_and_leave(parser(), command)

@@ -41,11 +41,17 @@ _LINE_SECONDS = 30.0  # between two lines of progress, in a log
 _BAR_SECONDS = 0.2  # between two bars, on a terminal
 
 _results = list[TextIO | None]()  # where results go, while what else is printed goes to stderr
+_spellings = dict[str, str]()  # `python -m MODULE` -> how the command was typed
 _signals = list[int]()  # those that have come
 _raised = 0  # how many of them `check_interrupts` has raised
 _working: threading.Thread | None = None  # where the command runs
 _bar = False  # whether the last line of the terminal is a bar
 _woken: SimpleQueue[None] = SimpleQueue()  # its put() may be called in a handler, whatever that interrupted
+
+
+def spell(as_module: str, as_typed: str) -> None:
+    """Have --help show a command that was started as another, as `sextant build` is for `python -m evals.build`."""
+    _spellings[as_module] = as_typed
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -55,11 +61,17 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors of one line and without abbreviated options."""
+    """argparse with errors of one line and without abbreviated options.
+
+    `prog` is `python -m MODULE`; it is replaced by what was typed, as `sextant NAME`. A parser of a sub-command has its
+    `prog` from argparse: that of the parser above it, and the name of the sub-command.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
-        if sys.argv[0].startswith("sextant"):  # evals/__main__.py has started the command
-            kwargs["prog"] = sys.argv[0]
+        prog = kwargs.get("prog") or ""
+        for as_module, as_typed in _spellings.items():
+            if f"{prog} ".startswith(f"{as_module} "):
+                kwargs["prog"] = as_typed + prog.removeprefix(as_module)
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **kwargs})
 
     def error(self, message: str) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any
 
 from evals.running.request import Common
 from tools import options
-from tools.console import Parser, positive, put_out, run_and_leave
+from tools.console import Command, Parser, positive, put_out, run_and_leave
 from tools.errors import UsageError
 from tools.names import pick
 
@@ -26,13 +26,18 @@ _ELSEWHERE = {  # commands with a file of their own: what is there has `add(pars
 }
 
 
-class _Late(Parser):
-    """A parser that imports what has the options of its command when it is asked for them."""
+class _LateParser(Parser):
+    """A parser of a sub-command whose options are in a `module`, which is imported when the sub-command is called."""
+
+    def __init__(self, module: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._module = module
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, with those options."""
-        if (found := _ELSEWHERE.get(self.prog.rpartition(" ")[2])) and not self._defaults.get("do"):
-            module = import_module(found[0])
+        if self._module:
+            module = import_module(self._module)
+            self._module = ""
             module.add(self)
             self.set_defaults(do=module.command)
         return super().parse_known_args(args, namespace)
@@ -41,31 +46,46 @@ class _Late(Parser):
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.build", description="Make a benchmark of a corpus.")
-    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Late)
-    commands.add_parser("list", help="list the recipes").set_defaults(do=list_recipes)
-    one = commands.add_parser("new", help="write a recipe with every default spelled out, to be edited")
-    one.add_argument("folder", type=Path, metavar="FOLDER")
-    one.add_argument("--recipe", required=True, metavar="NAME", help="python -m evals.build list has them")
-    one.add_argument("--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_LateParser)
+
+    about = "list the recipes"
+    listing = commands.add_parser("list", help=about, description=about)
+    listing.set_defaults(do=list_recipes)
+
+    about = "write a recipe with every default spelled out, to be edited"
+    writing = commands.add_parser("new", help=about, description=about)
+    writing.add_argument("folder", type=Path, metavar="FOLDER")
+    writing.add_argument("--recipe", required=True, metavar="NAME", help="python -m evals.build list has them")
+    writing.add_argument("--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME")
     about = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
-    one.add_argument("--set", type=options.pair, action="append", default=[], metavar="SECTION.KEY=VALUE", help=about)
-    one.set_defaults(do=new)
-    one = commands.add_parser("run", help="make the benchmark; the same command goes on where it was ended")
-    two = commands.add_parser("status", help="say how far a build is: what went in, came out and was dropped")
-    for command, do in ((one, run), (two, status)):
-        command.add_argument("folder", type=Path, metavar="FOLDER")
-        command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-        command.set_defaults(do=do)
-    one.add_argument("--until", default="", metavar="STAGE", help="stop after this stage")
-    one.add_argument("--dry-run", action="store_true", help="say what each stage will take; nothing is sent")
-    one.add_argument("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
-    one.add_argument("--limit", type=positive, metavar="N", help="a trial on N of the documents, in FOLDER/limit-N")
+    form = "SECTION.KEY=VALUE"
+    writing.add_argument("--set", type=options.pair, action="append", default=[], metavar=form, help=about)
+    writing.set_defaults(do=new)
+
+    about = "make the benchmark; the same command goes on where it was ended"
+    running = commands.add_parser("run", help=about, description=about)
+    _add_folder(running, run)
+    running.add_argument("--until", default="", metavar="STAGE", help="stop after this stage")
+    running.add_argument("--dry-run", action="store_true", help="say what each stage will take; nothing is sent")
+    running.add_argument("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
+    about = "a trial on N of the documents, in FOLDER/limit-N"
+    running.add_argument("--limit", type=positive, metavar="N", help=about)
     about = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
-    one.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
-    options.add_options(one, Common, without={*_WITHOUT, "runs", "lm"})
-    for name, (_, about) in _ELSEWHERE.items():
-        commands.add_parser(name, help=about)
+    running.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
+    options.add_options(running, Common, without={*_WITHOUT, "runs", "lm"})
+
+    about = "say how far a build is: what went in, came out and was dropped"
+    _add_folder(commands.add_parser("status", help=about, description=about), status)
+
+    for name, (module, about) in _ELSEWHERE.items():
+        commands.add_parser(name, help=about, description=about, module=module)
     return made
+
+
+def _add_folder(sub_command: Parser, do: Command) -> None:
+    sub_command.add_argument("folder", type=Path, metavar="FOLDER")
+    sub_command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    sub_command.set_defaults(do=do)
 
 
 def list_recipes(arguments: argparse.Namespace) -> int:

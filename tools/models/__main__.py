@@ -42,10 +42,12 @@ _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "requir
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m tools.models", description="What a model can do, before a run asks it.")
-    made.add_argument("verb", choices=("check",), help="send three small calls; say what works, and what a run needs")
-    made.add_argument("spec", metavar="SPEC", help="as for --lm; @URL alone lists the models of a server")
-    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    add_options(made, Settings)
+    about = "send three small calls; say what works, and what a run needs"
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="check")
+    verb = verbs.add_parser("check", help=about, description=about)
+    verb.add_argument("spec", metavar="SPEC", help="as for --lm; @URL alone lists the models of a server")
+    verb.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_options(verb, Settings)
     return made
 
 

@@ -29,16 +29,21 @@ from tools.retrievers.neural.models import rows
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m tools.retrievers", description="Kinds of retrievers, models, and kept indexes.")
-    verbs = made.add_subparsers(dest="verb", metavar="VERB")
-    listing = verbs.add_parser("list", help="kinds and models, and what each needs (the default)")
-    checking = verbs.add_parser("check", help="build a retriever over six documents, and see whether it does its duty")
+    verbs = made.add_subparsers(dest="verb", metavar="list | check | push | indexes | delete")
+    about = {
+        "list": "kinds and models, and what each needs (the default)",
+        "check": "build a retriever over six documents, and see whether it does its duty",
+        "push": "fill the index that a search service has of a task, or go on filling it",
+        "indexes": "the indexes that are kept on disk",
+        "delete": "remove indexes from disk; they are built again when they are wanted",
+    }
+    listing, checking, push, indexes, delete = (
+        verbs.add_parser(name, help=text, description=text) for name, text in about.items()
+    )
     checking.add_argument("spec", metavar="SPEC", help="as for --retriever, e.g. my.py:MyRetriever(option=3)")
-    push = verbs.add_parser("push", help="fill the index that a search service has of a task, or go on filling it")
     push.add_argument("spec", metavar="SPEC", help="as for --retriever, e.g. milvus(http://host:19530)")
     push.add_argument("--task", required=True, metavar="TASK", help="whose documents; as for evals.run")
     push.add_argument("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
-    indexes = verbs.add_parser("indexes", help="the indexes that are kept on disk")
-    delete = verbs.add_parser("delete", help="remove indexes from disk; they are built again when they are wanted")
     delete.add_argument("names", nargs="*", metavar="NAME", help="as `indexes` prints it")
     delete.add_argument("--all", action="store_true", help="every one")
     for verb in (listing, checking, indexes, delete):

@@ -1,12 +1,17 @@
 """Every command is found by its name, also from a folder with files of the user's that have our names."""
 
+import argparse
+import signal
 import subprocess
 import sys
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from evals.__main__ import COMMANDS, main, overview
+from tools import console
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,17 +28,85 @@ def sextant(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return start(folder, "-P", "-c", f"{script}; from evals.__main__ import main; main()")
 
 
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """`call("sextant", "run", "--help")` or `call("python -m evals", ...)` in this process; exit code and output."""
+    monkeypatch.setattr(console, "_spellings", {})
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+
+    def called(started_by, *words):
+        script = "/bin/sextant" if started_by == "sextant" else "/evals/__main__.py"
+        monkeypatch.setattr(sys, "argv", [script, *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, "".join(capsys.readouterr())
+
+    yield called
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def parser_of(name):
+    """The parser of the module that a command is."""
+    package_or_module = COMMANDS[name][0].split()[0]
+    with suppress(ModuleNotFoundError):
+        return import_module(f"{package_or_module}.__main__").parser()
+    return import_module(package_or_module).parser()
+
+
+def sub_commands(parser):
+    """The names of its sub-commands, each a tuple of words, and the empty tuple for itself."""
+    names = [()]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                names += [(name, *words) for words in sub_commands(below)]
+    return names
+
+
 def test_the_overview_names_every_command():
     for name, (module, about) in COMMANDS.items():
-        assert f"sextant {name}" in overview() and module in overview() and about in overview()
+        text = overview("sextant")
+        assert f"sextant {name}" in text and module in text and about in text
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_says_how_it_is_called(name, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["sextant", name, "--help"])
-    with pytest.raises(SystemExit):
-        main()
-    assert capsys.readouterr().out.startswith("usage: sextant")
+def test_help_of_each_command_and_sub_command_begins_with_what_was_typed(name, call, monkeypatch, capsys):
+    inner = COMMANDS[name][0].split()[1:]  # `cache` is a sub-command of its module
+    for words in sub_commands(parser_of(name)):
+        monkeypatch.setattr(console, "_spellings", {})
+        with pytest.raises(SystemExit):
+            parser_of(name).parse_args([*words, "--help"])
+        typed = " ".join(["python -m", COMMANDS[name][0].split()[0], *words])
+        assert f"{capsys.readouterr().out} ".startswith(f"usage: {typed} ")
+        if list(words[: len(inner)]) != inner:
+            continue
+        for started_by in ("sextant", "python -m evals"):
+            typed = " ".join([started_by, name, *words[len(inner) :]])
+            code, output = call(started_by, name, *words[len(inner) :], "--help")
+            assert code == 0 and output.startswith(f"usage: {typed} ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "build check congress --dry-run",
+        "build contamination --task congress --lm openai/gpt-5-mini --dry-run",
+        "build list",
+        "prompts show multihop",
+        "prompts draw planner",
+        "retrievers list",
+        "tasks show congress",
+    ],
+)
+def test_a_sub_command_does_what_it_is_for(words, call):
+    code, output = call("sextant", *words.split())
+    assert code == 0 and output
+
+
+def test_build_review_looks_into_the_folder_that_is_named(call, tmp_path):
+    code, output = call("sextant", "build", "review", str(tmp_path), "--out", str(tmp_path / "sheet.html"))
+    assert code == 2 and f"{tmp_path} has nothing to be judged" in output
 
 
 def test_a_command_that_is_misspelt_is_answered_with_the_nearest(tmp_path):
