@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test soak check clean
+.PHONY: run test soak check installation clean
 
 run: .venv/installed
 	$(BIN)/python -m evals.run --program multihop --task congress
@@ -10,13 +10,18 @@ run: .venv/installed
 test: .venv/installed-test
 	$(BIN)/python -m pytest
 
-soak: .venv/installed-test
-	$(BIN)/python -m pytest tests/soak
+soak: .venv/installed-soak
+	$(BIN)/python tests/by_folder.py tests/soak
 
 check: .venv/installed-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What .ci/run needs, installed at once, so that packages are resolved once
+installation:
+	$(MAKE) EXTRAS='[check,test]' .venv/installed
+	touch .venv/installed-test .venv/installed-check
 
 clean:
 	rm -rf .venv
@@ -24,19 +29,16 @@ clean:
 # Without an NVIDIA GPU, torch comes from PyTorch's index of CPU builds, without CUDA. Where that index
 # cannot be reached, the next step takes torch from the ordinary one (docs/decisions/installation.md).
 CPU_BUILDS = --index-url https://download.pytorch.org/whl/cpu --timeout 5 --retries 0
+EXTRAS ?=
 
 # An installation is as old as its stamp: it is made again only when one of these files changes.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	command -v nvidia-smi || $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(CPU_BUILDS) -qq torch \
 		|| echo "PyTorch's CPU builds cannot be reached; torch comes from the ordinary index"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".$(EXTRAS)"
 	touch $@
 
-.venv/installed-test: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[test]"
-	touch $@
-
-.venv/installed-check: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[check]"
+.venv/installed-%: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
 	touch $@

@@ -4,18 +4,19 @@ import os
 import shutil
 from pathlib import Path
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from run_folders import lasting
 
 from tools import disk
+
+boto3 = pytest.importorskip("boto3", reason="an extra: pip install '.[soak]'")
+moto = pytest.importorskip("moto.server", reason="an extra: pip install '.[soak]'")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def storage():
     """A server that speaks S3's protocol, of which the nodes know before they start."""
-    server = ThreadedMotoServer("127.0.0.1", port=0)
+    server = moto.ThreadedMotoServer("127.0.0.1", port=0)
     server.start()
     place = f"http://127.0.0.1:{server.get_host_and_port()[1]}"
     told = {"AWS_ENDPOINT_URL": place, "AWS_DEFAULT_REGION": "us-east-1"}

@@ -3,12 +3,14 @@
 import os
 import subprocess
 
-import mlflow
+import pytest
 from otlp_receiver import receiving
 
 from tools.records import Query
 from tools.retrievers import build
 from tools.session import Toolbox
+
+mlflow = pytest.importorskip("mlflow", reason="an extra: pip install '.[soak]'")
 
 
 def test_searches_are_spans_of_the_program_at_the_receiver_that_variables_name(shell, tmp_path):

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
-import mlflow
+import pytest
 from bad_server import always, moved
 
 from evals import export
+
+mlflow = pytest.importorskip("mlflow", reason="an extra: pip install '.[soak]'")
 
 
 def test_mlflow_has_what_the_run_says(run, command_of, tmp_path):
