@@ -2,6 +2,10 @@
 
 import os
 
+from sextant_search import require_ours
+
+require_ours("programs", "tools")
+
 # Where these ask for it, LangGraph would send what happens in a graph to LangSmith.
 for _name in ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING", "LANGCHAIN_TRACING_V2"):
     os.environ[_name] = "false"

@@ -7,17 +7,14 @@ import fnmatch
 import importlib
 import json
 import os
-import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tools
+from sextant_search import require_ours
 
-if list(getattr(tools, "__path__", [])) != [str(Path(__file__).parents[1] / "tools")]:  # as in evals/__init__.py
-    print(f"error: {tools.__file__} hides Sextant's 'tools'; start in another folder", file=sys.stderr)  # noqa: T201
-    raise SystemExit(2) if sys.argv[0] == "-m" else ImportError("a module of yours hides Sextant's 'tools'")
+require_ours("tools")
 
 from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
 from tools.disk import expanded, home

@@ -1,3 +1,5 @@
 """Compiling programs and agents on dev: their prompts with DSPy's teleprompters, their parameters by search."""
 
-import evals  # noqa: F401  # which refuses a `tools.py` of the user's that hides ours
+from sextant_search import require_ours
+
+require_ours("agents", "environments", "evals", "programs", "tools")

@@ -1,5 +1,9 @@
 """Search programs: DSPy modules that turn a Query into a ranking, by name."""
 
+from sextant_search import require_ours
+
+require_ours("tools")
+
 # To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are what
 # `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers, tools.retrievers) or
 # InputFile (tools/disk.py). For `--lm offline`, `offline` names a rule for every output field of its signatures;

@@ -1,1 +1,5 @@
 """What a search system works with: records, sessions over a corpus, retrievers and models. Knows no benchmark."""
+
+from sextant_search import require_ours
+
+require_ours()

@@ -85,7 +85,10 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
                 _imported[loaded] = Path(file), _changed(Path(file))
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         top = (getattr(error, "name", None) or "").partition(".")[0]
-        ours = f"; {top!r} is a package of Sextant's, so a module of yours needs another name" * (top in PACKAGES)
+        ours = ""
+        if top in PACKAGES:
+            library = "a library of that name needs an environment of its own"
+            ours = f"; {top!r} is a package of Sextant's, so a module of yours needs another name; {library}"
         raise UsageError(f"{source} cannot be imported: {describe(error)}{ours}") from error
     try:
         return reduce(getattr, attribute.split("."), made)

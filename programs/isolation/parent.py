@@ -41,7 +41,7 @@ from tools.retrievers import Expression, Expressions
 from tools.session import Toolbox
 
 _ROOT = Path(__file__).parents[2]
-_CODE = ("agents", "programs", "tools")
+_CODE = ("agents", "programs", "tools", "sextant_search.py")
 _SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom")
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")  # of ours: no key
 _TYPES = {one.__name__: one for one in (int, float, bool, str, Expression, Expressions, InputFile)}
