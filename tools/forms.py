@@ -124,7 +124,7 @@ def check(form: Any, value: Any, *, strict: bool = True) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).removeprefix(".")
-        what = first["msg"].removeprefix("Input ").replace("Field required", "is missing")
+        what = first["msg"].removeprefix("Input ").removeprefix("Value error, ").replace("Field required", "is missing")
         raise ValueError(" ".join(f"{place} {what}".split())[:300]) from None
 
 

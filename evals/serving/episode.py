@@ -10,19 +10,22 @@ Left out: who may open which query, and where outcomes go (evals/serving/host.py
 """
 
 import inspect
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
 from evals.measuring.metrics import check_metric, compute, is_pairwise, ranking_of
 from evals.measuring.traces import rank_so_far, submit_so_far
+from evals.serving.arguments import NO_BOOLEAN, read_object
+from evals.serving.arguments import read as read_arguments
 from programs.desk import Desk, as_json
 from tools import forms, session
 from tools.errors import SessionRefusal, UsageError
@@ -36,6 +39,7 @@ TOOLS = ("search", "read", "select", "note", "submit")
 POTENTIALS = {"surfaced": "search", "read": "read", "selected": "select"}
 LONGEST_QUERY = 10_000  # characters
 LONGEST_NOTE = 100_000
+_AROUND_IDS = " \t\r\n\"'`[]"  # what models write around an id
 _TYPES: dict[Any, dict[str, Any]] = {str: {"type": "string"}, int: {"type": "integer"}}  # as JSON Schema has them
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 
@@ -53,10 +57,10 @@ class Used(TypedDict, total=False):
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # as pydantic wants it
 
-    calls: Count
-    tokens_in: Count
-    tokens_out: Count
-    usd: Amount | None
+    calls: Annotated[Count, NO_BOOLEAN]
+    tokens_in: Annotated[Count, NO_BOOLEAN]
+    tokens_out: Annotated[Count, NO_BOOLEAN]
+    usd: Annotated[Amount, NO_BOOLEAN]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +152,18 @@ class Episode:
             about = {**told(self.query), "over": self.over, "selected": [*self.desk.selected]}
             return {**about, "left": left, "steps": done}
 
-    def act(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
-        """Do one thing. A refusal is seen, and no error; provider faults are raised, as FAULTS or DSPy's LM errors."""
+    def act(self, tool: str, arguments: Any) -> Observation:
+        """Use a tool, with arguments as evals/serving/arguments.py reads them.
+
+        A refusal is seen, and no error; provider faults are raised, as FAULTS or DSPy's LM errors.
+        """
         with self._lock, session.using(self.desk.session):
             if self.over:
                 return Observation(as_json({"error": "this episode is over"}), 0.0, done=True)
             try:
                 if tool not in TOOLS:
                     raise Fault("unknown tool", f"there is no tool {tool[:60]!r}; there are {', '.join(TOOLS)}")
-                text = getattr(self, tool)(**_checked(tool, arguments))
+                text = getattr(self, tool)(**read_arguments(tool, arguments))
             except (SessionRefusal, Fault) as refusal:
                 text = as_json({"error": str(refusal)})
             return Observation(text, self._reward(), self.over)
@@ -168,7 +175,7 @@ class Episode:
             query: What to search for.
             k: How many documents to give.
         """
-        found = self.desk.find(query[:LONGEST_QUERY], max(1, min(k, self.world.depth)))
+        found = self.desk.find(query[:LONGEST_QUERY], min(k, self.world.depth))
         return as_json([{"doc_id": one.doc_id, "title": one.title, "text": one.text} for one in found])
 
     def read(self, doc_id: str, chars: int = 0) -> str:
@@ -178,6 +185,7 @@ class Episode:
             doc_id: Its doc_id.
             chars: How much of it to give, from its beginning; 0 is all.
         """
+        doc_id = self._list_shown([doc_id])[0]
         return as_json({"doc_id": doc_id, "text": self.desk.session.read(doc_id, max(0, chars) or None)})
 
     def select(self, doc_ids: list[str]) -> str:
@@ -186,7 +194,7 @@ class Episode:
         Args:
             doc_ids: Their doc_ids, of documents that you have seen.
         """
-        return self.desk.select(doc_ids)
+        return self.desk.select(self._list_shown(doc_ids))
 
     def note(self, text: str) -> str:
         """Write a note for whoever looks at this search later.
@@ -205,19 +213,43 @@ class Episode:
             answer: A text that answers the query, where one is wanted.
         """
         desk, session = self.desk, self.desk.session
-        named = desk.known(doc_ids, self.query) if doc_ids else desk.rank_all()
-        self._end(desk.hand_in(named, self.world.depth, answer=answer) if named else session.submit((), answer=answer))
-        return as_json({"submitted": len(named[: self.world.depth])})
+        named = list(dict.fromkeys(self._list_shown(doc_ids or [])))
+        ranked = desk.known(named, self.query) if named else desk.rank_all()
+        self._end(
+            desk.hand_in(ranked, self.world.depth, answer=answer) if ranked else session.submit((), answer=answer)
+        )
+        unknown = [doc_id for doc_id in named if doc_id not in ranked]
+        return as_json({"submitted": len(ranked[: self.world.depth]), **({"unknown": unknown} if unknown else {})})
 
-    def charge(self, used: Used) -> None:
-        """Book what the agent says that its own model has used. UsageError where it is not of that form."""
+    def _list_shown(self, doc_ids: list[str]) -> list[str]:
+        """Return the ids of a list, without the blanks and marks around those of documents.
+
+        A lone text that has several of them is read as their list.
+        """
+        surfaced = self._list_surfaced()
+        for separator in (r"[,;\n]", r"\s") if len(doc_ids) == 1 and doc_ids[0] not in surfaced else ():
+            parts = [part.strip(_AROUND_IDS) for part in re.split(separator, doc_ids[0])]
+            if surfaced.intersection(parts):
+                return list(filter(None, parts))
+        bare = [doc_id.strip(_AROUND_IDS) for doc_id in doc_ids]
+        pairs = zip(doc_ids, bare, strict=True)
+        return [other if doc_id not in surfaced and other in surfaced else doc_id for doc_id, other in pairs]
+
+    def _list_surfaced(self) -> set[str]:
+        """Return the ids of the documents that the agent may name."""
+        return {*self.desk.best_rank, *((self.query.candidates or frozenset()) - self.query.excluded)}
+
+    def charge(self, sent: Any) -> None:
+        """Book what the agent says that its own model has used. UsageError where it is not of the form of Used."""
         try:
-            forms.check(Used, used)
+            known = {name: value for name, value in read_object(sent).items() if value is not None}
+            used: Used = forms.check(Used, known, strict=False)
         except ValueError as error:
             raise UsageError(f"what the agent has used cannot be booked: {error}") from None
-        usd, tokens = used.get("usd"), (used.get("tokens_in", 0), used.get("tokens_out", 0))
+        tokens_in, tokens_out = used.get("tokens_in", 0), used.get("tokens_out", 0)
+        usd = used.get("usd")
         with self._lock:
-            self.desk.session.charge(Usage(used.get("calls", 1), 0, *tokens, usd, usd))
+            self.desk.session.charge(Usage(used.get("calls", 1), 0, tokens_in, tokens_out, usd, usd))
 
     def cut(self) -> float:
         """End the episode with the ranking that its trace would have handed in by now; return the last reward."""
@@ -289,21 +321,3 @@ def describe(tool: str) -> dict[str, Any]:
     required = [name for name, one in parameters(tool).items() if one.default is one.empty]
     schema = {"type": "object", "properties": fields, "required": required}
     return {"name": tool, "description": said, "parameters": schema}
-
-
-def _checked(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an action. Fault for one that is missing, strange or of another type."""
-    known, made = parameters(tool), dict[str, Any]()
-    for name, value in arguments.items():
-        if name not in known:
-            raise Fault("wrong type", f"{tool} takes no {name[:60]!r}; it takes {', '.join(known)}")
-        if value is None and known[name].default is None:
-            continue
-        kind = known[name].annotation if known[name].annotation in _TYPES else list
-        texts = kind is not list or (isinstance(value, list) and all(isinstance(one, str) for one in value))
-        if not isinstance(value, kind) or isinstance(value, bool) or not texts:
-            raise Fault("wrong type", f"{name} of {tool} is not {'a list of ids' if kind is list else kind.__name__}")
-        made[name] = value
-    if missing := [name for name, one in known.items() if one.default is one.empty and name not in made]:
-        raise Fault("wrong type", f"{tool} needs {', '.join(missing)}")
-    return made

@@ -8,7 +8,7 @@ out again. With `repeat`, queries go on being handed out for training, and what 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
@@ -84,7 +84,7 @@ class Host(World):
             if episode in self._open:
                 self._open[episode] = time.monotonic()
 
-    def act(self, episode: Episode, tool: str, arguments: Mapping[str, Any]) -> Observation:
+    def act(self, episode: Episode, tool: str, arguments: Any) -> Observation:
         """Do one thing in an episode. RunIncomplete where that cannot be done now; its query is handed out again."""
         self.touch(episode)
         try:

@@ -14,6 +14,7 @@ from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
 from evals.serving import web
+from evals.serving.arguments import read_text
 from evals.serving.clients import Place
 from evals.serving.episode import TOOLS, Episode, told
 from evals.serving.host import Host
@@ -24,7 +25,7 @@ class SearchAction(Action):
     """One use of a tool."""
 
     tool: str = Field(description=f"one of {', '.join(TOOLS)}")
-    arguments: dict[str, Any] = Field(default_factory=dict, description="what the tool takes, by name")
+    arguments: Any = Field(default_factory=dict, description="an object: what the tool takes, by name")
 
 
 class SearchObservation(Observation):
@@ -44,11 +45,11 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
         self._episode: Episode | None = None
 
     def reset(
-        self, seed: int | None = None, episode_id: str | None = None, *, query_id: str = "", **_: Any
+        self, seed: int | None = None, episode_id: str | None = None, *, query_id: Any = "", **_: Any
     ) -> SearchObservation:
         """Open a query, by default the next; one that is open is given back."""
         self.close()
-        self._episode, self._steps = self._host.open(query_id), 0
+        self._episode, self._steps = self._host.open(read_text(query_id or "")), 0
         return SearchObservation(text=as_json(told(self._episode.query)))
 
     def step(self, action: SearchAction, timeout_s: float | None = None, **_: Any) -> SearchObservation:

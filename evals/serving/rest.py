@@ -18,29 +18,39 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, HTTPException, Response
+from fastapi import Body, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as Refusal
 
 from evals.serving import web
+from evals.serving.arguments import Form, Text, Texts, Whole, list_strange, list_unknown, read_form
 from evals.serving.clients import Place
 from evals.serving.episode import TOOLS, Episode, Used, describe, told
 from evals.serving.host import Host, NothingOpen
+from tools import forms
 from tools.errors import RunIncomplete, UsageError
 from tools.retriever import Search
 
 MOST_FOUND = 10_000  # documents in an answer to a search without a session
 
 
+Sent = Annotated[Any, Body()]  # JSON, whatever Content-Type the client names: evals/serving/arguments.py reads it
+
+
+class Opening(BaseModel):
+    """What opens a session."""
+
+    query_id: Text = ""
+
+
 class Batch(BaseModel):
     """What Search-R1 asks."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    queries: list[str]
-    topk: int | None = None
-    return_scores: bool = False
+    queries: Annotated[Texts, Field(description="a list of texts")]
+    topk: Annotated[Whole, Field(description="a whole number")] = 3
+    return_scores: Annotated[bool, Field(description="true or false")] = False
 
 
 def serve(host: Host, place: Place) -> None:
@@ -53,18 +63,21 @@ def application(host: Host, place: Place) -> FastAPI:
     rest, session = Rest(host, place), "/sessions/{session}"
     app = FastAPI(title="Sextant", description=(__doc__ or "").partition("\n")[0], docs_url=None, redoc_url=None)
     add = partial(app.add_api_route, response_model=None)
-    add("/", rest.count, methods=["GET"])
-    add("/sessions", rest.open, methods=["POST"])
-    add(session, rest.show, methods=["GET"])
-    add(f"{session}/usage", rest.charge, methods=["POST"])
+    for path, show in (("/", rest.count), (session, rest.show), ("/v1/{index}/search", rest.search)):
+        add(path, show, methods=["GET"])
+        add(path, show, methods=["HEAD"], include_in_schema=False)
     add(session, rest.leave, methods=["DELETE"])
-    add("/retrieve", rest.retrieve, methods=["POST"])
-    add("/v1/{index}/search", rest.search, methods=["GET"])
-    for tool in TOOLS:
-        schema = {"requestBody": {"content": {"application/json": {"schema": describe(tool)["parameters"]}}}}
-        add(f"{session}/{tool}", rest.does(tool), methods=["POST"], openapi_extra=schema)
-    refuse: Any = lambda _, refusal: JSONResponse({"error": refusal.detail}, refusal.status_code)  # noqa: E731
-    app.add_exception_handler(Refusal, refuse)
+    posts: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
+        ("/sessions", rest.open, Opening.model_json_schema())
+    ]
+    posts += [("/retrieve", rest.retrieve, Batch.model_json_schema())]
+    posts += [(f"{session}/usage", rest.charge, forms.schema(Used))]
+    posts += [(f"{session}/{tool}", rest.does(tool), describe(tool)["parameters"]) for tool in TOOLS]
+    for path, answer, schema in posts:
+        body = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+        add(path, answer, methods=["POST"], openapi_extra=body)
+    app.add_exception_handler(Refusal, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse_form)
     page = _page(app.openapi()["paths"])
     app.add_api_route("/docs", lambda: HTMLResponse(page), include_in_schema=False)
     return app
@@ -85,10 +98,11 @@ class Rest:
         """Tell how many queries there are, and how many of them are answered and open."""
         return self._host.state()
 
-    def open(self, query_id: Annotated[str, Body(embed=True)] = "") -> dict[str, Any]:
+    def open(self, body: Sent = None) -> dict[str, Any]:
         """Open a session for a query, by default the next; its id is the right to it."""
+        asked = _checked(Opening, body)
         try:
-            episode = self._host.open(query_id)
+            episode = self._host.open(asked.query_id)
         except NothingOpen as refusal:
             full = self._host.state()["open"] >= self._host.most
             raise HTTPException(429 if full else 409, str(refusal)) from None
@@ -97,7 +111,8 @@ class Rest:
         for over in [session for session, other in list(self._sessions.items()) if other.over]:
             self._sessions.pop(over, None)
         self._sessions[session := secrets.token_urlsafe(24)] = episode
-        return {"session": session, **told(episode.query)}
+        ignored = list_strange(Opening, body)
+        return {"session": session, **told(episode.query), **({"ignored": ignored} if ignored else {})}
 
     def show(self, session: str) -> dict[str, Any]:
         """Tell what was done in a session so far."""
@@ -106,21 +121,27 @@ class Rest:
     def does(self, tool: str) -> Callable[..., Any]:
         """Return what uses one of the tools."""
 
-        def use(session: str, body: dict[str, Any]) -> Response:
+        def use(session: str, body: Sent = None) -> Response:
             try:
                 seen = self._host.act(self._find(session), tool, body)
             except RunIncomplete as failure:
                 raise HTTPException(503, str(failure)) from None
             reward = f', "reward": {json.dumps(seen.reward)}' if self._rewards else ""
-            made = f'{{"result": {seen.text}, "done": {json.dumps(seen.done)}{reward}}}'
+            unknown = list_unknown(tool, body)
+            ignored = f', "ignored": {json.dumps(unknown)}' if unknown else ""
+            made = f'{{"result": {seen.text}, "done": {json.dumps(seen.done)}{reward}{ignored}}}'
             return Response(made.encode("utf-8", "replace"), media_type="application/json")
 
         use.__name__, use.__doc__ = tool, describe(tool)["description"]
         return use
 
-    def charge(self, session: str, body: Used) -> dict[str, bool]:
+    def charge(self, session: str, body: Sent = None) -> dict[str, bool]:
         """Book what the agent's own model has used."""
-        self._find(session).charge(body)
+        episode = self._find(session)
+        try:
+            episode.charge(body)
+        except UsageError as refusal:
+            raise HTTPException(422, str(refusal)) from None
         return {"noted": True}
 
     def leave(self, session: str) -> dict[str, bool]:
@@ -129,14 +150,15 @@ class Rest:
         self._sessions.pop(session, None)
         return {"left": True}
 
-    def retrieve(self, body: Batch) -> Response:
+    def retrieve(self, body: Sent = None) -> Response:
         """Search as Search-R1's retrieval_server.py does, in batches; it belongs to no session, and leaves no trace."""
+        asked = _checked(Batch, body)
         lists = list[Any]()
-        for hits in self._search(body.queries, 3 if body.topk is None else body.topk):
+        for hits in self._search(asked.queries, asked.topk):
             found = [self._documents[hit.doc_id] for hit in hits]
             shown = [{"id": one.doc_id, "contents": f'"{one.title}"\n{one.text}'} for one in found]
             scored = [{"document": one, "score": hit.score} for one, hit in zip(shown, hits, strict=True)]
-            lists.append(scored if body.return_scores else shown)
+            lists.append(scored if asked.return_scores else shown)
         return _as_json({"result": lists})
 
     def search(self, index: str, query: str, hits: int = 10) -> Response:
@@ -161,6 +183,24 @@ class Rest:
             raise HTTPException(404, "there is no such session, or it is over")
         self._host.touch(episode)
         return episode
+
+
+def _checked(form: type[Form], body: Any) -> Form:
+    """Return what is sent, read as a form. HTTPException with one line where it does not fit."""
+    try:
+        return read_form(form, body)
+    except ValueError as error:
+        raise HTTPException(422, f"the request {error}") from None
+
+
+def _refuse(_: Request, refusal: Any) -> Response:
+    return JSONResponse({"error": refusal.detail}, refusal.status_code, refusal.headers)
+
+
+def _refuse_form(_: Request, refusal: Any) -> Response:
+    wrong = refusal.errors()[0]
+    place = wrong["loc"][-1] if wrong["loc"][0] == "query" else "the body"
+    return JSONResponse({"error": f"{place}: {wrong['msg']}"}, 422)
 
 
 def _as_json(made: Any) -> Response:

@@ -88,7 +88,8 @@ class Turns:
         return Observation("\n".join(one.text for one in seen), reward, self.episode.over)
 
 
-def _read_call(text: str) -> tuple[str, dict[str, Any]]:
+def _read_call(text: str) -> tuple[str, Any]:
     call = read_object(text) or {}
-    name, arguments = call.get("name"), call.get("arguments")
-    return name if isinstance(name, str) else "", arguments if isinstance(arguments, dict) else {}
+    name = call.get("name")
+    arguments = call.get("arguments", call.get("parameters"))  # some chat templates call them so
+    return name if isinstance(name, str) else "", arguments

@@ -84,7 +84,7 @@ def test_who_may_not_come_in_is_refused_and_harms_nobody(tmp_path):
         for forged in (session[:-1], session + "A", "", "..%2F" + session, "../" + session, "%00", "a" * 3000):
             assert status("POST", f"/sessions/{forged}/submit", {}) in (404, 405)
         assert status("POST", use, {"query": "x" * 10_000_000}) == 413
-        assert status("POST", use, {"answer": 5}) == status("GET", f"/sessions/{session}") == 200
+        assert status("POST", use, {"doc_ids": [True]}) == status("GET", f"/sessions/{session}") == 200
         assert status("POST", "/sessions", {"query_id": "../../x"}) == 404
         assert status("POST", "/sessions", {"query_id": task["query_id"]}) == 409
         assert status("POST", f"/sessions/{session}/usage", {"calls": -1, "tokens_in": 0, "tokens_out": 0}) == 422

@@ -1,0 +1,195 @@
+"""The arguments of the tools, in the forms in which clients and models send them.
+
+Clients send null for an argument that is left out, 5.0 for 5, numbers and lists as texts, numbers for ids, one id in
+place of a list, found documents in place of their ids, names in camelCase, and arguments of their own. Each of these
+has one meaning. Whatever has none is refused in one line, which the agent reads.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from tools import disk
+from tools.models.prompting import Fault
+
+Form = TypeVar("Form", bound=BaseModel)
+
+SHOWN = 60  # characters of a value or a name in a refusal
+_ID_NAMES = ("docid", "id")  # of an object that stands for a document, as `_fold` has them
+
+
+def _fold(name: str) -> str:
+    """Return a name without what differs between doc_ids, docIds, doc-ids and doc_id."""
+    return re.sub(r"[-_ ]", "", name).casefold().removesuffix("s")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _refuse_boolean(value: Any) -> Any:
+    if isinstance(value, bool):  # pydantic reads true as 1
+        raise ValueError("a boolean is no number")
+    return value
+
+
+def read_text(value: Any) -> str:
+    """Read a text, also one that a client has made a number of, or put into a list. ValueError for anything else."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not (isinstance(value, str) or _is_number(value)):
+        raise ValueError("this is no text")
+    return str(value).encode("utf-8", "replace").decode()  # lone surrogates, which an index may not take
+
+
+def _read_any_text(value: Any) -> str:
+    """Read words of the agent, which may be any JSON."""
+    if isinstance(value, bool | list | dict):
+        value = json.dumps(value, ensure_ascii=False)
+    return read_text(value)
+
+
+def _read_id(value: Any) -> str:
+    """Read the id of a document, or of an object that a search gave."""
+    if isinstance(value, str):
+        value = disk.read_object(value) or value
+    if isinstance(value, Mapping):
+        value = next((content for name, content in value.items() if _fold(name) in _ID_NAMES), None)
+    return read_text(value)
+
+
+def read_object(value: Any) -> Mapping[str, Any]:
+    """Read an object, also one that is written as JSON text; nothing, or null, is one without a name. ValueError else.
+
+    Bytes are a body that is not declared as JSON.
+    """
+    if isinstance(value, bytes):
+        value = value.decode("utf-8-sig", "replace")
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value.strip() or "null")
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError("no JSON object")
+    return value
+
+
+def _read_list(value: Any) -> list[Any]:
+    """Read a list, also one that is written as JSON text, or a lone element of it."""
+    if isinstance(value, str):
+        with suppress(ValueError, RecursionError):
+            parsed = json.loads(value)
+            if isinstance(parsed, list | dict):
+                value = parsed
+    return [element for element in value if element is not None] if isinstance(value, list) else [value]
+
+
+NO_BOOLEAN = BeforeValidator(_refuse_boolean)
+Whole = Annotated[int, NO_BOOLEAN]
+Text = Annotated[str, BeforeValidator(read_text)]
+AnyText = Annotated[str, BeforeValidator(_read_any_text)]
+DocId = Annotated[str, BeforeValidator(_read_id)]
+Texts = Annotated[list[Text], BeforeValidator(_read_list)]
+DocIds = Annotated[list[DocId], BeforeValidator(_read_list)]
+
+
+class _Search(BaseModel):
+    query: Text
+    k: Annotated[Whole, Field(ge=1, description="a whole number of at least 1")] = 0
+
+
+class _Read(BaseModel):
+    doc_id: Annotated[DocId, Field(description="the doc_id of a document")]
+    chars: Annotated[Whole, Field(description="a whole number")] = 0
+
+
+class _Select(BaseModel):
+    doc_ids: Annotated[DocIds, Field(description="a list of doc_ids")]
+
+
+class _Note(BaseModel):
+    text: AnyText
+
+
+class _Submit(BaseModel):
+    doc_ids: Annotated[DocIds, Field(description="a list of doc_ids")] = []
+    answer: AnyText = ""
+
+
+# Only what is sent is handed on: the defaults are those of Episode's methods.
+_FORMS: dict[str, type[BaseModel]] = {
+    "search": _Search,
+    "read": _Read,
+    "select": _Select,
+    "note": _Note,
+    "submit": _Submit,
+}
+
+
+def read(tool: str, arguments: Any) -> dict[str, Any]:
+    """Return the arguments of a tool by its own names for them. Fault for one that is missing or has no meaning here.
+
+    Arguments that the tool does not have are left out: `list_unknown` names them.
+    """
+    try:
+        return read_form(_FORMS[tool], arguments).model_dump(exclude_unset=True)
+    except ValueError as error:
+        raise Fault("wrong type", f"{tool} {error}") from None
+
+
+def list_unknown(tool: str, arguments: Any) -> list[str]:
+    """Return the names of the arguments that a tool does not have."""
+    return list_strange(_FORMS[tool], arguments) if tool in _FORMS else []
+
+
+def read_form(form: type[Form], value: Any) -> Form:
+    """Return an object that is sent, in any of the forms above, as a model. ValueError says in words what is wrong."""
+    takes = ", ".join(form.model_fields)
+    try:
+        sent = _by_own_names(form, value)
+    except ValueError as error:
+        raise ValueError(f"takes a JSON object with {takes}, and this is {error}") from None
+    try:
+        return form.model_validate({name: content for name, content in sent.items() if name in form.model_fields})
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        name = str(wrong["loc"][0])
+        if wrong["type"] == "missing":
+            strange = list_strange(form, value)
+            others = f", and has no {', '.join(map(repr, strange))}" if strange else ""
+            raise ValueError(f"needs {name}{others}") from None
+        meant = form.model_fields[name].description or "a text"
+        raise ValueError(f"takes {meant} as {name}, not {_shorten(sent[name])}") from None
+
+
+def list_strange(form: type[BaseModel], value: Any) -> list[str]:
+    """Return the names in an object that is sent which a model does not have."""
+    with suppress(ValueError):
+        return [name[:SHOWN] for name in _by_own_names(form, value) if name not in form.model_fields]
+    return []
+
+
+def _by_own_names(form: type[BaseModel], value: Any) -> dict[str, Any]:
+    """Return what is sent by the names of the form, without what stands for something that is left out."""
+    object_sent, fields = read_object(value), form.model_fields
+    own_names = {_fold(name): name for name in fields}
+    sent = dict[str, Any]()
+    for name, content in object_sent.items():
+        own_name = own_names.get(_fold(name), name)
+        optional = own_name in fields and not fields[own_name].is_required()
+        left_out = content is None or (optional and isinstance(content, str) and not content.strip())
+        if not left_out and (own_name == name or object_sent.get(own_name) is None):
+            sent[own_name] = content
+    return sent
+
+
+def _shorten(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
