@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from http import HTTPStatus
 from typing import Any
 
 import anyio
@@ -24,11 +25,14 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
 
+from evals.serving.arguments import list_unknown, read_object
 from evals.serving.clients import Place, on_web
 from evals.serving.episode import TOOLS, Episode, World, describe, told
 from evals.serving.host import IDLE, MOST, Host
-from evals.serving.web import Guard, WebServer, token_of
+from evals.serving.messages import Answers, NoMessage, is_open, read_lines, read_message, write_message
+from evals.serving.web import Guard, WebServer, replay, token_of
 from programs.desk import as_json
 from tools.console import clean, in_thread, wait_until
 from tools.errors import SessionRefusal, UsageError
@@ -37,6 +41,7 @@ from tools.records import Query
 from tools.session import Toolbox
 
 LINGER = 10.0  # seconds that clients have to go when all queries are answered
+PATH = "/mcp"  # the default of the SDK
 SESSION = "mcp-session-id"
 USAGE = "sextant/usage"
 INSTRUCTIONS = (
@@ -123,6 +128,7 @@ class Door:
             on_list_resources=self._list_resources,
             on_read_resource=self._read_resource,
         )
+        self.server.middleware.append(_read_arguments)
 
     def web(self, place: Place, admits: Callable[[str], bool] | None = None) -> WebServer:
         """Serve it over HTTP."""
@@ -133,16 +139,35 @@ class Door:
         application = server.streamable_http_app(json_response=True, session_idle_timeout=IDLE, transport_security=bare)
 
         async def answer(scope: Any, receive: Any, send: Any) -> None:
-            await application(scope, receive, send)
-            if scope["type"] == "http" and scope["method"] == "DELETE":
+            if scope["type"] != "http":
+                await application(scope, receive, send)
+                return
+            if scope["path"] != PATH:
+                elsewhere = {"error": f"there is nothing here; the tools are at {PATH}"}
+                await JSONResponse(elsewhere, HTTPStatus.NOT_FOUND)(scope, receive, send)
+                return
+            if scope["method"] == "POST":
+                body = (await receive())["body"]  # which Guard has read as a whole
+                try:
+                    body = write_message(read_message(body)).encode()
+                except NoMessage as error:
+                    await JSONResponse(error.as_answer(), HTTPStatus.BAD_REQUEST)(scope, receive, send)
+                    return
+                receive = replay(body, receive)
+            # There are no events to begin again at.
+            headers = [(name, value) for name, value in scope["headers"] if name != b"last-event-id"]
+            await application({**scope, "headers": headers}, receive, send)
+            if scope["method"] == "DELETE":
                 await run_sync(self.clients.leave, Headers(scope=scope).get(SESSION, ""))
 
         return WebServer(Guard(answer, place, admits), place.address, place.port)
 
     async def stdio(self) -> None:
-        """Serve it on stdin and stdout until the client goes away."""
-        async with stdio_server() as (theirs, ours):
-            await self.server.run(theirs, ours, self.server.create_initialization_options())
+        """Serve it on stdin and stdout until the client goes away; what it has asked for by then is answered."""
+        asked, options = set[Any](), self.server.create_initialization_options()
+        lines: Any = read_lines(asked)
+        async with stdio_server(stdin=lines) as (theirs, ours):
+            await self.server.run(theirs, Answers(ours, asked), options)
 
     async def _discover(self, context: Any, params: Any) -> types.DiscoverResult:
         versions = list(HANDSHAKE_PROTOCOL_VERSIONS)
@@ -176,7 +201,9 @@ class Door:
         used: Any = (params.meta or {}).get(USAGE)
         work = partial(self._act, self._client(context), params.name, params.arguments or {}, used)
         texts, failed = await run_sync(work, limiter=self._limiter)
-        return types.CallToolResult(content=[types.TextContent(text=text) for text in texts], is_error=failed)
+        # Documents may have lone surrogates, which the protocol's JSON cannot have.
+        content: list[Any] = [types.TextContent(text=text.encode("utf-8", "replace").decode()) for text in texts]
+        return types.CallToolResult(content=content, is_error=failed)
 
     def _client(self, context: Any) -> str:
         """Return which client sends a request."""
@@ -208,7 +235,20 @@ class Door:
             self.clients.leave(client)
             return [as_json({"error": f"the {tool[:60]} failed, and this query stays pending"})], True
         texts = [seen.text, DATA] if tool in ("search", "read") else [seen.text]
+        if unknown := list_unknown(tool, arguments):
+            texts.append(as_json({"ignored": unknown}))
         return texts + ([as_json({"reward": seen.reward, "done": seen.done})] if self._rewards else []), False
+
+
+async def _read_arguments(ctx: Any, call_next: Callable[[Any], Any]) -> Any:
+    """Make an object of arguments that a client sends as JSON text, which the protocol does not allow."""
+    if ctx.method == "tools/call" and "arguments" in (ctx.params or {}):
+        try:
+            arguments = read_object(ctx.params["arguments"])
+        except ValueError as error:
+            raise MCPError(types.INVALID_PARAMS, f"the arguments of a tool are {error}") from None
+        ctx = replace(ctx, params={**ctx.params, "arguments": arguments})
+    return await call_next(ctx)
 
 
 def serve(host: Host, place: Place) -> Callable[[], None]:
@@ -219,6 +259,8 @@ def serve(host: Host, place: Place) -> Callable[[], None]:
     clients = Clients(host)
     door = Door(clients, rewards=place.rewards)
     if place.transport == "stdio":
+        if not is_open():
+            raise UsageError("--mcp stdio talks on stdin and stdout, and one of them is closed; leave both open")
         ended = in_thread(partial(anyio.run, door.stdio))
         host.wait(ended.done)
         clients.leave("")

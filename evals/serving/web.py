@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from hmac import compare_digest
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -32,7 +32,19 @@ UNREAD = 60_000  # milliseconds that an answer may lie unread, before its connec
 CONNECTIONS = 1024  # at a time; to more it is said that they should come later
 HERE = ("127.0.0.1", "localhost", "[::1]")  # in a Host header
 
+USUAL = {b"accept": b"*/*", b"content-type": b"application/json"}  # of a POST that does not say
+
 Application = Callable[..., Any]  # ASGI
+
+
+class Refusal(NamedTuple):
+    """Why a request is not answered."""
+
+    status: HTTPStatus
+    reason: str
+
+
+TOO_LARGE = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {MOST_BYTES:,} bytes")
 
 
 class Guard:
@@ -45,28 +57,91 @@ class Guard:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, or refuse it."""
-        refusal = self._refusal(Headers(scope=scope)) if scope["type"] in ("http", "websocket") else None
-        if refusal and scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": refusal[1]})
-        elif refusal:
-            await JSONResponse({"error": refusal[1]}, refusal[0])(scope, receive, send)
+        if scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        elif scope["type"] == "websocket" and (refusal := self._refuse(Headers(scope=scope))):
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.reason})
         else:
             await self._application(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> tuple[int, str] | None:
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if self._hosts and not self._hosts & {host, host.rpartition(":")[0]}:
-            return HTTPStatus.MISDIRECTED_REQUEST, "this Host is not ours"
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = Headers(scope=scope)
+        refusal = self._refuse(headers) or _refuse_length(headers)
+        if not refusal:
+            body = await _read_body(receive)
+            if body is None:  # the client went away
+                return
+            if len(body) <= MOST_BYTES:
+                await self._application(_as_usual(scope, headers), replay(body, receive), send)
+                return
+            refusal = TOO_LARGE
+        more = {"www-authenticate": "Bearer"} if refusal.status == HTTPStatus.UNAUTHORIZED else None
+        await JSONResponse({"error": refusal.reason}, refusal.status, more)(scope, receive, send)
+
+    def _refuse(self, headers: Headers) -> Refusal | None:
+        """Return why somebody may not come in. A client without a Host is no browser, and a name has no case."""
+        host, origin = headers.get("host", "").lower(), headers.get("origin")
+        if host and self._hosts and not self._hosts & {host, host.rpartition(":")[0]}:
+            ours = ", ".join(sorted(self._hosts))
+            return Refusal(HTTPStatus.MISDIRECTED_REQUEST, f"this Host is not ours; there are {ours}; see --address")
         foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if foreign or (origin and urlsplit(origin).netloc != host):
-            return HTTPStatus.FORBIDDEN, "requests from other sites are refused"
+        if foreign or (origin and _host_of(origin) != host):
+            return Refusal(HTTPStatus.FORBIDDEN, "requests from other sites are refused")
         if not self._admits(token_of(headers)):
-            return HTTPStatus.UNAUTHORIZED, "the token is missing or wrong; send Authorization: Bearer TOKEN"
-        if "transfer-encoding" in headers:
-            return HTTPStatus.LENGTH_REQUIRED, "send a Content-Length"
-        if int(headers.get("content-length", 0)) > MOST_BYTES:
-            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {MOST_BYTES:,} bytes"
+            reason = "the token is missing or wrong; send Authorization: Bearer TOKEN"
+            return Refusal(HTTPStatus.UNAUTHORIZED, reason)
         return None
+
+
+def _host_of(origin: str) -> str:
+    with suppress(ValueError):
+        return urlsplit(origin).netloc.lower()
+    return ""
+
+
+def _refuse_length(headers: Headers) -> Refusal | None:
+    """Return why a body cannot be read, as far as headers tell."""
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a request is sent as it is, without a Content-Encoding")
+    length = headers.get("content-length", "0")
+    return TOO_LARGE if length.isdecimal() and int(length) > MOST_BYTES else None
+
+
+async def _read_body(receive: Any) -> bytes | None:
+    """Return the body of a request, which may come in chunks, or somewhat more than MOST_BYTES of it; None for none."""
+    body = bytearray()
+    while len(body) <= MOST_BYTES:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    return bytes(body)
+
+
+def replay(body: bytes, receive: Any) -> Callable[[], Any]:
+    """Return what gives an application the body that was read, and then what comes after it."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def take() -> Any:
+        return messages.pop() if messages else await receive()
+
+    return take
+
+
+def _as_usual(scope: Any, headers: Headers) -> Any:
+    """Return a scope without a slash at the end of its path, and with the headers that clients may leave out."""
+    usual = dict(scope)
+    if len(path := scope["path"]) > 1 and path.endswith("/"):
+        usual |= {"path": path.rstrip("/") or "/", "raw_path": None}
+    if scope["method"] == "POST":
+        others = [(name, value) for name, value in scope["headers"] if name not in USUAL]
+        for name, value in USUAL.items():
+            sent = headers.get(name.decode(), "")  # types have no case, but libraries compare them
+            others.append((name, sent.lower().encode("latin-1") or value))
+        usual["headers"] = others
+    return usual
 
 
 def token_of(headers: Headers) -> str:

@@ -56,6 +56,26 @@ def test_on_stdio_a_client_answers_what_it_likes_and_the_next_one_the_rest(tmp_p
     wait_for(lambda: outcomes(tmp_path / "runs") == ours)
 
 
+def test_on_stdio_what_is_piped_in_is_answered_before_the_end(tmp_path):
+    lines = [
+        HELLO,
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        "",
+        "no message",
+        {**message("tools/call", name="next_query"), "id": 2.0},
+        {**message("tools/call", name="search", arguments='{"query": "half of a pair: \\ud83d", "k": "2"}'), "id": 3},
+    ]
+    written = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    words = [sys.executable, "-m", "evals.serve", *TASK, "--mcp", "stdio", "--runs", str(tmp_path / "runs")]
+    sent = "\ufeff" + "\r\n".join(written)  # as some shells and editors write it
+    ended = subprocess.run(words, input=sent.encode(), capture_output=True, cwd=ROOT, timeout=300)
+    answers = {answer["id"]: answer["result"] for answer in map(json.loads, ended.stdout.splitlines())}
+    assert answers.keys() == {1, 2, 3}
+    assert len(json.loads(answers[3]["content"][0]["text"])) == 2
+    assert b"a line on stdin was left out: this is no JSON" in ended.stderr
+    assert ended.returncode == 7, "queries are pending"
+
+
 def test_over_http_clients_work_side_by_side_and_a_killed_server_goes_on(tmp_path, serve, ours):
     process, url = serve()
 
@@ -151,7 +171,7 @@ def test_who_attacks_is_refused_and_harms_nobody(tmp_path, serve, ours):
             assert await status({"Origin": "http://evil.example"}) == 403
             assert await status({}, LARGE) == 413
             assert await status({"Mcp-Session-Id": "0" * 32}, message("tools/list")) == 404
-            assert (await web.post(url, headers=right, content=pieces())).status_code == 411
+            assert (await web.post(url, headers=right, content=pieces())).status_code == 200
             mute = [socket.create_connection(("127.0.0.1", httpx2.URL(url).port)) for _ in range(100)]
             for one in mute:  # which sends a lot, and reads nothing
                 body = json.dumps(HELLO).encode()
@@ -161,7 +181,7 @@ def test_who_attacks_is_refused_and_harms_nobody(tmp_path, serve, ours):
             for wrong in ("../../etc/passwd", "MINI-q01", "", "\x00"):
                 assert "error" in await call(client, "read", doc_id=wrong)
             assert "error" in await call(client, "submit", doc_ids=["forged"])
-            assert "error" in await call(client, "search", query=3)
+            assert "error" in await call(client, "search", query=["a", "b"])
             assert "error" in await call(client, "no such tool")
             for _ in range(5):
                 async with come_in(url, TOKEN) as other:

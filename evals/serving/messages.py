@@ -1,0 +1,116 @@
+"""Messages of the Model Context Protocol before its SDK reads them, in the forms that clients send.
+
+The SDK takes a request whose id is 1.0 for a notification, and answers nothing; a line that begins with a byte order
+mark, or has half of a surrogate pair, is dropped; and what was asked for is dropped where stdin ends.
+"""
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import anyio
+import mcp_types as types
+
+from tools.console import say
+
+LAST_ANSWERS = 10.0  # seconds that the last requests have when stdin has ended
+
+
+class NoMessage(Exception):
+    """What was sent is no message."""
+
+    def __init__(self, reason: str, code: int = types.INVALID_REQUEST) -> None:
+        super().__init__(reason)
+        self.code = code
+
+    def as_answer(self) -> dict[str, Any]:
+        """Return the message that says so."""
+        return {"jsonrpc": "2.0", "id": None, "error": {"code": self.code, "message": str(self)}}
+
+
+def read_message(sent: str | bytes) -> dict[str, Any]:
+    """Return a message; NoMessage for what is none."""
+    text = sent.decode("utf-8-sig", "replace") if isinstance(sent, bytes) else sent.removeprefix("\ufeff")
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NoMessage(f"this is no JSON: {error}", types.PARSE_ERROR) from None
+    if isinstance(message, list):
+        raise NoMessage("send one message at a time; batches are not served")
+    if not isinstance(message, dict):
+        raise NoMessage("this is no message: send a JSON object")
+    if message.get("jsonrpc") != "2.0" or not isinstance(message.get("params", {}), dict | None):
+        raise NoMessage('this is no message: it has "jsonrpc": "2.0", and its params are an object')
+    if isinstance(number := message.get("id"), float) and number.is_integer():
+        message["id"] = int(number)
+    if "method" in message and "id" in message and not _is_id(message["id"]):
+        raise NoMessage("the id of a request is a text or a whole number")
+    return message
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def write_message(message: dict[str, Any]) -> str:
+    """Write a message as JSON that every reader takes."""
+    return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace").decode()
+
+
+async def read_lines(asked: set[Any]) -> AsyncIterator[str]:
+    """Yield the messages on stdin, and add the ids of requests to `asked`; end once these are answered.
+
+    From here on others in this process find stdin empty.
+    """
+    descriptor = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    # A thread may still read from it at the end, so nothing closes it.
+    wire = os.fdopen(descriptor, encoding="utf-8", errors="replace", closefd=False)
+    async for line in anyio.wrap_file(wire):
+        if not line.strip("\ufeff \t\r\n"):
+            continue
+        try:
+            message = read_message(line)
+        except NoMessage as error:
+            say(f"a line on stdin was left out: {error}")
+            continue
+        if message.get("method") == "notifications/cancelled":
+            asked.discard((message.get("params") or {}).get("requestId"))
+        elif "method" in message and "id" in message:
+            asked.add(message["id"])
+        yield f"{write_message(message)}\n"
+    with anyio.move_on_after(LAST_ANSWERS):
+        while asked:
+            await anyio.sleep(0.02)
+
+
+class Answers:
+    """What the server writes; the ids of answers are taken out of `asked`."""
+
+    def __init__(self, stream: Any, asked: set[Any]) -> None:
+        self._stream, self._asked = stream, asked
+
+    async def send(self, item: Any) -> None:
+        """Write one message."""
+        await self._stream.send(item)
+        if isinstance(item.message, types.JSONRPCResponse | types.JSONRPCError):
+            self._asked.discard(item.message.id)
+
+    async def aclose(self) -> None:
+        """Write no more."""
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+
+def is_open() -> bool:
+    """Whether stdin and stdout are open."""
+    return sys.stdin is not None and sys.stdout is not None
