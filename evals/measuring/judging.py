@@ -22,6 +22,7 @@ import environments
 from environments.base import Environment, Judgements
 from evals.measuring import scored
 from evals.measuring.agreement import agree
+from evals.measuring.judge_correction import draw_true_grades, interval_of, measure_judge
 from evals.measuring.metrics import collapse, is_pairwise, measure_unjudged
 from evals.running import forecast
 from evals.running.asking import OF_RUNS, Stage, digest
@@ -31,11 +32,12 @@ from evals.showing.tables import Grid, printed, task_line
 from programs.compiled import read as read_compiled
 from programs.judging import HIGHEST, Judge
 from tools.console import number, plural, say
-from tools.errors import UsageError
+from tools.errors import SextantError, UsageError
 from tools.records import Query, total, usage_from_json, usage_json
 from tools.retriever import NoRetriever
 from tools.session import Toolbox
 
+CORRECTED_DRAWS = 200  # draws of true grades by which the means of runs are corrected
 BATCH = 20  # documents of a query that are judged together
 EXAMPLES = 8  # relevant documents that a judge is shown of a query
 SAMPLE, POOL = "sample", "pool"  # what is judged: some of what the release has judged, and what it has not
@@ -59,11 +61,28 @@ class Pool(NamedTuple):
         """Return what neither the release nor `ours` has judged, by query."""
         return {one: of.keys() - self.known[one] - ours.get(one, {}).keys() for one, of in self.brought.items()}
 
+    @property
+    def highest(self) -> float:
+        """The highest grade of the release."""
+        return max((grade for found in self.known.values() for grade in found.values()), default=HIGHEST)
+
+    def to_release_grade(self, grade: float) -> float:
+        """Return the release's grade for one of a judge's: 2 is its highest, 1 its lowest relevant grade, 0 is 0.
+
+        So a document that is relevant in part counts as relevant in every metric and in the agreement.
+        """
+        return self.highest if grade >= HIGHEST else min(1.0, self.highest) if grade >= 1 else 0.0
+
     def join(self, ours: Grades) -> Judgements:
-        """Return the release's judgements with `ours`, whose highest grade is the release's."""
-        highest = max((grade for found in self.known.values() for grade in found.values()), default=HIGHEST)
-        scaled = {one: {key: grade * highest / HIGHEST for key, grade in of.items()} for one, of in ours.items()}
-        qrels = {query_id: scaled.get(query_id, {}) | known for query_id, known in self.known.items()}
+        """Return the release's judgements with `ours`, a judge's grades, as `to_release_grade` has them."""
+        translated: Grades = {}
+        for query_id, grades in ours.items():
+            translated[query_id] = {doc_id: self.to_release_grade(grade) for doc_id, grade in grades.items()}
+        return self.join_release_grades(translated)
+
+    def join_release_grades(self, grades: Grades) -> Judgements:
+        """Return the release's judgements with others in its own grades; the release's hold where both have one."""
+        qrels = {query_id: grades.get(query_id, {}) | known for query_id, known in self.known.items()}
         return Judgements(qrels, unit_of=self.unit_of)
 
     def read(self, query_id: str, documents: Iterable[str]) -> list[str]:
@@ -147,8 +166,15 @@ def judge(
         outcomes = ask([one for one in todo if one.query_id.startswith(SAMPLE)])
         agreement = _agree(pool, chosen, outcomes)
         say(describe_agreement(agreement))
+        if chosen and not agreement["documents"]:
+            raise UnusableJudge(
+                f"{request.lm} gave no usable grade for any of the {sum(map(len, chosen.values()))} sampled documents, "
+                "so the others were not asked about; try another model, or see its answers in "
+                f"{stage.path / 'outcomes.jsonl'}"
+            )
         outcomes = ask(todo)
-    grades = pool.grades(outcomes)[POOL]
+    by_kind = pool.grades(outcomes)
+    grades = by_kind[POOL]
     return {
         **{key: pool.runs[0].scores[key] for key in ("task", "data", "split")},
         **{"name": name, "folder": str(stage.path), "lm": stage.model.name, "prompt": stage.config["prompt"]},
@@ -158,7 +184,57 @@ def judge(
         "usage": usage_json(total(usage_from_json(row["usage"]) for row in outcomes.values())),
         "metric": environment.metric,
         **_score(pool, name, grades),
+        **_correct(pool, chosen, by_kind),
     }
+
+
+class UnusableJudge(SextantError):
+    """A model gave no usable grade for any document of the sample."""
+
+    exit_code = 7
+
+
+def _correct(pool: Pool, chosen: Wanted, by_kind: Mapping[str, Grades]) -> Result:
+    """Return the judge's precision and recall among what it judged, and the runs' means without its errors.
+
+    Both are estimates (judge_correction.py): "judge" is None, and "corrected" of each run, if nothing was judged, or if
+    the sample has documents of one grade only.
+    """
+    grades = by_kind[POOL]
+    pairs = _pairs(pool, chosen, by_kind)
+    sample = [(pool.known[query_id][doc_id], _whole(by_kind[SAMPLE][query_id][doc_id])) for query_id, doc_id in pairs]
+    keys = [(query_id, doc_id) for query_id, of in grades.items() for doc_id in of]
+    judged = [_whole(grades[query_id][doc_id]) for query_id, doc_id in keys]
+    nothing = {"judge": None, "corrected": [None] * len(pool.runs)}
+    if not judged or len({true for true, _ in sample}) < 2:
+        return nothing
+    draws = list(draw_true_grades(sample, judged))
+    metric = pool.environment.metric
+    means: list[list[float]] = [[] for _ in pool.runs]
+    for true_grades in draws[:CORRECTED_DRAWS]:
+        drawn: Grades = {}
+        for (query_id, doc_id), grade in zip(keys, true_grades.tolist(), strict=True):
+            drawn.setdefault(query_id, {})[doc_id] = grade
+        judgements = pool.join_release_grades(drawn)
+        for ranked, values in zip(pool.rankings, means, strict=True):
+            values.append(measure_unjudged([metric], judgements, ranked)[metric]["mean"])
+    shares = measure_judge(judged, draws)
+    corrected = [interval_of(values)._asdict() for values in means]
+    figures = {name: share and share._asdict() for name, share in shares._asdict().items()}
+    return {"judge": figures, "corrected": corrected}
+
+
+def _whole(grade: float) -> int:
+    return int(grade)
+
+
+def _pairs(pool: Pool, sample: Wanted, by_kind: Mapping[str, Grades]) -> list[tuple[str, str]]:
+    """Return the query and the document of what both the judge and the release have graded, of the sample."""
+    ours = by_kind[SAMPLE]
+    pairs = []
+    for query_id, doc_ids in sample.items():
+        pairs += [(query_id, doc_id) for doc_id in sorted(doc_ids & ours.get(query_id, {}).keys())]
+    return pairs
 
 
 def _choose_sample(pool: Pool, many: int) -> dict[str, set[str]]:  # half of them not relevant, as far as there are such
@@ -191,8 +267,9 @@ def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]
 
 def _agree(pool: Pool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
     """Compare the judge with the release on what both have judged: relevant, from grade 1 on, or not."""
-    ours, known = pool.grades(outcomes)[SAMPLE], pool.known
-    pairs = [(one, doc_id) for one, doc_ids in sample.items() for doc_id in doc_ids & ours.get(one, {}).keys()]
+    by_kind = pool.grades(outcomes)
+    ours, known = by_kind[SAMPLE], pool.known
+    pairs = _pairs(pool, sample, by_kind)
     both = [(known[one][doc_id] >= 1, ours[one][doc_id] >= 1) for one, doc_id in pairs]
     many, theirs, said = max(1, len(both)), sum(a for a, _ in both), sum(b for _, b in both)
     hits, alike = both.count((True, True)), agree([[(str(a), str(b))] for a, b in both])
@@ -212,8 +289,24 @@ def describe_agreement(found: Result) -> str:
     """Say in a line how far the judge agrees with the release, and what the sample took."""
     figures = ", ".join(f"{name} {number(found[name], '{:.2f}')}" for name in ("kappa", "precision", "recall"))
     price = number(found["usage"]["list_usd"], "${:.4f} at list price", "price unknown")
-    many = f"{plural(found['documents'], 'judged document')}, {found['relevant']} of them relevant"
+    many = f"a sample of {plural(found['documents'], 'judged document')}, {found['relevant']} of them relevant"
     return f"agreement with the release on {many}: {figures}; {plural(found['usage']['calls'], 'call')}, {price}"
+
+
+def describe_judge(found: Result) -> list[str]:
+    """Say how right the judge was among what it judged, by its errors on the sample; nothing if that is not known."""
+    shares = found["judge"]
+    if shares is None:
+        if not found["judged"]:
+            return []
+        return ["corrected means are not known: the sample has documents of one grade only, so errors cannot be told"]
+    parts = []
+    for name in ("precision", "recall"):
+        if rate := shares[name]:
+            parts.append(f"{name} {rate['mean']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})")
+    relevant = shares["relevant"]
+    share = f"{relevant['mean']:.2f} ({relevant['low']:.2f} to {relevant['high']:.2f}) of it relevant"
+    return [f"among what was judged, by the errors on the sample: {', '.join(parts)}; {share}"]
 
 
 def _score(pool: Pool, name: str, grades: Grades) -> Result:
@@ -259,16 +352,25 @@ def render(found: Result) -> str:
         batches = plural(found["queries"], "batch", "batches")
         return forecast.render(found, [f"{plural(found['documents'], 'document')} to be judged in {batches}"])
     metric, name, rows = found["metric"], found["name"], list[list[str]]()
-    for row, one in zip(found["runs"], found["left_out"], strict=True):
+    corrected = any(found["corrected"])
+    for row, one, mean in zip(found["runs"], found["left_out"], found["corrected"], strict=True):
         ours = row["by"][name][metric]
         cells = [*(of[metric]["mean"] for of in row["by"].values()), ours["judged"], ours["right"]]
         alone = [str(one["relevant"]), number(one["tau"], "{:.2f}", "-"), f"{one['change']:.4f}"]
-        rows.append([Path(row["run"]).name, *(f"{cell:.4f}" for cell in cells), *alone])
-    heads = ["run", *found["runs"][0]["by"], "judged", "if the rest were right", "its own", "tau", "change"]
+        without_errors = [f"{mean['mean']:.4f} ({mean['low']:.4f} to {mean['high']:.4f})"] if mean else []
+        figures = [f"{cell:.4f}" for cell in cells]
+        rows.append([Path(row["run"]).name, *figures[:-2], *without_errors, *figures[-2:], *alone])
+    names = [*found["runs"][0]["by"], *["corrected"] * corrected]
+    heads = ["run", *names, "judged", "if the rest were right", "its own", "tau", "change"]
     by = "offline, which counts words: a floor" if found["lm"] == "offline" else found["lm"]
     judged = f"{name}: {plural(found['judged'], 'document')} judged by {by}, prompt {found['prompt']}"
     judged += f"; {found['left']} are left, for want of a usable answer" if found["left"] else ""
     table = Grid(f"{metric} by each of the judgements", heads, rows)
     own = "its own: relevant documents that no other run brought; tau, change: Kendall's tau of the runs by "
     own += f"{name} with and without these judgements, and the largest change of a run's mean"
-    return printed([task_line(found), judged, describe_agreement(found["agreement"]), "", table, own, found["folder"]])
+    rule = "grades: 2 counts as the release's highest, 1 as its lowest relevant one, in every figure"
+    notes = [rule, own]
+    if corrected:
+        notes.append(f"corrected: {name} less the judge's errors on the sample, with a 95 % interval for these queries")
+    lines = [judged, describe_agreement(found["agreement"]), *describe_judge(found)]
+    return printed([task_line(found), *lines, "", table, *notes, found["folder"]])

@@ -72,7 +72,9 @@ class Stage:
     @property
     def outcomes(self) -> Outcomes:
         """What is there already."""
-        return run_folder.read_outcomes(self.path) if self.path.exists() else {}
+        # A folder without a configuration is of a stage that ended before it asked anything.
+        begun = (self.path / "config.json").exists()
+        return run_folder.read_outcomes(self.path) if begun else {}
 
     @contextmanager
     def open(self) -> Iterator[Callable[..., Outcomes]]:

@@ -15,7 +15,8 @@ from sklearn import metrics as sklearn_metrics
 import environments
 from environments.base import Judgements
 from evals.judge import __main__ as module
-from evals.measuring.judging import judge
+from evals.measuring.judge_correction import draw_true_grades, measure_judge
+from evals.measuring.judging import UnusableJudge, judge, render
 from evals.measuring.metrics import measure_unjudged
 from evals.running.request import Common
 from programs.compiled import read, write
@@ -94,7 +95,7 @@ def test_agreement_on_the_release_is_measured_before_anything_else_is_asked(judg
     release = environments.load("twitter", "mini", "all").judgements["pooled"].qrels
     sampled = [all(one in release[query_id] for one in shown) for query_id, shown in judged.asked]
     assert sampled == sorted(sampled, reverse=True) and not sampled[-1]
-    assert "agreement with the release on 16 judged documents" in capsys.readouterr().err
+    assert "agreement with the release on a sample of 16 judged documents" in capsys.readouterr().err
 
 
 def test_a_judge_that_is_ended_goes_on_with_the_rest_and_scores_the_runs(judged, server, runs):
@@ -232,3 +233,68 @@ def test_another_judge_has_a_folder_of_its_own_and_other_runs_are_refused(judged
     assert done.code == 0 and "to be judged in" in done.out and not list(runs[0].parent.glob("judged-offline*"))
     done = command("--task", "twitter", "--runs", runs[0].parent)  # whose other folders are judges
     assert done.code == 0 and "a floor" in done.out and "Kendall's tau of" in done.out
+
+
+def test_a_judge_that_ended_before_its_configuration_was_written_goes_on(judged):
+    folder = Path(judged(sample=2)["folder"])
+    for path in folder.iterdir():
+        path.unlink()
+    assert judged(sample=2)["folder"] == str(folder)
+
+
+def test_a_judge_without_a_usable_grade_for_the_sample_is_asked_about_nothing_else(judged, server):
+    server.answer = lambda prompt: {"verdicts": "[]"}
+    with pytest.raises(UnusableJudge, match="gave no usable grade for any of the 4 sampled documents"):
+        judged(sample=4)
+    release = environments.load("twitter", "mini", "all").judgements["pooled"].qrels
+    known = {doc_id for grades in release.values() for doc_id in grades}
+    for body in server.requests:
+        prompt = "\n".join(str(message["content"]) for message in body["messages"])
+        assert set(ids(prompt.rpartition("[[ ## passages ## ]]")[2])) <= known
+
+
+def test_a_grade_of_one_is_relevant_in_every_metric_and_in_the_agreement(judged):
+    """The release of this task has grades of 0 and 1."""
+    judged.grade = lambda query_id, doc_id, known: 1
+    found = judged(sample=8)
+    assert found["agreement"]["recall"] == 1.0
+    judged.grade = lambda query_id, doc_id, known: 2
+    whole = judged(sample=8, name="whole")
+    for row, other in zip(found["runs"], whole["runs"], strict=True):
+        assert row["by"][found["name"]] == other["by"]["whole"]
+
+
+def test_means_by_a_judge_are_given_without_its_errors_too(judged, command_of, capsys):
+    drawn = random.Random(4)
+    judged.grade = lambda query_id, doc_id, known: 2 * (drawn.random() < (0.9 if known else 0.4))
+    found = judged(sample=30)
+    assert set(found["judge"]) == {"precision", "recall", "relevant"}
+    for row, mean in zip(found["runs"], found["corrected"], strict=True):
+        assert mean["low"] <= mean["mean"] <= mean["high"]
+        assert mean["mean"] < row["by"][found["name"]]["nDCG@10"]["mean"]  # nothing in the pool is relevant by design
+    text = render(found)
+    assert "among what was judged, by the errors on the sample: precision" in text and "corrected" in text
+
+
+def test_a_judge_without_errors_is_corrected_by_little_and_a_wrong_one_to_the_truth():
+    generator = random.Random(5)
+    truth = [float(generator.random() < 0.2) for _ in range(400)]
+    sample = [(float(number % 2), 2 * (number % 2)) for number in range(50)]
+    right = measure_judge([2 * int(one) for one in truth], list(draw_true_grades(sample, [2 * int(x) for x in truth])))
+    assert right.relevant.low <= sum(truth) / 400 <= right.relevant.high and right.precision.mean > 0.9
+
+    def err(true):
+        return 2 * int(generator.random() < (0.9 if true else 0.15))
+
+    sample = [(float(number % 2), err(number % 2)) for number in range(200)]
+    said = [err(true) for true in truth]
+    wrong = measure_judge(said, list(draw_true_grades(sample, said)))
+    calls = sum(map(bool, said)) / 400
+    assert wrong.relevant.low <= sum(truth) / 400 <= wrong.relevant.high < calls
+    assert (
+        wrong.precision.low
+        <= sum(true for true, one in zip(truth, said, strict=True) if one) / sum(map(bool, said))
+        <= (wrong.precision.high)
+    )
+    with pytest.raises(ValueError, match="one grade only"):
+        next(draw_true_grades([(1.0, 2)], [0, 2]))

@@ -1,0 +1,101 @@
+"""Correct what a model judge says of a pool of documents by its errors on documents whose true grades are known.
+
+A judge that calls some irrelevant documents relevant inflates every score that is made of its grades. Its errors are
+known on a sample that has true grades. The sample is drawn by true grade (half of it not relevant), so it tells how
+often each true grade is given each of the judge's grades, but not how common the true grades are in the pool. That
+follows from the judge's grades in the pool (Rogan and Gladen 1978). This is prediction-powered inference (Angelopoulos
+et al. 2023) under label shift: the predictions are the judge's grades, the rectifier is its table of errors, and
+because nDCG is not linear in the grades, true grades are drawn from their posterior in place of adding a bias.
+
+The assumption is that the judge errs in the pool as it does on the sample, given the true grade. Left out: the choice
+of the queries; intervals are for these queries.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+PRIOR = 0.5  # added to each count (Jeffreys)
+WARM_UP = 1000  # steps of the sampler that are thrown away
+THINNING = 30  # steps between two draws
+DRAWS = 400  # draws of all true grades
+
+
+class Rate(NamedTuple):
+    """A share with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class JudgedShare(NamedTuple):
+    """How right a judge was among the documents of the pool that it graded."""
+
+    precision: Rate | None  # of those that it calls relevant, the share that is; None if it calls none relevant
+    recall: Rate | None  # of those that are relevant, the share that it calls so; None if none may be
+    relevant: Rate  # the share of the pool that is relevant
+
+
+def draw_true_grades(
+    sample: Sequence[tuple[float, int]], pool: Sequence[int], *, draws: int = DRAWS, seed: int = 0
+) -> Iterator[np.ndarray]:
+    """Yield draws of the true grade of each document of the pool, shape (len(pool),).
+
+    `sample` has pairs of a true grade and the judge's, `pool` the judge's grades alone. A Gibbs sampler alternates the
+    true grades, how common they are, and the judge's errors. ValueError for a sample of one true grade only: it cannot
+    tell an error from a hit.
+    """
+    classes = sorted({true for true, _ in sample})
+    if len(classes) < 2:
+        raise ValueError("the sample has documents of one grade only")
+    grades = sorted({grade for _, grade in sample} | set(pool))
+    sampled = np.zeros((len(classes), len(grades)))
+    for true, grade in sample:
+        sampled[classes.index(true), grades.index(grade)] += 1
+    column_of = np.asarray([grades.index(grade) for grade in pool], dtype=int)
+    counts = np.bincount(column_of, minlength=len(grades))
+    members = [np.flatnonzero(column_of == column) for column in range(len(grades))]
+    generator = np.random.default_rng(seed)
+    allocated = sampled / np.maximum(1, sampled.sum(axis=0)) * counts  # as if true grades were as common as sampled
+    for step in range(WARM_UP + draws * THINNING):
+        errors = np.stack([generator.dirichlet(row + PRIOR) for row in sampled + allocated])
+        common = generator.dirichlet(allocated.sum(axis=1) + PRIOR)
+        joint = common[:, None] * errors
+        posterior = joint / joint.sum(axis=0)
+        columns = [generator.multinomial(counts[column], posterior[:, column]) for column in range(len(grades))]
+        allocated = np.stack(columns, axis=1).astype(float)
+        if step >= WARM_UP and (step - WARM_UP) % THINNING == 0:
+            true_grades = np.zeros(len(pool))
+            for column, documents in enumerate(members):
+                labels = np.repeat(classes, columns[column])
+                true_grades[documents] = generator.permutation(labels)
+            yield true_grades
+
+
+def interval_of(draws: Sequence[float]) -> Rate:
+    """Return the mean of draws and the range that holds 95 % of them."""
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Rate(float(np.mean(draws)), float(low), float(high))
+
+
+def measure_judge(pool: Sequence[int], draws: Sequence[np.ndarray]) -> JudgedShare:
+    """Return precision and recall of the judge among the documents of the pool; relevant is a grade of 1 or more."""
+    called = np.asarray(pool) >= 1
+    precisions = []
+    recalls = []
+    shares = []
+    for true_grades in draws:
+        relevant = true_grades >= 1
+        both = int((called & relevant).sum())
+        shares.append(float(relevant.mean()))
+        if called.any():
+            precisions.append(both / int(called.sum()))
+        if relevant.any():
+            recalls.append(both / int(relevant.sum()))
+    return JudgedShare(
+        precision=interval_of(precisions) if precisions else None,
+        recall=interval_of(recalls) if recalls else None,
+        relevant=interval_of(shares),
+    )
