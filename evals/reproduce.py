@@ -1,7 +1,7 @@
 """A paper's table beside ours, cell by cell: `python -m evals.reproduce [obliq/table2]`; without a name, the list.
 
 evals/published/*.toml say which systems make a table. Each of its runs is an ordinary run folder: what was run before
-is taken as it is. A cell that cannot be made says why, and the others are made.
+is taken as it is. A cell that is not made says why, and the others are made.
 """
 
 import argparse
@@ -29,15 +29,13 @@ def parser() -> Parser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List, or make a table, and print. A cell that cannot be made is no failure, but a run that broke off is."""
+    """List, or make a table, and print. Cells that nobody can make are no failure, but those not made here are."""
     from evals.showing.reproduced import make  # what these import takes time that --help has not
 
     given = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}
     made = make(arguments.name, **given, quiet=arguments.json)
     put_out(json.dumps(made.json) + "\n" if arguments.json else made.text)
-    if made.problem:
-        raise made.problem
-    return 0
+    return made.end()
 
 
 if __name__ == "__main__":

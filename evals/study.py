@@ -8,10 +8,11 @@ Each cell is a run as `evals.run` makes it, and the same command goes on with wh
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.console import Parser, plural, put_out, run_and_leave
+from tools.console import Parser, put_out, run_and_leave, say
 from tools.errors import SextantError, UsageError
 
 
@@ -22,6 +23,15 @@ class Done(NamedTuple):
     text: str  # as a person reads it
     problem: SextantError | None = None  # why cells are unfinished, if any are
     failed: int = 0  # queries that programs failed, which score 0
+    reasons: Sequence[str] = ()  # a line for each problem, where there are several
+
+    def end(self) -> int:
+        """Return the exit code, or raise the problem after the reasons: 7 where queries failed."""
+        for reason in self.reasons:
+            say(reason)
+        if self.problem:
+            raise self.problem
+        return 7 if self.failed else 0
 
 
 def parser() -> Parser:
@@ -44,7 +54,9 @@ def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, q
     work.check(cells)
     if dry_run:
         ahead, cannot = work.look_ahead(cells)
-        return Done({"study": study.name, **ahead}, results.printed(work.lay_out_ahead(ahead)), _problem(cannot))
+        reasons, problem = explain(cannot)
+        text = results.printed(work.lay_out_ahead(ahead))
+        return Done({"study": study.name, **ahead}, text, problem, reasons=reasons)
     made = work.run_cells(cells, None if quiet else work.Board(cells), study.compare.get("metric", ""))
     gathered = results.gather(study, made)
     page = results.write(gathered, runs)
@@ -58,28 +70,29 @@ def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, q
     ]
     failed = sum(run.scores["failed"] for some in gathered.runs.values() for run in some)
     found = {**gathered.json(), "failed": failed, "report": page and str(page)}
-    return Done(found, results.printed(told), _problem(made), failed)
+    reasons, problem = explain(made)
+    return Done(found, results.printed(told), problem, failed, reasons)
 
 
-def _problem(made: list[Any]) -> SextantError | None:
-    if pending := [one for one in made if one.problem]:
-        many = f"{plural(len(pending), 'cell')} of {len(made)} unfinished, and the same command goes on with them"
-        first = pending[0]
-        problem: SextantError = first.problem
-        return problem.saying(f"{many}; {first.cell.row} on {first.cell.task}: {problem}")
-    fits = {one.cell.row for one in made if not one.unfit}
-    if rest := [one for one in made if one.cell.row not in fits]:
-        return UsageError(f"no task fits row {rest[0].cell.row!r}: {rest[0].unfit}")
-    return None
+def explain(made: Sequence[Any]) -> tuple[list[str], SextantError | None]:
+    """Return the lines and the error on cells that are unfinished, and on rows that fit no task."""
+    from evals.studies import work  # NumPy and more: not for --help
+
+    unfinished = [work.Unfinished(one.cell.row, one.cell.task, one.problem) for one in made if one.problem]
+    if unfinished:
+        return work.explain(unfinished, len(made))
+    fitting_rows = {one.cell.row for one in made if not one.unfit}
+    for one in made:
+        if one.cell.row not in fitting_rows:
+            return [], UsageError(f"no task fits row {one.cell.row!r}: {one.unfit}")
+    return [], None
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run, write, print; exit code 7 where queries failed, and that of what went wrong where cells are unfinished."""
     done = run(arguments.file, arguments.runs, dry_run=arguments.dry_run, quiet=arguments.json)
     put_out(json.dumps(done.json) + "\n" if arguments.json else done.text, kept="in the folder of the study")
-    if done.problem:
-        raise done.problem
-    return 7 if done.failed else 0
+    return done.end()
 
 
 if __name__ == "__main__":

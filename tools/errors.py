@@ -17,10 +17,11 @@ class SextantError(Exception):
     exit_code = 2
 
     def saying(self, message: str) -> Self:
-        """Return the same error with another message."""
+        """Return the same error with another message; its cause is this one."""
         again = type(self).__new__(type(self))
         again.__dict__ |= self.__dict__
         again.args = (message,)
+        again.__cause__ = self
         return again
 
 
@@ -41,6 +42,10 @@ class UnknownName(UsageError):
         super().__init__(f"no {kind} is called {name!r}; {hint}")
 
 
+class UnknownPrice(UsageError):
+    """A budget in dollars for something whose price is not known; nothing was sent."""
+
+
 class RunConflict(UsageError):
     """A run folder that belongs to another configuration, or that another process is writing."""
 
@@ -56,9 +61,14 @@ class DataError(SextantError):
 
 
 class ProviderRefused(SextantError):
-    """The model's provider refuses, however often it is asked: key, permission, quota, unknown model."""
+    """A provider refuses, however often it is asked: key, permission, quota, unknown model."""
 
     exit_code = 4
+
+    def __init__(self, message: str, *, source: str = "") -> None:
+        """`source` is what is refused: a model as --lm has it, or a retriever as `api:MODEL` or `http:URL`."""
+        super().__init__(message)
+        self.source = source
 
 
 class RunIncomplete(SextantError):

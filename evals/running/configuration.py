@@ -35,7 +35,7 @@ from programs.base import check_offline
 from tools import installation, names, retrievers, sources
 from tools.corpus import Corpus
 from tools.disk import home
-from tools.errors import DataError, SextantError, UsageError
+from tools.errors import DataError, SextantError, UnknownPrice, UsageError
 from tools.models.spec import parse as parse_model
 from tools.models.spec import price_is_known
 from tools.models.terms import Terms
@@ -148,7 +148,7 @@ def _check_prices(resolved: Resolved) -> None:
             unknown.append(api.subject)
     if unknown:
         why = f"the price of {unknown[0]} is not known, so --budget-usd cannot be kept"
-        raise UsageError(f"{why}; use --budget-calls, or write it into a file for --prices")
+        raise UnknownPrice(f"{why}; use --budget-calls, or write it into a file for --prices")
 
 
 def _read_compiled(request: Request) -> "Compiled | None":

@@ -13,11 +13,11 @@ from evals.showing.drawn import save
 from evals.showing.tables import Grid, Part, printed
 from evals.studies.papers import Conditions, Table
 from evals.studies.plan import list_tasks
-from evals.studies.work import lay_out_ahead, look_ahead
+from evals.studies.work import explain, lay_out_ahead, look_ahead
 from evals.study import Done
 from tools import retrievers
 from tools.console import plural
-from tools.errors import BudgetReached, RunIncomplete, SextantError
+from tools.errors import SextantError
 from tools.models.spec import parse, secret
 
 MARKS = "* the highest of ours; = does not differ from it by a paired permutation test (p > .05)"
@@ -47,8 +47,9 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> Done:
     if found["cells"]:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
         found["files"] = list(map(str, save(found, drawn, folder)))
-    broken = [one.problem for one in table.made.values() if isinstance(one.problem, BudgetReached | RunIncomplete)]
-    return Done(found, printed(list(_parts(found))), next(iter(broken), None))
+    found["failed"] = table.count_failed()
+    reasons, problem = explain(table.unfinished, len(found["cells"]))
+    return Done(found, printed(list(_parts(found))), problem, found["failed"], reasons)
 
 
 def _describe(section: Section) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from evals.published.sections import Cell, Section
 from evals.studies import plan
 from evals.studies.findings import find_best
 from evals.studies.plan import list_tasks
-from evals.studies.work import Board, Made, run_cells
+from evals.studies.work import Board, Made, Unfinished, run_cells
 from tools import disk
 from tools.errors import DataError, SextantError
 
@@ -68,6 +68,7 @@ class Table:
         self.section, self.conditions = section, conditions
         self.load, self._read = cache(self._load_task), cache(read)
         self.planned = {(one.row, one.task): one for one in self._plan()}
+        self.unfinished = list[Unfinished]()  # the cells that could be made and are not, once `cells` has yielded all
 
     @property
     def runs(self) -> list[plan.Cell]:
@@ -88,6 +89,7 @@ class Table:
                 ours, remark = self._make(cell)
             except SextantError as problem:
                 ours, remark = None, str(problem)
+                self.unfinished.append(Unfinished(cell.system or cell.metric, cell.task, problem))
             both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
             difference = ours - cell.value if both else None  # type: ignore[operator]
             made = {"published": cell.value, "ours": ours, "difference": difference, "remark": remark}
@@ -98,7 +100,11 @@ class Table:
         """Return "*" for the best of ours in each column, "=" for those that do not differ from it (p > .05)."""
         columns: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
         for cell in self.section.cells:
-            if not isinstance(run := self._find(cell, cell.task)[0], str):
+            try:
+                run = self._find(cell, cell.task)[0]
+            except SextantError:  # which `cells` says
+                continue
+            if not isinstance(run, str):
                 values = {query_id: value for query_id, value in run.columns[cell.metric].items() if value is not None}
                 columns.setdefault((cell.task, cell.metric), {})[cell.system] = values
         marks = dict[tuple[str, str, str], str]()
@@ -162,7 +168,10 @@ class Table:
         return measured.get("resampled", measured).get("mean"), said
 
     def _find(self, cell: Cell, task: str) -> tuple[Run | str, str]:
-        """Return (the run of a cell or why there is none, what is not as in the paper)."""
+        """Return (the run of a cell or why nobody can make it, what is not as in the paper).
+
+        Raise the problem for which it is not made.
+        """
         system = self.section.system(cell)
         if imported := self._find_imported(system, task, cell.split):
             return imported, "the authors' own ranking"
@@ -170,7 +179,14 @@ class Table:
         made = self.made[repr(planned.request)] if planned else None
         if made and made.folder:
             return self._read(made.folder), said
-        return system.get("lacks") or (str(made.problem or made.unfit) if made else ""), said
+        if made and made.problem and "lacks" not in system:
+            raise made.problem
+        return system.get("lacks") or (made.unfit if made else ""), said
+
+    def count_failed(self) -> int:
+        """Return how many queries the programs of its runs have failed."""
+        folders = {made.folder for made in self.made.values() if made.folder}
+        return sum(self._read(folder).scores["failed"] for folder in folders)
 
     def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> Run | None:
         """Return the run that `evals.import_run` made of the authors' own ranking, where nothing is to stand in."""

@@ -2,8 +2,8 @@
 
 All cells share a budget, and cells of one model its gate. Cells of a task follow each other, so that its data are read
 and its retrievers opened once; what the next cell does not need is dropped. A finished run is taken as it is. A cell
-that another process is at is left for later. Where a model's provider refuses or is out, all its cells stay pending,
-and the others go on.
+that another process is at is left for later. Where a provider refuses, or that of a model is out, all cells that need
+this model or this retriever stay pending; once the budget is used up, all that would send something. The others go on.
 """
 
 import json
@@ -32,8 +32,19 @@ from evals.running.watch import STILL_SECONDS, plain_line
 from evals.showing.tables import Grid, Part
 from evals.studies.plan import Cell
 from tools import retrievers
-from tools.console import check_interrupts, clean, say
-from tools.errors import FAULTS, BudgetReached, ProviderRefused, RunBusy, RunConflict, SextantError, UsageError
+from tools.console import check_interrupts, clean, plural, say
+from tools.errors import (
+    FAULTS,
+    BudgetReached,
+    DataError,
+    ProviderRefused,
+    RunBusy,
+    RunConflict,
+    RunIncomplete,
+    SextantError,
+    UnknownPrice,
+    UsageError,
+)
 from tools.models.answers import open_ledger
 from tools.models.sending.gate import Gate
 from tools.records import Usage, usage_from_json
@@ -51,6 +62,40 @@ class Made(NamedTuple):
     problem: SextantError | None = None  # why it is not finished
     unfit: str = ""  # why the row cannot be run on the task
     bounds: Mapping[str, float | None] | None = None  # floor and ceiling of what it searches, by what they are called
+
+
+class Unfinished(NamedTuple):
+    """A cell that could be made and is not yet."""
+
+    row: str
+    task: str
+    problem: SextantError
+
+
+def explain(unfinished: Sequence[Unfinished], cells: int) -> tuple[list[str], SextantError | None]:
+    """Return a line for each reason why some of so many cells are unfinished, and the error that ends the command.
+
+    Its exit code is that of a budget, else of a run that broke off, of a refusal, of missing data. A single reason is
+    in the error, without a line of its own.
+    """
+    if not unfinished:
+        return [], None
+    reasons = dict[str, list[Unfinished]]()
+    for cell in unfinished:
+        reasons.setdefault(str(cell.problem), []).append(cell)
+    order_of_codes = (BudgetReached, RunIncomplete, ProviderRefused, DataError, SextantError)
+    problems = [some[0].problem for some in reasons.values()]
+    problem = next(one for kind in order_of_codes for one in problems if isinstance(one, kind))
+    total = f"{plural(len(unfinished), 'cell')} of {cells} unfinished, and the same command goes on with them"
+    if len(reasons) == 1:
+        first = unfinished[0]
+        return [], problem.saying(f"{total}; {first.row} on {first.task}: {problem}")
+    lines = list[str]()
+    for reason, some in reasons.items():
+        first = some[0]
+        others = f" and {len(some) - 1} more" if len(some) > 1 else ""
+        lines.append(f"unfinished: {first.row} on {first.task}{others}: {reason}")
+    return lines, problem.saying(f"{total}; the reasons are above")
 
 
 class Board:
@@ -106,7 +151,8 @@ class Workshop:
         self._gates = dict[str, Gate]()
         self._loaded: tuple[str, Environment] | None = None
         self._built: dict[str, Retriever] = {}
-        self._out = dict[str, SextantError]()  # models that nothing more is sent to, and why
+        self._out = dict[str, SextantError]()  # models and retrievers that nothing more is sent to, and why
+        self._unpaid: SextantError | None = None  # why nothing is sent at all any more
 
     def open(self, request: Request) -> Opened:
         """Open a run on what the study shares."""
@@ -140,9 +186,7 @@ class Workshop:
 
     def make(self, cell: Cell, report: Any = None) -> Made | None:
         """Run a cell; None while another process is at it."""
-        request, problem = cell.request, self._out.get(cell.request.lm)
-        if problem:
-            return Made(cell, problem=problem)
+        request = cell.request
         opened: Opened | None = None
         bounds: Mapping[str, float | None] = {}
 
@@ -157,20 +201,46 @@ class Workshop:
                 if found := self.find(opened):
                     self._count(found)
                     return Made(cell, found.path, bounds=self._bound(request, opened.environment))
+            if problem := self._find_obstacle(request, opened):
+                return Made(cell, problem=problem)
             result = run(request, report, answer=answer, opening=lambda request: opened or self.open(request))
             problem = result.problem
         except RunBusy:
             return None
-        except FAULTS as fault:
+        except (*FAULTS, UnknownPrice) as fault:
             problem = fault
         except RunConflict:
             raise
         except UsageError as error:
             return Made(cell, unfit=str(error))
+        if problem:
+            self._note(problem, request)
+            return Made(cell, problem=problem)
+        return Made(cell, result.folder, bounds=bounds)
+
+    def _find_obstacle(self, request: Request, opened: Opened | None) -> SextantError | None:
+        """Return why a run cannot be finished in this sitting: another cell has met a refusal, or the budget's end."""
+        sources = {request.lm}
+        sends = request.lm != "offline"
+        if opened:
+            sources.update(*map(retrievers.sources, opened.resolved.all_retrievers))
+            sends = opened.resolved.sends
+        for source in sorted(sources):
+            if source in self._out:
+                return self._out[source]
+        return self._unpaid if sends else None
+
+    def _note(self, problem: SextantError, request: Request) -> None:
+        """Keep what the cells that are left would meet, too."""
         gate = self._gates.get(request.lm)
-        if problem and (isinstance(problem, BudgetReached | ProviderRefused) or (gate and gate.lost >= OUTAGE)):
-            self._out[request.lm] = problem
-        return Made(cell, problem=problem) if problem else Made(cell, result.folder, bounds=bounds)
+        reason = problem.__cause__ if isinstance(problem.__cause__, SextantError) else problem  # without its queries
+        if isinstance(problem, ProviderRefused):
+            if problem.source:  # a cassette that lacks an answer says nothing about the model
+                self._out[problem.source] = reason
+        elif isinstance(problem, BudgetReached):
+            self._unpaid = reason
+        elif gate and gate.lost >= OUTAGE:
+            self._out[request.lm] = reason
 
     def _bound(self, request: Request, environment: Environment, pool: str = "") -> Mapping[str, float | None]:
         metric, where = self._metric or environment.metric, f", pool {pool}" if pool else ""
@@ -248,7 +318,7 @@ def look_ahead(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[Made]]:
                 one["state"] = f"{one['queries']} to ask, {one['answered']} there"
             made.append(Made(cell))
         except SextantError as error:
-            unfit = isinstance(error, UsageError)
+            unfit = isinstance(error, UsageError) and not isinstance(error, UnknownPrice)
             one |= {"state": "does not apply" if unfit else "cannot be made", "why": str(error), "queries": 0}
             one |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
             made.append(Made(cell, unfit=str(error)) if unfit else Made(cell, problem=error))

@@ -129,11 +129,13 @@ class Embeddings:
     def _reason(self, error: dspy.LMError) -> Exception:
         words = hide_keys(str(error).strip().partition("\n")[0])[:300]
         if isinstance(error, dspy.LMNotConfiguredError):
-            return ProviderRefused(f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env")
+            needs = f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env"
+            return ProviderRefused(needs, source=self.name)
         if isinstance(error, _NotVectors):
             return DataError(f"{self.name} {error.what}; nothing of it is used, and what was embedded is kept")
         if faults.fault(error) == "refused":
-            return ProviderRefused(f"{self.name} refuses: {words}; check the key, the quota and the name")
+            refuses = f"{self.name} refuses: {words}; check the key, the quota and the name"
+            return ProviderRefused(refuses, source=self.name)
         if dspy.is_retryable_lm_error(error) or not isinstance(error, dspy.LMInvalidRequestError):
             return RunIncomplete(f"{self.name} does not answer: {words}")
         return NotAccepted(words, faults.about(error))

@@ -247,4 +247,5 @@ def redirect_error(status: int, headers: Mapping[str, str], model: str, clean: C
 def refusal(error: BaseException, spec: str) -> ProviderRefused:
     """Return a provider's refusal in one line."""
     line = str(error).strip().partition("\n")[0]
-    return ProviderRefused(f"{spec}: the provider refuses: {line}; check the key, the quota, the name and the settings")
+    remedy = "check the key, the quota, the name and the settings"
+    return ProviderRefused(f"{spec}: the provider refuses: {line}; {remedy}", source=spec)

@@ -76,6 +76,7 @@ class LanguageModel(dspy.LM):
         self.terms, self.wire, self._server = terms, wire, _server(model)
         self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
         self.caller.window = window
+        self.spec = model  # as --lm has it, where `connect` has made this
         self.tools: Any = wire  # where it takes tool calls in the protocol's form; None where it does not
         self.repeats = terms.repeats  # whether an equal request in a session is the same call, not another sample
         self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
@@ -256,14 +257,14 @@ class LanguageModel(dspy.LM):
         if b'"json_schema"' in made and faults.refuses_schema(error):
             line = f"{self.model} takes no JSON schema: {str(error).strip().partition(chr(10))[0]}"
             if self.caller.schemas == "on":
-                return ProviderRefused(f"{line}; leave out --structured on")
+                return ProviderRefused(f"{line}; leave out --structured on", source=self.spec)
             if self.caller.schemas == "auto":
                 say(f"{line}; its answers are asked for in markers from here on")
             self.caller.schemas = "off"
             return dspy.LMUnsupportedFeatureError(line, feature="response_format", model=self.model)  # type: ignore[no-any-return]
         unclear = isinstance(error, dspy.LMInvalidRequestError) and faults.about(error) == "unknown"
         # Before any answer it is the settings, then: it would fail every query.
-        return faults.refusal(error, self.model) if unclear and not self.caller.answered else error
+        return faults.refusal(error, self.spec) if unclear and not self.caller.answered else error
 
 
 def _message(reply: "Reply") -> Message:
@@ -385,6 +386,7 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     limit += settings.reasoning_tokens or 0
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
     made = LanguageModel(name, terms, cost=prices.price(spec, terms.prices), wire=ours, limit=limit, **options)
+    made.spec = spec
     made.caller.schemas = settings.structured
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others
         made.tools = made.tools or True

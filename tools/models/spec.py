@@ -157,7 +157,8 @@ def check_key(spec: str, headers: Mapping[str, str] = {}) -> None:
         missing = _litellm().validate_environment(name)["missing_keys"]
     # Where something else is missing as well, there may be other ways in: Azure's and Amazon's roles.
     if missing and all(variable.endswith("_API_KEY") for variable in missing):
-        raise ProviderRefused(f"{spec} needs a key; put it in ${' or $'.join(missing)}, or into the file .env")
+        needs = f"{spec} needs a key; put it in ${' or $'.join(missing)}, or into the file .env"
+        raise ProviderRefused(needs, source=spec)
 
 
 def _litellm() -> Any:

@@ -284,6 +284,12 @@ def apis(spec: Spec) -> list[Spec]:
     return [one for one, made in classes(spec) if made.sends]
 
 
+def sources(spec: Spec) -> set[str]:
+    """Return what `spec` is answered by outside of this process, as errors name it: `ProviderRefused.source`."""
+    parts = {f"{one.kind}:{one.subject}" for one, made in classes(spec) if made.sends or one.kind == "http"}
+    return parts | {str(lens.options["model"]) for lens in lenses(spec) if "model" in lens.options}
+
+
 def with_attribute(spec: Spec, attribute: str) -> Spec:
     """Give `attribute` to every lens in `spec` that names none. UsageError when that is empty, too."""
     options = dict(spec.options)

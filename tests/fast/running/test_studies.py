@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from openai_server import Failure
 from run_folders import run_in
 
 import environments
 from evals import study as module
 from evals.measuring.bounds import bound
 from evals.measuring.stats import detectable_over, sign_flip
-from evals.studies import findings, plan
+from evals.studies import findings, plan, work
 from evals.studies import results as studies
 from tools.errors import UsageError
 
@@ -163,6 +164,61 @@ def test_a_row_whose_weights_are_not_there_is_announced_and_the_others_are_made(
         assert "e5-large-v2 is not on this machine" in done.out
     assert "e5-large-v2 is not on this machine" in (tmp_path / "runs/studies/weights/report.md").read_text()
     assert len(list((tmp_path / "runs").glob("*/*/scores.json"))) == 1
+
+
+def run_cells(file, runs):
+    """What came of the cells of a study, without its report; the lines on those that are unfinished, and the error."""
+    made = work.run_cells(plan.cells(plan.read(file), runs))
+    return made, *module.explain(made)
+
+
+def test_a_retriever_that_is_refused_keeps_no_other_retriever_of_the_same_model_from_being_run(server, tmp_path):
+    def refuse(texts):
+        raise Failure(401, "invalid_api_key", "wrong key")
+
+    server.embed = refuse
+    api = f"api:{server.spec}"
+    text = f"""
+        name = "refused"
+        tasks = ["congress", "birco/relic"]
+        fixed = {{ data = "mini", limit = 2, program = "retrieve" }}
+        rows = {{ retriever = ["{api}", "fusion(bm25,{api})", "dense:intfloat/e5-large-v2", "bm25"] }}
+    """
+    made, reasons, problem = run_cells(write(tmp_path / "study.toml", text), tmp_path / "runs")
+    assert problem.exit_code == 4 and "6 cells of 8 unfinished" in str(problem)
+    assert len(reasons) == 2 and "wrong key" in reasons[0] and "and 3 more" in reasons[0]
+    assert "e5-large-v2 is not on this machine" in reasons[1]
+    assert [one.cell.request.retriever for one in made if one.folder] == ["bm25", "bm25"]
+    assert len(server.requests) == 1  # a second cell of this retriever asks in vain
+
+
+@pytest.mark.parametrize(("limit", "code"), [("", 4), ("[budget]\ncalls = 1", 8)])
+def test_what_stops_a_model_stops_neither_finished_cells_nor_those_that_send_nothing(limit, code, server, tmp_path):
+    def study(rows):
+        text = f"""
+            name = "model"
+            tasks = ["congress"]
+            fixed = {{ data = "mini", limit = 2, program = "rewrite" }}
+            row = [{rows}]
+            {limit}
+        """
+        return write(tmp_path / "study.toml", "\n".join(line.strip() for line in text.splitlines()))
+
+    asked = f'{{ name = "asked", lm = "{server.spec}" }}'
+    other = f'{{ name = "other", lm = "{server.spec}", temperature = 0.5 }}'
+    offline = '{ name = "offline", program = "retrieve" }'
+    if not limit:
+        run_cells(study(asked), tmp_path / "runs")
+    sent = len(server.requests)
+
+    def refuse(prompt):
+        raise Failure(401, "invalid_api_key", "wrong key")
+
+    server.answer = server.answer if limit else refuse
+    made, _, problem = run_cells(study(", ".join([other, asked, offline])), tmp_path / "runs")
+    assert problem.exit_code == code
+    assert [bool(one.folder) for one in made] == [False, not limit, True]
+    assert len(server.requests) - sent <= 2
 
 
 def draw(seed, *effects):

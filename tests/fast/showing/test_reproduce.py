@@ -65,6 +65,18 @@ def test_a_table_stands_beside_the_papers_and_says_first_that_miniatures_are_not
     assert rewritten["remark"] == "offline for openai/gpt-5.2; bm25 for api:gemini/gemini-embedding-2"
 
 
+def test_a_table_without_a_key_has_all_other_cells_and_the_exit_code_of_a_refusal(command_of, monkeypatch, tmp_path):
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    given = ("--data", "mini", "--limit", "1", "--lm", "offline", "--runs", tmp_path / "runs", "--json")
+    done = command_of(reproduce)("obliq/table2", *given)
+    cells = done.json["cells"]
+    for cell in cells:
+        assert (cell["ours"] is not None) == (cell["system"] == "BM25"), cell
+    reasons = [line for line in done.err.splitlines() if line.startswith("unfinished: ")]
+    assert done.code == 4 and any("$GEMINI_API_KEY" in line for line in reasons)
+    assert {cell["remark"] for cell in cells if not cell["ours"]} <= {"", *(line.split(": ", 2)[2] for line in reasons)}
+
+
 def test_a_table_is_priced_before_it_is_made_and_says_what_it_leaves_out(make):
     found = make("birco/table9", "--limit", "1", "--dry-run")
     assert found["all"]["queries"] == 0 and "e5-large-v2 is not on this machine" in found["cells"][0]["why"]

@@ -165,7 +165,8 @@ class ApiEmbedder(Embedder):
             hint = "" if longest or refusal.about == "content" else "; (like=MODEL) says how long a text may be"
             raise NotAccepted(f"{name} refuses the text {brief(text)!r}: {refusal}{hint}", refusal.about) from None
         if not self._api.caller.answered:  # so it is not the text
-            raise ProviderRefused(f"{name} refuses: {refusal}; check the name and the options") from None
+            refuses = f"{name} refuses: {refusal}; check the name and the options"
+            raise ProviderRefused(refuses, source=name) from None
         raise RunIncomplete(f"{name} does not answer for the text {brief(text)!r}: {refusal}") from None
 
     def _request(self, texts: Sequence[str], kept: bool) -> Vectors:
