@@ -6,6 +6,7 @@
 import fnmatch
 import importlib
 import json
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
@@ -34,6 +35,9 @@ SUITES = {
     "multiconir": ("environments.multiconir:SUITE", "books movies people medical_case legal_document"),
     "own": ("environments.own:SUITE", ""),  # folders and files of a user's own, by their places
 }
+
+_LOG = logging.getLogger("sextant")
+_warned = set[str]()  # what has been said: a command loads a task for each of its splits, and a study many times
 
 MINI = Path(__file__).parent / "mini"  # the bundled miniatures
 
@@ -213,4 +217,8 @@ def load(
         again = f"`python -m environments fetch {full_name}` gets it again"
         remedies = {"mini": "the installation is damaged, so install again", "full": again}
         raise DataError(f"{error}; {remedies.get(data, 'mend the file, or get it again')}") from None
+    for warning in environment.warnings:
+        if warning not in _warned:
+            _LOG.warning("warning: %s", warning)
+    _warned.update(environment.warnings)
     return environment

@@ -138,6 +138,7 @@ class Environment:
     columns: Mapping[str, str] = field(default_factory=dict)  # as Request.columns
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
+    warnings: tuple[str, ...] = ()  # what is probably wrong with the data, so that its scores say little
     # Values for parameters of programs by their names: "lens" (tools/models/prompting.py) is what makes a document
     # relevant, "attribute" what an index writes down of it where the lens is in words, "document" what one is.
     hints: Mapping[str, str] = field(default_factory=dict)

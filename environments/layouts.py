@@ -5,8 +5,8 @@ with a header line (`query-id corpus-id score`, with hyphens or underscores). So
 the gold ones (qrels_pool.tsv), some a list of documents that must not be shown (per_query_excluded_ids.json).
 
 TREC: documents are <DOC><DOCNO>...<TEXT>...</DOC>, topics <top><num>...<title>...<desc>...</top>, closed or not, or
-<topic number="1">...</topic>; a query's text is the title, with the description and the narrative after it where there
-are any. Other forms are in environments/collections.py.
+<topic number="1">...</topic>; a query's text is the title or query, with question, description and narrative after it
+where there are any. Other forms are in environments/collections.py.
 
 Large corpora are stored under the home, in the form of tools/corpus.py, and open at once. A stored corpus is named by
 the content of its source files and by the code that read them. Small corpora are read again every time.
@@ -22,9 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from environments import tables
+from environments import ids, raw, tables
 from environments.base import Qrels
 from tools import disk
 from tools.console import check_interrupts
@@ -41,6 +41,14 @@ Reader = Callable[[], Iterator[Placed]]
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
 
+class Contradiction(DataError):
+    """An id that comes with two texts; the message lacks what to do."""
+
+    def __init__(self, message: str, again: str, before: str) -> None:
+        super().__init__(message)
+        self.files = (again.rpartition(", ")[0], before.rpartition(", ")[0])  # that say the one and the other
+
+
 class Collection(NamedTuple):
     """One collection, read whole."""
 
@@ -52,6 +60,7 @@ class Collection(NamedTuple):
     form: str = ""  # of a user's own: "BEIR", "TREC", "CSV", "a Hugging Face folder" or "ir_datasets"
     splits: Mapping[str, tuple[str, ...]] = {}  # "dev" and "test", where both are judged
     said: tuple[str, ...] = ()  # what was recognised, counted and dropped, a sentence each
+    warnings: tuple[str, ...] = ()  # what is probably wrong, a sentence each
 
 
 def open_corpus(
@@ -65,7 +74,7 @@ def open_corpus(
     counts = Counter() if counts is None else counts
     # A folder holds the corpus of the files' newest state alone. Each version of this program has its own folder, so
     # that two of them don't undo each other's work.
-    sources = sorted({__file__, str(tables.__file__), inspect.getfile(read)})
+    sources = sorted({__file__, str(raw.__file__), str(tables.__file__), inspect.getfile(read)})
     code = [how, *(disk.sha256(Path(source)) for source in sources)]
     folder = home / "corpora" / _digest([*code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():
@@ -115,7 +124,7 @@ def _digest(key: object) -> str:
 
 
 def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) -> Iterator[Document]:
-    seen, has_words, left = set[str](), False, tables.most_unpacked(*files)
+    seen, has_words, left = set[str](), False, raw.most_unpacked(*files)
     repeats = dict[str, list[tuple[str, int]]]()  # id -> where it came again, and the hash of what came
     counts.clear()  # of an earlier attempt
     for where, document in read():
@@ -126,7 +135,7 @@ def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) 
             continue
         seen.add(document.doc_id)
         if (left := left - len(document.title) - len(document.text)) < 0:
-            raise tables.unpacks_too_far(where)
+            raise raw.unpacks_too_far(where)
         has_words = has_words or any(map(str.isalnum, document.title + document.text))
         counts["documents without a text"] += not (document.title.strip() or document.text.strip())
         yield document
@@ -135,7 +144,8 @@ def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) 
     for where, document in read() if repeats else ():
         for again, digest in repeats.pop(document.doc_id, ()):  # this is the id's first document
             if digest != hash(document):
-                raise DataError(f"{again}: the id {document.doc_id!r} was there before with another text, in {where}")
+                message = f"{again}: the id {document.doc_id!r} was there before with another text, in {where}"
+                raise Contradiction(message, again, where)
 
 
 def read_obliq(folder: Path, home: Path) -> Collection:
@@ -165,7 +175,9 @@ def read_obliq(folder: Path, home: Path) -> Collection:
     return Collection(documents, queries, gold, pooled, excluded)
 
 
-def read_lists(path: Path, queries: Mapping[str, str], lest: str) -> dict[str, frozenset[str]]:
+def read_lists(
+    path: Path, queries: Mapping[str, str], lest: str, read_id: Callable[[Any, str], str] = tables.check_id
+) -> dict[str, frozenset[str]]:
     """Read an object of lists of document ids. DataError where one of `queries` has none, `lest` something happens."""
     lists = tables.read_json(path)
     if not isinstance(lists, dict):
@@ -175,9 +187,10 @@ def read_lists(path: Path, queries: Mapping[str, str], lest: str) -> dict[str, f
         where = f"{path}, query {tables.brief(query_id)}"
         if not isinstance(doc_ids, list):
             raise DataError(f"{where}: {tables.brief(doc_ids)} where a list of ids is expected; fetch it again")
-        listed[query_id] = frozenset(tables.check_id(doc_id, where) for doc_id in doc_ids)
+        listed[query_id] = frozenset(read_id(doc_id, where) for doc_id in doc_ids)
     if unlisted := queries.keys() - listed.keys():
-        raise DataError(f"{path} has no entry for query {min(unlisted)!r}; {lest}")
+        alike = ids.suggest(min(unlisted), listed)
+        raise DataError(f"{path} has no entry for query {min(unlisted)!r}; {lest}{alike}")
     return listed
 
 
@@ -202,14 +215,21 @@ def _read_qrels(path: Path, queries: Container[str], documents: Container[str] =
     return qrels
 
 
-_START = re.compile(r"(?=<top>|<topic\b)", re.I)
-_TOPIC = re.compile(r"<(top(?:ic)?)\b([^<>]*)>(.*?)</\1>(.*)", re.DOTALL | re.I)
-_NUMBER = re.compile(r"\bnumber\s*=\s*[\"']?([^\"'>\s]+)", re.I)
+_START = re.compile(r"(?=<top(?:ic)?(?=[\s>]))", re.I)
+_TOPIC = re.compile(r"<(top(?:ic)?)\b([^<>]*)>(.*?)</\1\s*>(.*)", re.DOTALL | re.I)
+_OPEN_TOPIC = re.compile(r"<(top(?:ic)?)\b([^<>]*)>(.*)()", re.DOTALL | re.I)
+_END = re.compile(r"</top(?:ic)?\s*>", re.I)
+# The names of attributes and of tags that hold a topic's number, the usual one first.
+_NUMBERS = ("number", "num", "id", "qid", "topic_id", "topic-id", "query_id", "query-id")
+_ATTRIBUTE = re.compile(r"([\w-]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\"'>\s]+))")
 # A field ends where the next tag begins; "p < 0.05" is no tag.
-_TAG = re.compile(r"(</?[a-z][\w-]*(?:\s[^<>]*)?>)", re.I)
-_FIELDS = ("title", "desc", "narr", "question", "description", "narrative")
+_TAG = re.compile(r"(</?[a-z][\w-]*(?:\s[^<>]*)?/?>)", re.I)
+_LEADING = ("title", "query")  # the query begins with these
+_FIELDS = (*_LEADING, "desc", "narr", "question", "description", "narrative")
 _LABEL = re.compile(r"^\s*(number|topic|title|description|narrative)\s*:\s*", re.I)
-# What may stand between topics: the declaration, comments, and the tags of a root element.
+_NOT_MARKUP = re.compile(r"<!--.*?-->|<!DOCTYPE[^<>\[]*(?:\[.*?\]\s*)?>", re.DOTALL | re.I)
+_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+# What may stand between topics: the declaration, and the tags of a root element.
 _BETWEEN = re.compile(r"<(?!/top(?:ic)?\s*>)[^<>]*>|\s+", re.I)
 
 _DOC = re.compile(r"\s*<doc>(.*)</doc>\s*", re.DOTALL | re.I)
@@ -219,7 +239,7 @@ _DOC_FIELD = re.compile(r"<(docno|title|headline|text)\b[^<>]*>(.*?)</\1\s*>", r
 def read_trec_documents(path: Path) -> tables.Rows:
     """Yield (place, row) of each <DOC> of a file: "id", "title", and its <TEXT>, or all of it where it has none."""
     held = list[str]()
-    for number, line in tables.read_lines(path, whole=True):
+    for number, line in raw.read_lines(path, whole=True):
         held.append(line.rstrip("\r\n"))
         if held[-1].rstrip().lower().endswith("</doc>"):
             yield (where := f"{path}, the document to line {number}"), _parse_document("\n".join(held), where)
@@ -238,39 +258,78 @@ def _parse_document(text: str, where: str) -> dict[str, str]:
     return {"id": fields["docno"][1], "title": " ".join(fields["title"]), "text": "\n".join(texts)}
 
 
-def read_topics(path: Path) -> tables.Rows:
-    """Yield (place, row) of each <top> or <topic> of a file: "query_id" and "query"."""
-    before, *pieces = _START.split("\n".join(line for _, line in tables.read_lines(path)))
+class TopicFields:
+    """The tags of topics whose texts make the query, and those that are left out."""
+
+    def __init__(self, wanted: str = "") -> None:
+        self.wanted = wanted.lower()  # the tag whose text alone is the query; "": all of _FIELDS
+        self.taken = dict[str, None]()
+        self.left_out = dict[str, None]()
+
+    def __str__(self) -> str:
+        left_out = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
+        return f"the query is {', '.join(self.taken)}{left_out}"
+
+    def join(self, fields: Sequence[tuple[str, str]], where: str) -> str:
+        """Return the text of the query that is made of (tag, text) pairs. DataError where none is of the query."""
+        wanted = (self.wanted,) if self.wanted else _FIELDS
+        chosen = [(tag, text) for tag, text in fields if tag in wanted]
+        chosen.sort(key=lambda field: field[0] not in _LEADING)
+        self.taken.update(dict.fromkeys(tag for tag, _ in chosen))
+        self.left_out.update(dict.fromkeys(tag for tag, _ in fields if tag not in wanted))
+        if text := " ".join(" ".join(text for _, text in chosen).split()):
+            return tables.check_text(text, where)
+        tags = ", ".join(f"<{tag}>" for tag, _ in fields) or "none"
+        lacks = f"{where} has no text in <{'>, <'.join(wanted)}>"
+        raise DataError(f"{lacks}; its tags are {tags:.200}; --column query=TAG says which is the query")
+
+
+def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
+    """Yield (place, row) of each <top> or <topic> of a file: "query_id", "query", and the text of each tag."""
+    of_query = of_query or TopicFields()
+    text = "\n".join(line for _, line in raw.read_lines(path))
+    text = _CDATA.sub(lambda match: html.escape(match[1]), _NOT_MARKUP.sub(" ", text))
+    before, *pieces = _START.split(text)
+    form = _TOPIC if _END.search(text) else _OPEN_TOPIC  # a topic may end where the next begins
     between = [before]
     for count, piece in enumerate(pieces, start=1):
         where = f"{path}, topic {count}"
-        if not (match := _TOPIC.fullmatch(piece)):
+        if not (match := form.fullmatch(piece)):
             raise DataError(f"{where} has no end; was the file broken off?")
         tag, attributes, inside, behind = match.groups()
         between.append(behind)
-        yield where, _parse_topic(attributes, inside, where, of_xml=tag.lower() == "topic")
+        yield where, _parse_topic(attributes, inside, where, of_query, of_xml=tag.lower() == "topic")
     if not pieces:
-        raise DataError(f"{path} has no <top> or <topic> in it")
+        raise DataError(f"{path} has no <top> or <topic> in it; write each query as <topic number=NUMBER>...</topic>")
     if rest := _BETWEEN.sub("", "".join(between)):
         raise DataError(f"{path}: {tables.brief(rest)} stands outside of any topic")
 
 
-def _parse_topic(attributes: str, inside: str, where: str, *, of_xml: bool) -> dict[str, str]:
+def _parse_topic(attributes: str, inside: str, where: str, of_query: TopicFields, *, of_xml: bool) -> dict[str, str]:
     outside, *rest = _TAG.split(inside)
     fields = list[tuple[str, str]]()
     if of_xml and not rest:  # the query stands in the element itself
-        fields, outside = [("title", html.unescape(outside))], ""
+        fields = [("title", html.unescape(outside))]
+        outside = ""
     for tag, value in zip(rest[::2], rest[1::2], strict=True):
-        if tag.startswith("</"):
+        if tag.startswith("</") or tag.endswith("/>"):
             outside += value
         else:
-            fields.append((tag.strip("<>").split()[0].lower(), _LABEL.sub("", html.unescape(value))))
+            fields.append((tag.strip("<>").split()[0].lower(), _LABEL.sub("", html.unescape(value)).strip()))
     if outside.strip():
         raise DataError(f"{where}: {tables.brief(outside.strip())} stands outside of any field")
-    numbers = _NUMBER.findall(attributes) or [value for name, value in fields if name == "num"]
+    numbers = _find_numbers(attributes, fields)
     if len(numbers) != 1:
         raise DataError(f"{where} has {len(numbers)} numbers where one is expected")
-    parts = [value for name, value in fields if name in _FIELDS]
-    if not (text := tables.check_text(" ".join(" ".join(parts).split()), where)):
-        raise DataError(f"{where} has neither a title nor a description")
-    return {"query_id": numbers[0].strip(), "query": text}
+    texts = [(name, text) for name, text in fields if name not in _NUMBERS]
+    return {**dict(texts), "query_id": numbers[0].strip(), "query": of_query.join(texts, where)}
+
+
+def _find_numbers(attributes: str, fields: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what a topic's attributes have as its number, or else what its tags have, by the usual name."""
+    of_attributes = [(name.lower(), html.unescape(a or b or c)) for name, a, b, c in _ATTRIBUTE.findall(attributes)]
+    for pairs in (of_attributes, fields):
+        for wanted in _NUMBERS:
+            if numbers := [value for name, value in pairs if name == wanted]:
+                return numbers
+    return []

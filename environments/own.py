@@ -15,19 +15,20 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
-from environments import base, layouts, tables
+from environments import base, ids, layouts, tables
 from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Judgements, Qrels, Release, Request, Suite
-from environments.collections import read_collection, say_oddities
+from environments.collections import check_judged, list_missing, read_collection, say_oddities
 from environments.layouts import Collection
-from environments.tables import check_grade, check_id, check_text
+from environments.tables import check_grade, check_text, read_id
 from tools import disk, forms, names
-from tools.console import clean
+from tools.console import clean, plural
 from tools.corpus import Corpus
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 from tools.records import Document, Query
@@ -77,6 +78,7 @@ class Settings(TypedDict, total=False):
     attribute: str  # what an index writes down of documents for it; of a lens in words, its `annotate`
     max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
     columns: dict[str, str]  # as --column
+    files: dict[Literal["documents", "queries"], str]  # a file or a folder, where several could be meant
     excluded: str  # a file, {query: [documents that it must not see]}
     pools: str  # a file, {query: [documents, which alone it ranks]}
     comparisons: str  # a table with the header query-id, label ("Win(...)" or "Triplets"), better, worse
@@ -84,7 +86,8 @@ class Settings(TypedDict, total=False):
     made: dict[str, Any]  # how it was built: evals/building/release.py
 
 
-FILES = ("judgements", "columns", "excluded", "pools", "comparisons", "twins")  # keys that only a folder can have
+# Keys that only a folder can have.
+FILES = ("judgements", "files", "columns", "excluded", "pools", "comparisons", "twins")
 
 
 def find(name: str) -> tuple[str, str] | None:
@@ -156,6 +159,23 @@ def load(request: Request) -> Environment:
     if not query_ids:
         raise EmptySplit(request.split, whole.task, len(whole.queries), REMEDY)
     asked = whole.asking(query_ids=query_ids)
+    warnings = []
+    for name, judgements in asked.judgements.items():
+        known = {judgements.unit_of(doc_id) for doc_id in asked.documents} if judgements.unit_of else asked.documents
+        source = f"{whole.task}, {request.split} split, {name} judgements"
+        warnings += check_judged(source, judgements.qrels, known, list_missing(judgements.qrels, known))
+    if not any(grade > 0 for grades in asked.qrels.values() for grade in grades.values()):
+        vain = "no judgement is above 0, so nothing can be found"
+        remedy = "--column grade=NAME says which column has the grades"
+        raise DataError(f"{whole.task}, {request.split} split: {vain}; {remedy}")
+    hidden = sum(
+        grade > 0 and doc_id in query.excluded
+        for query in asked.queries
+        for doc_id, grade in asked.qrels.get(query.query_id, {}).items()
+    )
+    if hidden:
+        warnings.append(f"{whole.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} excluded")
+    asked = replace(asked, warnings=whole.warnings or tuple(warnings))
     metrics = tuple(name for name in whole.metrics if name != "Triplets" or asked.comparisons)  # of dev alone
     return replace(asked, split=request.split, metrics=metrics)
 
@@ -181,16 +201,18 @@ def _open(request: Request) -> Environment:
         raise DataError(f"the folder {place} of {request.task} is not there; --data says where it is now")
     settings = read_settings(Path(place))
     columns = settings.get("columns", {}) | dict(request.columns)
+    files: dict[str, Path] = {table: Path(place, file) for table, file in settings.get("files", {}).items()}
     reads = {}
     for name, file in (settings.get("judgements") or {"gold": ""}).items():
-        path = Path(place, file) if file else None
-        reads[name] = read_collection(Path(place), request.home, columns, path, settings.get("max_p", ""))
+        judged_in = {"judgements": Path(place, file)} if file else {}
+        reads[name] = read_collection(Path(place), request.home, columns, files | judged_in, settings.get("max_p", ""))
     read = next(iter(reads.values()))
     kept = "the dev queries are the data's" if read.splits else "no query is kept for dev"
     said = [] if settings else [f"There is no {FILE}: the objective is neutral, and {kept}."]
     if made := settings.get("made"):
         said.append(f"This benchmark was built: README.md. {made.get('human', '')}".rstrip())
     task = _make(read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said])
+    task = replace(task, warnings=tuple(dict.fromkeys(chain(*(each.warnings for each in reads.values())))))
     return _compared(_limited(task, Path(place), settings), Path(place), settings)
 
 
@@ -199,16 +221,25 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
     known = {query.query_id: query.text for query in task.queries}
 
     def read(file: str | None, lest: str) -> Mapping[str, frozenset[str]]:
-        return layouts.read_lists(folder / file, known, lest) if file else {}
+        return layouts.read_lists(folder / file, known, lest, read_id) if file else {}
 
     hidden = read(settings.get("excluded"), "a search would show what it must not")
     pools = read(settings.get("pools"), "there would be nothing to rank")
     for query_id, pool in pools.items():
         if unknown := [doc_id for doc_id in pool if doc_id not in task.documents]:
-            where = f"{folder / settings['pools']}: the pool of query {query_id!r}"
-            raise DataError(f"{where} has {min(unknown)!r}, which is not in the corpus")
-    limits = ((query, hidden.get(query.query_id, frozenset()), pools.get(query.query_id)) for query in task.queries)
-    return replace(task, queries=tuple(replace(one, excluded=out, candidates=pool) for one, out, pool in limits))
+            location = f"{folder / settings['pools']}: the pool of query {query_id!r}"
+            alike = ids.suggest(min(unknown), task.documents)
+            raise DataError(f"{location} has {min(unknown)!r}, which is not in the corpus{alike}")
+    absent = dict.fromkeys(doc_id for doc_ids in hidden.values() for doc_id in doc_ids if doc_id not in task.documents)
+    if absent and (pair := ids.find_alike(absent, task.documents)):
+        location = f"{folder / settings['excluded']}: a search would show what it must not"
+        raise DataError(f"{location}: {pair.describe('file', 'corpus')}")
+    queries = []
+    for query in task.queries:
+        excluded, pool_of = hidden.get(query.query_id, frozenset()), pools.get(query.query_id)
+        queries.append(replace(query, excluded=excluded, candidates=pool_of))
+    notes = (f"Excluded documents that are not in the corpus: {len(absent):,}.",) if absent else ()
+    return replace(task, queries=tuple(queries), notes=(*task.notes, *notes))
 
 
 def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
@@ -220,8 +251,12 @@ def _compared(task: Environment, folder: Path, settings: Settings) -> Environmen
         one = base.Comparison(*(tables.pick_column(where, row, name) for name in base.Comparison._fields))
         if not re.fullmatch(r"Win\(\w+\)|Triplets", one.label):
             raise DataError(f"{where}: the label {tables.brief(one.label)} is no metric; say Win(...) or Triplets")
-        if query_id not in known or not {one.better, one.worse} <= task.documents.keys():
-            raise DataError(f"{where}: there is no such query, or no such document")
+        if query_id not in known:
+            raise DataError(f"{where}: there is no query {query_id!r} that is judged{ids.suggest(query_id, known)}")
+        for doc_id in (one.better, one.worse):
+            if doc_id not in task.documents:
+                alike = ids.suggest(doc_id, task.documents)
+                raise DataError(f"{where}: the document {doc_id!r} is not in the corpus{alike}")
         pairs[query_id] = (*pairs.get(query_id, ()), one)
     if "twins" in settings:
         twins = tables.read_json(file := folder / settings["twins"])
@@ -248,13 +283,25 @@ def of(documents: Documents, queries: Mapping[str, str], qrels: Qrels, *, name: 
     if files := [key for key in FILES if key in given]:
         raise DataError(f"{where}: {files[0]!r} is of files; write a folder, or make the Environment yourself")
     pairs = documents.items() if isinstance(documents, Mapping) else documents
-    made = (one if isinstance(one, Document) else Document(*one) for one in pairs)
-    corpus = Corpus(replace(one, text=check_text(one.text, where), doc_id=check_id(one.doc_id, where)) for one in made)
-    asked = {check_id(one, where): check_text(text, where) for one, text in queries.items() if qrels.get(one)}
+    given_documents = (each if isinstance(each, Document) else Document(*each) for each in pairs)
+    corpus = Corpus(
+        replace(document, text=check_text(document.text, where), doc_id=read_id(document.doc_id, where))
+        for document in given_documents
+    )
+    judged = dict[str, dict[str, float]]()
+    for query_id, grades in qrels.items():
+        if grades:
+            checked = {read_id(doc_id, where): check_grade(grade, where) for doc_id, grade in grades.items()}
+            judged[read_id(query_id, where)] = checked
+    texts = {read_id(query_id, where): check_text(text, where) for query_id, text in queries.items()}
+    asked = {query_id: text for query_id, text in texts.items() if query_id in judged}
+    unknown = [query_id for query_id in judged if query_id not in texts]
     if not asked:
-        raise DataError(f"{where}: no query has a judgement")
-    qrels = {one: {doc_id: check_grade(grade, where) for doc_id, grade in qrels[one].items()} for one in asked}
-    counts = Counter({"queries without a judgement, left out": len(queries) - len(asked)})
+        mismatch = f": {ids.compare(unknown, 'judgements', texts, 'queries')}" if unknown and texts else ""
+        raise DataError(f"{where}: no query has a judgement{mismatch}")
+    qrels = {query_id: judged[query_id] for query_id in asked}
+    counts = Counter({"queries without a judgement, left out": len(texts) - len(asked)})
+    counts["judgements of unknown queries, left out"] = sum(len(judged[query_id]) for query_id in unknown)
     said = say_oddities(asked, qrels, corpus, counts, given.get("max_p", ""))
     task = _make(Collection(corpus, asked, qrels, form="Python data"), {"gold": qrels}, given, said)
     return replace(task, task=f"own/{in_name(name)}")

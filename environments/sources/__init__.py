@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from environments import tables
-from environments.collections import ending_of, find_files
+from environments.collections import find_files
+from environments.raw import find_ending
 from environments.sources import markup, pages
 from environments.sources.markup import Record
 from tools.errors import DataError, UnknownName, UsageError
@@ -48,8 +49,8 @@ def list_files(path: Path, form: str, counts: Counter[str]) -> list[Path]:
         raise DataError(f"there is no file or folder {path}")
     wanted = FORMS[form] if form else sum(FORMS.values(), ())
     inside = [one for one in sorted(path.rglob("*")) if one.is_file() and "/." not in f"/{one.relative_to(path)}"]
-    corpus = {one for one in find_files(path, "documents") if ending_of(one) in FORMS["table"]}
-    files = [one for one in inside if ending_of(one) in wanted and (one in corpus or not corpus)]
+    corpus = {one for one in find_files(path, "documents") if find_ending(one) in FORMS["table"]}
+    files = [one for one in inside if find_ending(one) in wanted and (one in corpus or not corpus)]
     counts["files of another form, left out"] = len(inside) - len(files)
     if not files:
         raise DataError(f"{path} holds no file that is read (their names end in {', '.join(wanted)})")
@@ -59,7 +60,7 @@ def list_files(path: Path, form: str, counts: Counter[str]) -> list[Path]:
 def read(root: Path, files: Sequence[Path], form: str, record: Record) -> tables.Rows:
     """Yield (place, row) of everything in `files`, in order. DataError, with its place, for what is damaged."""
     for path in files:
-        name = form or next((name for name, endings in FORMS.items() if ending_of(path) in endings), "")
+        name = form or next((name for name, endings in FORMS.items() if find_ending(path) in endings), "")
         doc_id = path.relative_to(root).as_posix() if path != root else path.name
         if not name:
             raise UsageError(f"{path}: its name does not say what it is; give its form: {', '.join(FORMS)}")
@@ -72,8 +73,6 @@ def read(root: Path, files: Sequence[Path], form: str, record: Record) -> tables
 
 
 def _read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    if (ending := ending_of(path)) not in (".csv", ".tsv"):
+    if (ending := find_ending(path)) not in (".csv", ".tsv"):
         return tables.read_rows([path])
-    first = next(tables.read_lines(path), (0, ""))[1]
-    separator = ";" if first.count(";") > first.count(",") else ","
-    return tables.read_headed(path, (), "\t" if ending == ".tsv" else separator)
+    return tables.read_headed(path, (), "\t" if ending == ".tsv" else tables.find_separator(path))

@@ -4,6 +4,7 @@ Of templates only infoboxes are kept, as lists: what the others would say, only 
 file defines itself are refused by the parser where they grow, and external ones are not followed.
 """
 
+import lzma
 import re
 import zlib
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from environments import tables
+from environments import raw, tables
 from environments.sources.pages import need, read_text
 from tools.errors import DataError
 
@@ -33,7 +34,7 @@ def read_xml(path: Path, doc_id: str, record: Record) -> tables.Rows:
     """Yield (place, row) of each record of a file, or of each page of a MediaWiki's dump that is an article."""
     count, root, wanted = 0, None, record.element
     try:
-        with tables.open_unpacked(path) as file:
+        with raw.open_unpacked(path, html=True) as file:
             for event, element in ElementTree.iterparse(file, ("start", "end")):
                 if root is None:
                     root, dump = element, not wanted and _local(element) == "mediawiki"
@@ -55,7 +56,7 @@ def read_xml(path: Path, doc_id: str, record: Record) -> tables.Rows:
             raise DataError(f"{path} has no element <{wanted}>")
     except ElementTree.ParseError as error:
         raise DataError(f"{path} is not whole XML: {error}") from None
-    except (EOFError, OSError, zlib.error) as error:
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 

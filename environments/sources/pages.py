@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from environments import tables
+from environments import raw
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing
 
@@ -25,7 +25,7 @@ def need(package: str, what: str) -> Any:
 
 def read_text(path: Path) -> Mapping[str, str]:
     """Return the text of a file in UTF-8."""
-    return {"text": "".join(text for _, text in tables.read_lines(path, whole=True))}
+    return {"text": "".join(text for _, text in raw.read_lines(path, whole=True, html=True))}
 
 
 def read_html(path: Path) -> Mapping[str, str]:
@@ -34,7 +34,7 @@ def read_html(path: Path) -> Mapping[str, str]:
     Of a page in which no main text is found, because it is very short, all text is returned.
     """
     trafilatura = need("trafilatura", "web pages")
-    with tables.open_unpacked(path) as file:  # it may be a part of a page, in an encoding that it names or not
+    with raw.open_unpacked(path, html=True) as file:  # it may be a part of a page, in an encoding that it names or not
         tree = trafilatura.load_html(b"<html><body>%b</body></html>" % file.read())
     options = {"output_format": "markdown", "include_formatting": True, "include_comments": False}
     text = trafilatura.extract(tree, **options, favor_recall=True) or trafilatura.html2txt(tree)

@@ -194,7 +194,7 @@ class _Ingestion:
         for where, row in sources.read(self.root, self.files, names.form, Record(names.record, names.sections, fields)):
             named = (names.id,) if names.id else [one for one in collections.IDS if one in row]
             given = tables.pick_column(where, row, *named) if named else ""
-            doc_id = tables.check_id(str(given) if type(given) is int else given, where) if named else ""
+            doc_id = tables.read_id(given, where) if named else ""
             text = _write_text(tables.pick_column(where, row, *texts), where)
             title = tables.check_text(row.get(names.title), where, names.title, optional=True)
             group = _write_text(tables.pick_column(where, row, names.group), where) if names.group else ""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import environments
-from environments import base, card, own, tables
+from environments import base, card, own, raw, tables
 from environments.base import Comparison, DevSplit, EmptySplit, Environment, Qrels
 from evals.building import review
 from evals.building.units import Benchmark
@@ -288,7 +288,7 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
 def _read_texts(path: Path) -> Iterator[tuple[str, str]]:
     if path.suffix == ".jsonl":
         return ((where, _join(row)) for where, row in tables.read_objects(path))
-    return ((f"{path}, line {line}", text) for line, text in tables.read_lines(path))
+    return ((f"{path}, line {line}", text) for line, text in raw.read_lines(path))
 
 
 def _join(value: Any) -> str:

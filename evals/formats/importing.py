@@ -16,6 +16,7 @@ from typing import Any, NotRequired, get_args
 
 from typing_extensions import TypedDict
 
+from environments import ids, raw
 from environments.base import Environment
 from evals import folder as run_folder
 from evals.formats import atif
@@ -127,21 +128,18 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
     """Yield (line number, row in our own form) of every trajectory; "mapped": whether searches say what they found."""
     queries = {query.query_id: query for query in environment.queries}
     seen: dict[str, int] = {}
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row, mapped = forms.read_whole(dict[str, Any], line), True
-                if str(row.get("schema_version", "")).startswith("ATIF"):
-                    row, mapped = atif.to_ours(row, queries, environment.documents)
-                row = _check_line(row, queries, environment) | {"mapped": mapped}
-                if (query_id := row["query_id"]) in seen:
-                    raise ValueError(f"query {query_id!r} is in line {seen[query_id]} already")
-            except ValueError as error:
-                raise DataError(f"{path}, line {number}: {error}") from None
-            seen[query_id] = number
-            yield number, row
+    for number, line in raw.read_lines(path):
+        try:
+            row, mapped = forms.read_whole(dict[str, Any], line), True
+            if str(row.get("schema_version", "")).startswith("ATIF"):
+                row, mapped = atif.to_ours(row, queries, environment.documents)
+            row = _check_line(row, queries, environment) | {"mapped": mapped}
+            if (query_id := row["query_id"]) in seen:
+                raise ValueError(f"query {query_id!r} is in line {seen[query_id]} already")
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
+        seen[query_id] = number
+        yield number, row
 
 
 def _check_line(row: dict[str, Any], queries: Mapping[str, Query], environment: Environment) -> dict[str, Any]:
@@ -149,7 +147,9 @@ def _check_line(row: dict[str, Any], queries: Mapping[str, Query], environment: 
         row = row["trace"] | row
     forms.check(Line, row)
     if row["query_id"] not in queries:
-        raise ValueError(f"query {row['query_id']!r} is not in the {environment.split} split of {environment.task}")
+        split = f"the {environment.split} split of {environment.task}"
+        alike = ids.suggest(row["query_id"], queries)
+        raise ValueError(f"query {row['query_id']!r} is not in {split}{alike}")
     query = queries[row["query_id"]]
     steps = [_make_step(one, query, environment, number) for number, one in enumerate(row["steps"], start=1)]
     usage = _make_usage(row["usage"]) if row.get("usage") else None

@@ -8,15 +8,14 @@ documents, documents twice, excluded ones or ones outside the pool, scores that 
 Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 """
 
-import gzip
 import math
-import zlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import unquote
 
+from environments import ids, raw
 from environments.base import Environment
 from evals.folder import BadRanking, check_ranking
 from evals.formats.writing import Source
@@ -105,22 +104,19 @@ class RunFile:
                 raise self._wrong(found[:2][-1], str(wrong)) from None  # the second, of one that is there twice
 
     def _fields(self) -> Iterator[tuple[int, list[bytes]]]:  # (line number, columns); only ASCII's blanks separate
-        try:
-            with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if len(fields := line.split()) not in (0, 6):
-                        raise self._wrong(number, f"has {len(fields)} columns, not the six of a run file: {_COLUMNS}")
-                    if fields:
-                        yield number, fields
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{self.path} is damaged ({error}); get it again") from None
+        for number, line in raw.read_lines(self.path):
+            fields = line.encode().split()
+            if len(fields) != 6:
+                raise self._wrong(number, f"has {len(fields)} columns, not the six of a run file: {_COLUMNS}")
+            yield number, fields
 
-    def _identify(self, kind: str, raw: bytes, line: int) -> str:
-        environment, known = self._environment, self._queries if kind == "query" else self._environment.documents
+    def _identify(self, kind: str, encoded: bytes, line: int) -> str:
+        environment = self._environment
+        known: Collection[str] = self._queries if kind == "query" else environment.documents
         try:
-            name = unquote(raw.decode(), errors="strict") if self._encoded else raw.decode()
+            name = unquote(encoded.decode(), errors="strict") if self._encoded else encoded.decode()
         except UnicodeDecodeError:
-            raise self._wrong(line, f"{raw!r} is not UTF-8") from None
+            raise self._wrong(line, f"{encoded!r} is not UTF-8 when it is decoded") from None
         if name in known:
             return name
         where, hint = f"the corpus of {environment.task}", ""
@@ -131,15 +127,17 @@ class RunFile:
             hint = f"; {environment.task} ranks passages, not the documents that they are of"
         if unquote(name) in known:
             hint = "; it looks percent-encoded, as our own run files are: --encoded"
+        elif alike := ids.suggest(name, known):
+            hint = alike
         raise self._wrong(line, f"{kind} {name!r} is not in {where}{hint}")
 
-    def _score(self, raw: bytes, line: int) -> float:
+    def _score(self, text: bytes, line: int) -> float:
         try:
-            score = float(raw)
+            score = float(text)
         except ValueError:
             score = math.nan
-        if not math.isfinite(score) or b"_" in raw:
-            raise self._wrong(line, f"the score {raw.decode('utf-8', 'replace')!r} is no finite number")
+        if not math.isfinite(score) or b"_" in text:
+            raise self._wrong(line, f"the score {text.decode('utf-8', 'replace')!r} is no finite number")
         return score
 
     def _wrong(self, line: int, what: str) -> DataError:

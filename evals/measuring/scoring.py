@@ -69,6 +69,7 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
         "losses": losses.json(),
         **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
         "notes": [
+            *(f"Warning: {warning}" for warning in environment.warnings),
             *([environment.split_note] if environment.split_note else []),
             *([short] if config["depth"] < max(depths, default=0) else []),
             *([] if imported else deviations),

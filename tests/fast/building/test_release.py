@@ -218,7 +218,7 @@ def test_what_must_hold_is_checked_on_the_files(tmp_path):
         ("pools.json", '"q1":[', '"q1":["d7",', "pool of query 'q1' has 'd7', which is not in the corpus"),
         ("pools.json", '"q1":["d1","d2"]', '"q1":"d1"', "query 'q1': 'd1' where a list of ids is expected"),
         ("comparisons.tsv", "Win(1)", "Won", "line 2: the label 'Won' is no metric"),
-        ("comparisons.tsv", "d1", "d8", "line 2: there is no such query, or no such document"),
+        ("comparisons.tsv", "d1", "d8", "line 2: the document 'd8' is not in the corpus"),
         ("comparisons.tsv", "worse", "bad", "none of the columns worse"),
         ("twins.json", '"q2"', '"q3"', "query 'q1' and its twin are no two queries with the same comparisons"),
         ("twins.json", "{", "[{", "not whole JSON"),

@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import lzma
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 
-from environments import layouts
+from environments import layouts, tables
 from environments.collections import read_collection
 from tools.corpus import StoredCorpus
 from tools.errors import DataError, UsageError
@@ -41,9 +42,17 @@ def numbered(rows):
     return jsonl({name: int(cell) if str(cell).isdigit() else cell for name, cell in row.items()} for row in rows)
 
 
-def cells(separator, *rows):
-    csv.writer(buffer := io.StringIO(newline=""), delimiter=separator).writerows(rows)
+def floats(rows):
+    return jsonl({name: float(cell) if str(cell).isdigit() else cell for name, cell in row.items()} for row in rows)
+
+
+def cells(separator, *rows, quoting=csv.QUOTE_MINIMAL):
+    csv.writer(buffer := io.StringIO(newline=""), delimiter=separator, quoting=quoting).writerows(rows)
     return buffer.getvalue().encode()
+
+
+def quoted(*rows):
+    return cells("\t", *rows, quoting=csv.QUOTE_ALL)
 
 
 def zstd(data):
@@ -82,6 +91,38 @@ FORMS = {
         "queries.jsonl": numbered(ASKED + ASKED[:1]),
         "qrels.jsonl": numbered(QRELS + QRELS[:1]),
     },
+    "BEIR, in UTF-16": {name: content.decode().encode("utf-16") for name, content in BEIR.items()},
+    "BEIR, with the line ends of old Macs": {
+        name: content.replace(b"\r\n", b"\n").replace(b"\n", b"\r") for name, content in BEIR.items()
+    },
+    "BEIR, packed in two ways under plain names": {
+        name: pack(content)
+        for (name, content), pack in zip(BEIR.items(), (lzma.compress, gzip.compress, bytes), strict=True)
+    },
+    "BEIR, numbers as floats": {
+        "corpus.jsonl": floats(CORPUS),
+        "queries.jsonl": floats(ASKED),
+        "qrels.jsonl": floats(QRELS),
+    },
+    "BEIR, in an array and in objects by id": {
+        "corpus.json": json.dumps(CORPUS, indent=1).encode(),
+        "queries.json": json.dumps(QUERIES).encode(),
+        "qrels.json": json.dumps({"q1": {"d/2": 2, "d3": -1}, "2": {"7": 1, "gone": 1}}).encode(),
+    },
+    "BEIR, objects over several lines": {
+        "corpus.jsonl": "\n".join(json.dumps(row, indent=2) for row in CORPUS).encode(),
+        "queries.jsonl": ",\n".join(map(json.dumps, ASKED)).encode(),
+        "qrels.tsv": BEIR["qrels/test.tsv"],
+    },
+    "BEIR, in capitals, beside files that systems and editors leave": {
+        "CORPUS.JSONL": BEIR["corpus.jsonl"],
+        "._CORPUS.JSONL": b"\0\5\x16\7",
+        "Queries.jsonl": jsonl({"ID": name, "Text": text} for name, text in QUERIES.items()),
+        "queries.jsonl~": b"older",
+        "qrels/test.tsv": BEIR["qrels/test.tsv"],
+        "qrels/.DS_Store": b"\0",
+        "qrels/.ipynb_checkpoints/test-checkpoint.tsv": b"older",
+    },
     "a Hugging Face folder, two splits as MTEB has them": {
         "data/corpus/test-00000-of-00002.parquet": parquet(CORPUS[:1]),
         "data/corpus/test-00001-of-00002.parquet": parquet(CORPUS[1:]),
@@ -114,6 +155,16 @@ FORMS = {
         "topics.xml": "".join(f'<topic number="{name}">{text}</topic>' for name, text in QUERIES.items()).encode(),
         "qrels": TREC_QRELS.encode(),
     },
+    "TREC, topics with a query, a comment and a subtopic": {
+        "collection.jsonl": jsonl({"docno": i, "title": h, "contents": t} for i, h, t in ROWS),
+        "topics.xml": "<topics> <!-- faceted < ambiguous --> {}</topics>".format(
+            "".join(
+                f"<topic id='{name}'><subtopic number='1'>x</subtopic><query><![CDATA[{text}]]></query></topic>"
+                for name, text in QUERIES.items()
+            )
+        ).encode(),
+        "qrels": "".join(f'"{q}" "0" "{d}" {g}\n' for q, d, g in JUDGED).encode(),
+    },
     "TREC, as MS MARCO has it": {
         "collection.tsv": cells("\t", *LINES.items()).replace(b'""', b"\0").replace(b'"', b"").replace(b"\0", b'"'),
         "queries.dev.tsv": cells("\t", *QUERIES.items()),
@@ -123,6 +174,16 @@ FORMS = {
         "documents.csv": cells(",", ("ID", "Title", "Text"), *ROWS),
         "queries.csv": cells(",", ("qid", "query"), *QUERIES.items()),
         "qrels.csv": cells(",", ("qid", "docid", "relevance"), *JUDGED),
+    },
+    "CSV, as spreadsheets write it": {
+        "documents.csv": b"sep=;\r\n" + cells(";", ("Doc ID", "Title", "Text", ""), *((*row, "") for row in ROWS)),
+        "queries.csv": cells("\t", ("Query ID", "Query"), *QUERIES.items()),
+        "qrels.tsv": cells("\t", ("Query-ID", "Doc Id", "RELEVANCE"), *((*row, "") for row in JUDGED)),
+    },
+    "CSV, tabs and quotation marks": {
+        "documents.tsv": quoted(("id", "title", "text"), *ROWS),
+        "queries.tsv": cells("\t", *QUERIES.items()),
+        "qrels.tsv": quoted(HEADER, *JUDGED),
     },
     "CSV, other columns": {
         "documents.csv": cells(";", ("Key", "Kopf", "Was", "text"), *((*row, "x") for row in ROWS)),
@@ -152,7 +213,9 @@ def test_a_collection_is_the_same_in_every_form(form, tmp_path):
     assert dict(read.queries) == {"2": "Which dam?", "q1": "Crossing water?"}
     assert read.qrels == pytrec_eval.parse_qrel(TREC_QRELS.splitlines())
     assert read.splits == ({"dev": ("q1",), "test": ("2",)} if "splits" in form else {})
-    assert read.said[1:] == (
+    counted = tuple(sentence for sentence in read.said[1:] if "quotation marks" not in sentence)
+    assert (counted != read.said[1:]) == ("quotation" in form or "subtopic" in form)
+    assert counted == (
         "3 documents, 2 queries, 4 judgements with grades from -1 to 2.",
         *(f"{what} that are there again, counted once: 1." for what in REPEATED if "repeats" in form),
         "Queries without a judgement, left out: 1.",
@@ -171,7 +234,41 @@ DAMAGE = {  # what is changed in BEIR's folder, and what is said
         "no known query; --column query=NA",
     ),
     "no rows": ({"queries.jsonl": b""}, "queries.jsonl has no rows, so there are no queries"),
-    "strangers": ({"queries.jsonl": jsonl([{"_id": "x", "text": "y"}])}, "no query has a judgement"),
+    "strangers": ({"queries.jsonl": jsonl([{"_id": "x", "text": "y"}])}, "no query has a judgement: e.g. 'q1' .*'x'"),
+    "queries 02 for 2": (
+        {"queries.jsonl": jsonl([{"_id": "02", "text": "y"}])},
+        "no query has a judgement: '2' in the judgements and '02' in the queries differ in zeros",
+    ),
+    "no document": (
+        {"corpus.jsonl": jsonl([{"_id": "x", "text": "y", "pid": "d3"}])},
+        "none of the judged documents .4. is in the corpus: e.g. '7' .*'x'.*'d3': --column id=pid",
+    ),
+    "no relevant document": (
+        {"corpus.jsonl": jsonl([{"_id": "d3", "text": "y"}])},
+        "none of the relevant documents .3. is in the corpus: ",
+    ),
+    "documents in passages": (
+        {"corpus.jsonl": jsonl([{"_id": "d3#1", "text": "y"}])},
+        'corpus has passages PARENT#PASSAGE: `max_p = "#"`',
+    ),
+    "queries in two files": (
+        {"queries_rewritten.jsonl": jsonl([ASKED[0] | {"text": "x"}])},
+        r'files = { queries = "queries.jsonl" }` in its benchmark.toml',
+    ),
+    "passages with two ids": (
+        {"corpus.jsonl": jsonl([{"pid": f"p{n}", "docid": "d3", "passage": f"x {n}"} for n in range(2)])},
+        "take another column for the id: --column id=pid",
+    ),
+    "a pointer": ({"corpus.jsonl": b"version https://git-lfs.github.com/spec/v1\n"}, "git lfs pull"),
+    "a pointer to Parquet": ({"corpus.parquet": b"version https://git-lfs.github.com/spec/v1\n"}, "git lfs pull"),
+    "an archive": ({"corpus.jsonl": b"PK\3\4"}, "a ZIP archive or a spreadsheet; unpack it"),
+    "a page": ({"corpus.jsonl": b"\n<!doctype HTML>"}, "a page in HTML, not data"),
+    "UTF-16 without a mark": ({"qrels/test.tsv": BEIR["qrels/test.tsv"].decode().encode("utf-16-le")}, "as in UTF-16"),
+    "Latin-1": ({"corpus.jsonl": '{"_id": "é"}'.encode("latin-1")}, "line 1: byte 0xe9 is not UTF-8; write the file"),
+    "an object of lists": ({"corpus.jsonl": b'{"data": [{"_id": "d3"}]}'}, "one JSON object with the keys 'data'"),
+    "an array of texts": ({"corpus.jsonl": b'["x"]'}, "entry 1: 'x' where a JSON object is expected"),
+    "a comma too many": ({"corpus.jsonl": b'{"_id": "d3", "text": "x"},\n{"_id": "d/2",}'}, "line 2: not whole JSON"),
+    "a fraction as an id": ({"corpus.jsonl": b'{"_id": 1.5, "text": "x"}'}, "line 1: the id 1.5 is not a string or"),
     "torn zstd": ({"queries.jsonl.zst": zstd(BEIR["queries.jsonl"])[:-3]}, "jsonl.zst cannot be read: Truncated"),
     "torn Arrow": ({"queries.arrow": arrow(ASKED)[:-300]}, "cannot be read as Arrow after row"),
 }
@@ -190,6 +287,57 @@ def test_what_contradicts_itself_or_is_damaged_is_refused(damage, tmp_path):
 def test_a_column_that_is_not_there_is_said(columns, said, tmp_path):
     with pytest.raises(UsageError, match=f"is called {said}"):
         read_collection(put(tmp_path, FORMS["CSV, other columns"]), tmp_path / "home", OWN | columns)
+
+
+def test_topics_are_known_by_the_numbers_of_their_judgements_and_their_tags_are_said(tmp_path):
+    topics = "".join(
+        f"<top>\n<head> x\n<num> Number:  {number:03}\n<desc> Description:\nd{number}\n<title> Topic: t{number}\n\n"
+        for number in (99, 100)
+    )
+    put(tmp_path, BEIR | {"topics.txt": topics.encode(), "qrels/test.tsv": b"99 0 d3 1\n100 0 d3 1\n"})
+    (tmp_path / "queries.jsonl").unlink()
+    read = read_collection(tmp_path, tmp_path / "home")
+    assert dict(read.queries) == {"99": "t99 d99", "100": "t100 d100"}
+    assert "queries from topics.txt (the query is title, desc; left out: head)" in read.said[0]
+    assert "e.g. topic 099 is query 99 (1 of them)" in read.said[1]
+    assert dict(read_collection(tmp_path, tmp_path / "home", {"query": "desc"}).queries) == {"99": "d99", "100": "d100"}
+
+
+ALIKE = {"101.0": "101", " 101": "101", "gru\u0308n": "grün", "D1": "d1", "MB007": "MB7", "a%20b": "a b", "'x'": "x"}
+
+
+@pytest.mark.parametrize("judged", ALIKE)
+def test_a_judged_document_that_is_only_spelled_differently_is_a_warning_with_both_ids(judged, tmp_path):
+    corpus = [{"_id": ALIKE[judged], "text": "x"}, *CORPUS]
+    qrels = [{"query-id": "q1", "corpus-id": doc_id, "score": 1} for doc_id in (judged, "7", "d3")]
+    put(tmp_path, {"corpus.jsonl": jsonl(corpus), "queries.jsonl": BEIR["queries.jsonl"], "qrels.jsonl": jsonl(qrels)})
+    [warning] = read_collection(tmp_path, tmp_path / "home").warnings
+    assert "1 of 3 judged documents" in warning and repr(judged) in warning and repr(ALIKE[judged]) in warning
+
+
+@pytest.mark.parametrize(("missing", "warns"), [(2, 0), (4, 1)])
+def test_only_when_most_judged_documents_are_missing_it_is_a_warning(missing, warns, tmp_path):
+    gone = [{"query-id": "q1", "corpus-id": f"gone {number}", "score": 1} for number in range(missing)]
+    put(tmp_path, BEIR | {"qrels/test.tsv": BEIR["qrels/test.tsv"].replace(b"gone", b"d3"), "qrels/more.jsonl": b""})
+    (tmp_path / "qrels/test.tsv").unlink()
+    (tmp_path / "qrels/more.jsonl").write_bytes(jsonl([*QRELS[:3], *gone]))
+    assert len(read_collection(tmp_path, tmp_path / "home").warnings) == warns
+
+
+LINES_OF_TABS = {  # a line -> its cells where two are expected
+    'a\t"the ""rope tram"""': ["a", 'the "rope tram"'],
+    '"a"\t"x\ty"': ["a", "x\ty"],
+    'a\t"x" and "y"': ["a", '"x" and "y"'],
+    'a\t"x': ["a", '"x'],
+    '"x\ty"': ['"x', 'y"'],
+    'a\t""': ["a", ""],
+    'a\t5" nail': ["a", '5" nail'],
+}
+
+
+@pytest.mark.parametrize("line", LINES_OF_TABS)
+def test_only_cells_that_csv_has_quoted_lose_their_quotation_marks(line):
+    assert tables.split_tabs(line, 2).cells == LINES_OF_TABS[line]
 
 
 def test_a_stored_corpus_says_what_was_counted_when_it_was_read(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import pytrec_eval
 from run_folders import CONFIG, retrieve
@@ -194,3 +195,60 @@ def test_own_data_never_stands_beside_published_figures_and_never_takes_a_benchm
     assert beside(config) and not beside(config | {"task": "own/wildchat"}) and not beside(config | {"data": "folder"})
     with pytest.raises(SextantError, match="nor is it a folder"):
         environments.resolve("wildchats")
+
+
+JUDGED = "query-id\tcorpus-id\tscore\n"
+
+
+@pytest.mark.parametrize(
+    ("judged", "code", "says"),
+    [
+        ("q1\td1.0\t1\n", 3, "none of the judged documents (1) is in the corpus: 'd1.0'"),
+        ("q1\td1\t0\nq1\tx\t1\n", 3, "none of the relevant documents (1) is in the corpus: e.g. 'x'"),
+        ("q1\td1\t0\n", 3, "no judgement is above 0"),
+        ("q1\td1\t1\nq1\tx\t1\nq1\ty\t1\n", 0, "2 of 3 judged documents are not in the corpus"),
+        ("q1\td1\t1\nq1\td2\t1\nq1\td3 \t1\n", 0, "'d3 ' in the judgements and 'd3' in the corpus differ in blanks"),
+        ("q1\td1\t1\nq1\td2\t1\nq1\tx\t1\n", 0, ""),
+    ],
+)
+def test_what_a_run_refuses_or_warns_of_is_not_ok_for_check(judged, code, says, run, command_of, notes):
+    (notes / "qrels" / "test.tsv").write_text(JUDGED + judged)
+    check = command_of(module)("check", notes)
+    environments._warned.clear()  # a process says a warning once
+    ran = run("--program", "retrieve", "--task", notes)
+    assert ran.code == code and says in ran.err and ("warning: " in ran.err) == bool(says and not code)
+    assert check.code == (3 if says else 0) and says in check.out and ("WRONG" in check.out) == bool(says)
+    if not code:
+        again = run("--program", "retrieve", "--task", notes, "--json").json
+        assert says in again["notes"][0] and again["notes"][0].startswith("Warning: ") == bool(says)
+
+
+def test_benchmark_toml_says_which_of_several_files_is_meant(notes):
+    (notes / "queries_rewritten.jsonl").write_text('{"_id": "q1", "text": "cable railway"}\n')
+    with pytest.raises(DataError, match=r'files = \{ queries = "queries.jsonl" \}'):
+        environments.load(str(notes))
+    environment = environments.load(settings(notes, 'files = { queries = "queries_rewritten.jsonl" }'))
+    assert {query.query_id: query.text for query in environment.queries} == {"q1": "cable railway"}
+
+
+@pytest.mark.parametrize(
+    ("key", "file", "says"),
+    [
+        ("pools", {"q1": ["d1.0"]}, "the pool of query 'q1' has 'd1.0', .* there is 'd1', which differs in a .0"),
+        ("pools", {"q01": ["d1"]}, "no entry for query 'q1'.* there is 'q01', which differs in zeros"),
+        ("excluded", {"q1": [" d1"]}, "must not: ' d1' in the file and 'd1' in the corpus differ in blanks"),
+    ],
+)
+def test_ids_of_other_files_are_compared_with_those_that_are_spelled_alike(key, file, says, notes):
+    (notes / "queries.jsonl").write_text('{"_id": "q1", "text": "jar"}\n')
+    (notes / "other.json").write_text(json.dumps(file))
+    with pytest.raises(DataError, match=says):
+        environments.load(settings(notes, f'{key} = "other.json"'))
+
+
+def test_ids_in_python_may_be_whole_numbers_of_any_library():
+    documents = {np.int64(7): "jar", 8.0: "mud", "9": "dam"}
+    made = environments.of(documents, {1: "jar"}, {np.int32(1): {7: 1, np.float64(8): 1, 9: np.int8(2)}}, name="x")
+    assert list(made.documents) == ["7", "8", "9"] and made.qrels == {"1": {"7": 1, "8": 1, "9": 2}}
+    with pytest.raises(DataError, match="no query has a judgement: '01' in the judgements and '1' in the queries"):
+        environments.of({"a": "jar"}, {"1": "jar"}, {"01": {"a": 1}}, name="x")

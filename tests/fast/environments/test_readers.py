@@ -165,7 +165,7 @@ BOMB = "<!DOCTYPE r [<!ENTITY a 'x'>" + "".join(
     [
         ("a.md", b"good\nbad \xe9\n", "a.md, line 2: byte 0xe9 is not UTF-8"),
         ("a.jsonl", b'{"text": "x"}\n{"text": ', "a.jsonl, line 2: not whole JSON"),
-        ("a.txt.gz", gzip.compress(b"x" * 99, mtime=0)[:-6], "a.txt.gz: the gzip file breaks off"),
+        ("a.txt.gz", gzip.compress(b"x" * 99, mtime=0)[:-6], "a.txt.gz: the packed file breaks off"),
         ("a.xml", b"<r><a>torn", "a.xml is not whole XML"),
         ("a.xml.bz2", bz2.compress(DUMP.encode())[:-9], "a.xml.bz2"),
         ("a.xml", f"{BOMB}]><r>&m;</r>".encode(), "a.xml is not whole XML"),
