@@ -25,7 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from tools import disk
-from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError
+from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError, check_docstrings
 
 Number = TypeVar("Number", int, float)
 T = TypeVar("T")
@@ -121,6 +121,7 @@ def run_command(parser: Parser, command: Command, arguments: Sequence[str] | Non
     try:
         try:
             parsed = parser.parse_args(arguments)
+            check_docstrings()
             quiet = getattr(parsed, "json", False) or getattr(parsed, "json_events", False)
             _LOG.setLevel(logging.WARNING if quiet else logging.INFO)
             if quiet:  # what a user's program prints is no part of the result
@@ -170,6 +171,11 @@ def check_interrupts() -> None:
     if _raised < len(_signals) and threading.current_thread() is _working:
         _raised += 1
         raise KeyboardInterrupt
+
+
+def may_interrupt() -> bool:
+    """Return whether a KeyboardInterrupt in this thread may come from a signal."""
+    return threading.current_thread() in (_working, threading.main_thread())
 
 
 def wait_until(ended: Callable[[], bool], seconds: float = math.inf) -> None:

@@ -5,6 +5,7 @@ one line; any other exception is a bug and keeps its traceback.
 """
 
 import difflib
+import sys
 from collections.abc import Iterable
 from typing import Self
 
@@ -115,6 +116,12 @@ class Halt(BaseException):
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
         self.reason = reason
+
+
+def check_docstrings() -> None:
+    """Raise UsageError where Python drops docstrings: they are instructions of prompts and descriptions of tools."""
+    if sys.flags.optimize > 1:
+        raise UsageError("python -OO and PYTHONOPTIMIZE=2 take the instructions out of all prompts; leave them out")
 
 
 def at_least(least: int, who: str, **values: int) -> None:

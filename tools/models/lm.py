@@ -25,7 +25,7 @@ import orjson
 
 from tools import session
 from tools.console import in_thread, say
-from tools.errors import Halt, ProviderRefused, SextantError, UsageError
+from tools.errors import Halt, ProviderRefused, SextantError, UsageError, check_docstrings
 from tools.models import faults, offline, prompting
 from tools.models import spec as models
 from tools.models.adapter import ANSWERED, COMPLETED, Adapter, Answered
@@ -198,7 +198,8 @@ class LanguageModel(dspy.LM):
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Sent:
         if isinstance(self.engine, str) and messages:
             messages = prompting.mark(self.model, messages, grows=False)
-        with dspy.track_usage() as tracker:
+        # An answer is on disk before the program sees any of it, so `dspy.streamify` gets no chunks.
+        with dspy.context(send_stream=None), dspy.track_usage() as tracker:
             outputs = super().__call__(prompt, messages=messages, **kwargs)
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]
         thoughts = [output.get("reasoning_content") for output in outputs if isinstance(output, dict)]
@@ -342,6 +343,7 @@ def connect(
 
     Nothing is sent yet. `offline` needs the corpus' `statistics`, made at its first call, and fills fields by `rules`.
     """
+    check_docstrings()
     terms = terms or Terms()
     if spec == "offline":
         if statistics is None:

@@ -1,6 +1,8 @@
 """Prompts of a user's own: what `programs show` prints is what a program has, and an edited word reaches the model."""
 
 import json
+import subprocess
+import sys
 
 import dspy
 import pytest
@@ -92,3 +94,13 @@ def test_what_a_file_cannot_be_is_said_in_a_line(text, code, words, run, tmp_pat
         file.write_text(text)
     result = run(*CONGRESS, "--prompts", file)
     assert result.code == code and words in result.err and result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["programs", "show", "multihop"], ["evals.run", "--program", "rewrite", "--task", "congress"]]
+)
+def test_without_docstrings_no_prompt_is_sent_or_shown(words, tmp_path):
+    command = [sys.executable, "-OO", "-m", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2 and not done.stdout and not any(tmp_path.iterdir())
+    assert done.stderr.startswith("error: python -OO and PYTHONOPTIMIZE=2 take the instructions out of all prompts")
