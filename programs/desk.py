@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from threading import Lock
 from typing import Any
 
 import dspy
@@ -20,6 +21,7 @@ from tools.models import prompting
 from tools.models.prompting import Fault, defuse
 from tools.records import Query, Snippet, Submission
 from tools.session import Session
+from tools.threads import REMEDY
 
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
 
@@ -28,6 +30,12 @@ class Found(str):
     """What a model is shown of a search; `snippets` has it for a program to count in."""
 
     snippets: list[Snippet]
+
+    def __new__(cls, shown: str, snippets: Iterable[Snippet] = ()) -> "Found":
+        """Show a text; without snippets it says why the search was refused."""
+        found = super().__new__(cls, shown)
+        found.snippets = list(snippets)
+        return found
 
 
 @dataclass
@@ -40,13 +48,16 @@ class Desk:
     selected: list[str] = field(default_factory=list)
     best_rank: dict[str, int] = field(default_factory=dict)
     hops: int | None = None  # searches so far, where each is a hop of its own
+    lock: Lock = field(default_factory=Lock, repr=False)  # threads of one query share the desk
 
     def find(self, text: str, k: int) -> list[Snippet]:
         """Search, and remember the best rank of each document."""
+        hop = None
         if self.hops is not None:
-            self.hops += 1
-            self.session.hop = self.hops
-        found = self.session.search(text, k, shown=True)
+            with self.lock:
+                self.hops += 1
+                self.session.hop = hop = self.hops
+        found = self.session.search(text, k, shown=True, hop=hop)
         for rank, snippet in enumerate(found, start=1):
             self.best_rank[snippet.doc_id] = min(rank, self.best_rank.get(snippet.doc_id, rank))
         return found
@@ -54,9 +65,7 @@ class Desk:
     def search(self, query: str) -> str:
         """Search the collection; gives the best matches with their doc_id and the beginning of their text."""
         found = self.find(query, self.per_search)
-        made = Found(as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in found]))
-        made.snippets = found
-        return made
+        return Found(as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in found]), found)
 
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
@@ -126,13 +135,14 @@ def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
     @wraps(tool)
     def function(*arguments: Any, **named: Any) -> str:
         if (desk := DESK.get()) is None:
-            raise UsageError(f"{tool.__name__} works while a query is answered, and in its context, not in any thread")
+            raise UsageError(f"{tool.__name__} is called where no query is answered: {REMEDY}")
         try:
             return tool(desk, *arguments, **named)
         except (SessionRefusal, Fault) as refusal:
-            return str(refusal)
+            return Found(str(refusal))
 
     del function.__wrapped__  # whose first parameter is the desk
+    function.__qualname__ = tool.__name__  # by which it is pickled
     function.__signature__ = inspect.signature(partial(tool, None))  # type: ignore[attr-defined]
     return function
 

@@ -3,17 +3,17 @@
     a class over a Toolbox    as programs/base.py has them
     a dspy.Module             a class or an instance; inputs and outputs are found by their names
     a LangGraph graph         compiled or not (programs/own_graph.py)
-    a function                answer(query, search, read) -> ids, sync or async
-    a maker                   a function of tools that returns a graph or a module
+    a function                answer(query, search, read) -> ids, sync or async; also as an object that is called
+    a maker                   a function of tools that returns a graph, a module or a function
 
 `Own` makes a ranking of what they return. docs/guide/own-programs.md shows each form.
 """
 
-import asyncio
 import inspect
 import re
 import types
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence, Sized
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from enum import Enum
 from functools import cache, partial, wraps
 from http.client import HTTPConnection
@@ -28,6 +28,7 @@ from dspy.utils.callback import BaseCallback
 
 from programs.base import Program
 from programs.desk import DESK, Desk, make_tools, read, search, select
+from programs.own_results import ANSWERS, describe, list_ids
 from tools import names, session
 from tools.errors import SextantError, UsageError
 from tools.models import offline
@@ -36,35 +37,36 @@ from tools.models.prompting import Fault
 from tools.records import Query, Snippet, Submission
 from tools.session import Toolbox
 from tools.text import TermStatistics
+from tools.threads import REMEDY, EventLoop, instrument_threads, lend_event_loop, run_coroutine
 
 __all__ = ["adapt", "read", "search", "select"]
 
 QUERY = ("query", "question", "description")  # names under which the text of a query is asked for
-ANSWERS = ("doc_ids", "ranking", "documents", "document_ids", "ids")  # names under which a ranking is handed in
 _FUNCTIONS = (*QUERY, "objective", "search", "read", "select", "depth")  # what a function of a query may ask for
-_MAKERS = ("search", "read", "select", "tools", "model", "depth", "toolbox")  # what a class or a maker may ask for
+# What a class or a maker may ask for.
+_MAKERS = ("search", "read", "select", "tools", "model", "depth", "toolbox", "config")
+_OTHER_LOOP = re.compile("different (?:event )?loop|[Ee]vent loop is closed")
 _DOCUMENTS = re.compile(r"answer|doc|ids?$|passage|rank|relevant|select")  # in the name of a field
 
 
 def adapt(made: Any, name: str) -> Any:
     """Return a constructor as programs have it, for what `name` refers to; UsageError where that is no program."""
+    instrument_threads()
     if isinstance(made, type) and issubclass(made, Program):
         return made
-    is_class, is_object = isinstance(made, type), isinstance(made, dspy.Module) or is_graph(made)
-    asked = _parameters(made) if callable(made) and not is_object else {}
-    strange_class = is_class and not (issubclass(made, dspy.Module) or "toolbox" in asked)
-    if strange_class or not (is_object or callable(made)):
+    is_class = isinstance(made, type)
+    is_object = isinstance(made, dspy.Module) or is_graph(made)
+    asked = {} if is_object or not callable(made) else _parameters(made, name)
+    usable_class = is_class and (issubclass(made, dspy.Module) or "toolbox" in asked or _has_call(made))
+    if not (is_object or usable_class or (callable(made) and not is_class)):
         raise UsageError(
-            f"{name} is {_describe(made)}, and no program: it has to be a class over a toolbox, a dspy.Module, "
+            f"{name} is {describe(made)}, and no program: it has to be a class over a toolbox, a dspy.Module, "
             "a LangGraph graph, a function of a query, or a function of tools that returns one of these"
         )
-    needed = [one.name for one in asked.values() if one.default is one.empty]
-    answers = not is_class and bool(asked.keys() & {*QUERY} or {*needed} - {*_MAKERS})
-    given = _FUNCTIONS if answers else _MAKERS
-    strange = [one for one in needed if one not in given]
-    if strange[answers and not asked.keys() & {*QUERY} :]:  # of a function, the first one may be the query
-        raise UsageError(f"{name} asks for {strange[-1]!r}; it is given {', '.join(given)}; give others a default")
-    settings = [one.replace(kind=one.KEYWORD_ONLY) for one in asked.values() if one.name not in (*needed, *given)]
+    answers = not is_class and not is_object and _is_of_a_query(asked)
+    needed = _check_needed(asked, _FUNCTIONS if answers else _MAKERS, name, first_is_query=answers)
+    offered = _FUNCTIONS if answers else _MAKERS
+    settings = [one.replace(kind=one.KEYWORD_ONLY) for one in asked.values() if one.name not in (*needed, *offered)]
     base = inspect.signature(Own.__init__).parameters
     about = {
         "__init__": Own.__init__,  # a dataclass would make another one
@@ -72,17 +74,65 @@ def adapt(made: Any, name: str) -> Any:
         "__signature__": inspect.Signature([base["toolbox"], base["depth"], *settings]),
         "source": (made,),  # a function by itself would be a method
         "label": names.label(name),
-        "asks": tuple(one for one in asked if one in (*needed, *given)),  # what it is given by name
+        "asks": tuple(one for one in asked if one in (*needed, *offered)),  # what it is given by name
         "answers": answers,  # whether it is a function of a query
     }
     _watch_requests()
     return type(names.label(name).rpartition(":")[2], (Own,), about)
 
 
-def _parameters(made: Any) -> dict[str, inspect.Parameter]:
+def _parameters(made: Any, name: str = "") -> dict[str, inspect.Parameter]:
+    """Return what a function, or the constructor of a class, asks for by name. UsageError where that is hidden."""
     is_class = isinstance(made, type)  # whose own signature DSPy hides
-    parameters = [*inspect.signature(made.__init__ if is_class else made).parameters.values()][is_class:]
-    return {one.name: one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    try:
+        parameters = [*inspect.signature(made.__init__ if is_class else made).parameters.values()][is_class:]
+    except (ValueError, TypeError):
+        raise UsageError(
+            f"Python does not know the parameters of {name}; call it in a function answer(query, search)"
+        ) from None
+    by_name = {one.name: one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    if not is_class and len(by_name) < len(parameters) and _hides_parameters(made, parameters):
+        takes = ", ".join(str(one) for one in parameters)
+        raise UsageError(
+            f"{name} takes ({takes}), so what it asks for cannot be known; if a decorator made it, "
+            "give its inner function @functools.wraps(function), else name its parameters"
+        )
+    return by_name
+
+
+def _hides_parameters(made: Any, parameters: Sequence[inspect.Parameter]) -> bool:
+    """Return whether a callable passes on what it is given, to a function whose parameters it does not show."""
+    kinds = {one.kind for one in parameters}
+    if kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        return inspect.Parameter.VAR_POSITIONAL in kinds  # with **settings alone, it may be a maker
+    if not inspect.isfunction(made):
+        return False
+    shown = {one.name for one in parameters}
+    wrapped = [one for one in inspect.getclosurevars(made).nonlocals.values() if inspect.isfunction(one)]
+    return any({*inspect.signature(one).parameters} & {*_FUNCTIONS} - shown for one in wrapped)
+
+
+def _has_call(made: type) -> bool:
+    return any("__call__" in vars(kind) for kind in made.__mro__)
+
+
+def _is_of_a_query(asked: Mapping[str, inspect.Parameter]) -> bool:
+    """Return whether a function answers a query, by its parameters; else it makes something that does."""
+    needed = {one.name for one in asked.values() if one.default is one.empty}
+    return bool(asked.keys() & {*QUERY} or needed - {*_MAKERS})
+
+
+def _check_needed(
+    asked: Mapping[str, inspect.Parameter], offered: Sequence[str], name: str, *, first_is_query: bool
+) -> list[str]:
+    """Return the parameters without a default. UsageError for one that nothing is `offered` for."""
+    needed = [one.name for one in asked.values() if one.default is one.empty]
+    unknown = [one for one in needed if one not in offered]
+    if first_is_query and not asked.keys() & {*QUERY}:
+        unknown = unknown[1:]  # the first one is the query, whatever it is called
+    if unknown:
+        raise UsageError(f"{name} asks for {unknown[-1]!r}; it is given {', '.join(offered)}; give others a default")
+    return needed
 
 
 def is_graph(made: Any) -> bool:
@@ -172,6 +222,10 @@ class Own(Program):
 
     def __init__(self, toolbox: Toolbox, *, depth: int = 1000, **parameters: Any) -> None:
         super().__init__(toolbox, depth=depth)
+        self.function_asks: tuple[str, ...] = ()  # of a function that a maker returned
+        self._own_loop: EventLoop | None = None
+        self._runner: Any = None  # of a graph
+        self._opened: Any = None  # a context manager that has made the program
         try:
             self.inner = self._make(parameters)
         except SextantError:
@@ -182,26 +236,59 @@ class Own(Program):
             self.inputs = _inputs_of(self.inner, self.label)
 
     def _make(self, parameters: Mapping[str, Any]) -> Any:
-        made = self.source[0]
+        source = self.source[0]
         if self.answers:
-            return partial(made, **parameters)
-        if isinstance(made, dspy.Module):
-            return made.deepcopy()
-        given: dict[str, Any] = {"toolbox": self.toolbox, "depth": self.depth}
+            return partial(source, **parameters)
+        if isinstance(source, dspy.Module):
+            return source.deepcopy()
+        if is_graph(source):
+            return self._prepare_graph(source)
+        is_class = isinstance(source, type)
+        made = self._call_maker(parameters, make_tools() if is_class else make_tools(_graphs().Tool.from_function))
+        if isinstance(made, dspy.Module) and not is_class:
+            made = self._call_maker(parameters, make_tools())  # with tools of DSPy's instead of LangChain's
+        if is_graph(made):
+            return self._prepare_graph(made)
+        if isinstance(made, dspy.Module) or "toolbox" in self.asks:
+            return made
+        if not callable(made):
+            raise UsageError(
+                f"{self.label} returned {describe(made)}; it has to return a graph, a module or a function"
+            )
+        asked = _parameters(made, self.label)
+        if not _is_of_a_query(asked):
+            raise UsageError(f"{self.label} returned a function without a query; it needs a parameter {QUERY[0]!r}")
+        needed = _check_needed(asked, _FUNCTIONS, self.label, first_is_query=True)
+        self.function_asks = tuple(one for one in asked if one in (*needed, *_FUNCTIONS))
+        return made
 
-        def make(tools: Mapping[str, Any]) -> Any:
-            offered = {**given, **tools, "tools": list(tools.values())}
-            return made(**{name: offered[name] for name in self.asks}, **parameters)
+    def _call_maker(self, parameters: Mapping[str, Any], tools: Mapping[str, Any]) -> Any:
+        """Return what a class, or a function of tools, makes."""
+        offered = {"toolbox": self.toolbox, "depth": self.depth, "config": {"configurable": {}}, **tools}
+        offered["tools"] = list(tools.values())
+        if "model" in self.asks:
+            offered["model"] = _graphs().Model()
+        made = self.source[0](**{name: offered[name] for name in self.asks}, **parameters)
+        if inspect.iscoroutine(made):
+            return self._loop.run(made)
+        if isinstance(made, AbstractAsyncContextManager) and not isinstance(made, dspy.Module) and not is_graph(made):
+            self._opened = made  # as LangGraph's server takes it; it stays open until the end
+            return self._loop.run(made.__aenter__())
+        if isinstance(made, AbstractContextManager) and not isinstance(made, dspy.Module) and not is_graph(made):
+            self._opened = made
+            return made.__enter__()
+        return made
 
-        if isinstance(made, type):
-            made = make(make_tools())
-        elif not is_graph(made):
-            given["model"] = _graphs().Model()
-            found = make(make_tools(_graphs().Tool.from_function))
-            made = make(make_tools()) if isinstance(found, dspy.Module) else found
-        if not (isinstance(made, dspy.Module) or is_graph(made) or "toolbox" in self.asks):
-            raise UsageError(f"{self.label} returned {_describe(made)}; it has to return a graph or a module")
-        return _graphs().prepare(made, self.label) if is_graph(made) else made
+    @property
+    def _loop(self) -> EventLoop:
+        """The event loop in which a maker is awaited, and then what it made: a connection belongs to its loop."""
+        if self._own_loop is None:
+            self._own_loop = EventLoop()
+        return self._own_loop
+
+    def _prepare_graph(self, graph: Any) -> Any:
+        self._runner = _graphs().Runner(graph, self.label, self._own_loop)
+        return self._runner.graph
 
     def forward(self, query: Query) -> Submission:
         """Search for one query."""
@@ -214,34 +301,44 @@ class Own(Program):
             else:
                 desk = Desk(self.toolbox.open(query), hops=0)
                 DESK.set(desk)
-                found, why = self._ask(query, desk)
+                try:
+                    with lend_event_loop():
+                        found, why = self._ask(query, desk)
+                except Exception as error:
+                    if wrong := _explain(error):
+                        raise UsageError(f"{self.label} {wrong}{names.user_line(error)}") from error
+                    raise
             if found is None and is_graph(self.inner):
                 return desk.session.submit(desk.rank_all()[: self.depth], why=why)
             return self._hand_in(query, desk, found, why)
 
     def _ask(self, query: Query, desk: Desk) -> tuple[Any, str]:
         if is_graph(self.inner):
-            state, why = _graphs().run(self.inner, query)
-            return next((state[name] for name in ANSWERS if state.get(name)), None), why
+            state, why = self._runner.run(query)
+            if not isinstance(state, Mapping):  # of LangGraph's functional API
+                return state, why
+            return next((state[name] for name in ANSWERS if _is_filled(state.get(name))), None), why
         if isinstance(self.inner, dspy.Module):
             texts = {name: query.objective if name == "objective" else query.text for name in self.inputs}
             found = self.inner(**texts) if hasattr(type(self.inner), "forward") else self.inner.acall(**texts)
         else:
             found = self._call(query, desk)
-        return asyncio.run(found) if inspect.iscoroutine(found) else found, "done"
+        if inspect.isasyncgen(found):
+            found = _collect(found)
+        if inspect.iscoroutine(found):
+            found = self._own_loop.run(found) if self._own_loop else run_coroutine(found)
+        return list(found) if inspect.isgenerator(found) else found, "done"
 
     def _call(self, query: Query, desk: Desk) -> Any:
         text = Text(query.text)
         vars(text).update(text=query.text, objective=query.objective, query_id=query.query_id)
-
-        def search(text: str, k: int = 10) -> Hits:
-            return Hits(desk.find(text, k))
-
-        def read(doc_id: str) -> Text:
-            return Text(desk.session.read(doc_id))
-
-        given = {"objective": query.objective, "search": search, "read": read, "select": desk.keep, "depth": self.depth}
-        return self.inner(**{name: given.get(name, text) for name in self.asks})
+        tools = _Tools(desk)
+        given: dict[str, Any] = {"objective": query.objective, "select": desk.keep, "depth": self.depth}
+        given |= {"search": tools.search, "read": tools.read}
+        arguments = {name: given.get(name, text) for name in self.function_asks or self.asks}
+        by_place = [one.name for one in _parameters(self.inner).values() if one.kind is one.POSITIONAL_ONLY]
+        in_place = [arguments.pop(name) for name in by_place if name in arguments]
+        return self.inner(*in_place, **arguments)
 
     def _hand_in(self, query: Query, desk: Desk, found: Any, why: str) -> Submission:
         """End the session with the documents that the program returned, of those that it can have found."""
@@ -249,7 +346,7 @@ class Own(Program):
         code = getattr(made.forward if isinstance(made, type) and hasattr(made, "forward") else made, "__code__", None)
         place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
         try:
-            named = list(dict.fromkeys(list_ids(found)))
+            named = list_ids(found)
         except TypeError as error:
             raise TypeError(f"{self.label} {error}{place}") from None
         try:
@@ -259,35 +356,44 @@ class Own(Program):
         return desk.hand_in(known, self.depth, why=why)
 
 
-def list_ids(found: Any) -> list[str]:
-    """Return the ids in what a program returned, in their order. TypeError, as the end of a sentence, for none."""
-    if isinstance(found, dspy.Prediction):
-        found = _pick(dict(found.items()))
-    if isinstance(found, str | bytes | Mapping) or not isinstance(found, Iterable):
-        raise TypeError(f"returned {_describe(found)}; a list of document ids is expected")
-    ids = []
-    for one in found:
-        value = one.get("doc_id", one.get("id")) if isinstance(one, Mapping) else getattr(one, "doc_id", one)
-        if isinstance(value, list | tuple) and len(value) == 2:  # with its score
-            value = value[0]
-        if not isinstance(value, str | int):
-            raise TypeError(f"returned a list with {_describe(one)}; a list of document ids is expected")
-        ids.append(str(value))
-    return ids
+class _Tools:
+    """The tools of one query for a function, which gets records instead of texts for a model."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def search(self, text: str, k: int = 10) -> Hits:
+        """Search the collection."""
+        return Hits(self._desk.find(text, k))
+
+    def read(self, doc_id: str) -> Text:
+        """Return the whole text of a document that a search returned."""
+        return Text(self._desk.session.read(doc_id))
 
 
-def _pick(outputs: dict[str, Any]) -> Any:
-    """Return the documents of a prediction: by the name of the field, or else the only list, or the only field."""
-    outputs = {name: one for name, one in outputs.items() if name not in ("trajectory", "reasoning")}
-    named = [outputs[name] for name in ANSWERS if name in outputs]
-    found = named[:1] or [one for one in outputs.values() if isinstance(one, list | tuple)] or [*outputs.values()]
-    if len(found) != 1:
-        raise TypeError(f"predicted {', '.join(outputs) or 'nothing'}; a field doc_ids is expected")
-    if not isinstance(found[0], str):
-        return found[0]
-    text = found[0].strip(" []\n")  # a list in words
-    lines = text.split("\n") if "\n" in text else re.split(r"[,;\s]+", text)
-    return [one for line in lines if (one := re.sub(r"^(?:[-*]|\d+[.)])\s+", "", line.strip()).strip("\"'`, "))]
+async def _collect(found: Any) -> list[Any]:
+    return [one async for one in found]
+
+
+def _is_filled(value: Any) -> bool:
+    """Return whether a field of a state has something; arrays have no truth value."""
+    return value is not None and (len(value) > 0 if isinstance(value, Sized) else bool(value))
+
+
+def _explain(error: BaseException) -> str:
+    """Return what is wrong with how a program uses threads, processes or event loops; "" where it is something else."""
+    cause: BaseException | None = error
+    while cause is not None:
+        words = names.show(cause)
+        if isinstance(cause, ValueError) and words.startswith("No LM is loaded"):  # DSPy's
+            return f"asks the model in a thread or process that does not belong to the query: {REMEDY}"
+        if isinstance(cause, RuntimeError) and _OTHER_LOOP.search(words):
+            return (
+                f"uses an object of another event loop ({words[:200]}); each query has a loop of its own: "
+                "make clients, locks and sessions of asyncio's in the function, not at the top of the file"
+            )
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def _inputs_of(module: Any, label: str) -> list[str]:
@@ -303,12 +409,6 @@ def _inputs_of(module: Any, label: str) -> list[str]:
         given = f"{', '.join(QUERY)} and objective, or the only input; give others a default"
         raise UsageError(f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {given}")
     return inputs
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"{type(value).__name__} with keys {', '.join(map(str, value)) or 'none'}"
-    return "None" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
 
 
 def _graphs() -> Any:

@@ -1,8 +1,8 @@
 """A user's own LangGraph graph (programs/own.py): its tools, its model, what it begins with, what it ends with."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, get_origin, get_type_hints
 from uuid import uuid4
 
 import dspy
@@ -11,15 +11,21 @@ from langchain_core.messages import AIMessage, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphRecursionError
 
 from programs.desk import make_tools
 from programs.own import QUERY
+from programs.own_results import ANSWERS
+from tools import names
+from tools.console import in_thread
 from tools.disk import read_object
 from tools.errors import UsageError
 from tools.models.offline import Call, publish
 from tools.models.prompting import ask
 from tools.records import Query
+from tools.session import Shared
+from tools.threads import EventLoop, run_coroutine
 
 STEPS = 50  # of a graph that has no recursion_limit of its own; LangGraph's default is 10,007
 
@@ -75,30 +81,125 @@ class Model(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def prepare(graph: Any, label: str) -> Any:
-    """Return a graph compiled; UsageError for one that has no place for a query."""
-    compiled = graph.compile() if hasattr(graph, "compile") else graph
-    if not {"messages", *QUERY} & {*compiled.channels}:
-        raise UsageError(f"the state of {label} has none of messages, {', '.join(QUERY)}: the query goes there")
-    return compiled
+class Runner(Shared):
+    """Runs a user's graph for one query after another, in threads. UsageError for a graph that cannot be run."""
 
+    def __init__(self, graph: Any, label: str, loop: EventLoop | None = None) -> None:
+        """Run in the event `loop` that the graph was made in, or else in one for each query."""
+        self.graph = graph.compile() if hasattr(graph, "compile") else graph
+        self._label = label
+        graphs = [self.graph, *(subgraph for _, subgraph in self.graph.get_subgraphs(recurse=True))]
+        savers = [each.checkpointer for each in graphs if isinstance(each.checkpointer, BaseCheckpointSaver)]
+        if loop is None and any(hasattr(saver, "loop") for saver in savers):
+            loop = EventLoop()  # one for all queries, which share the locks of such a checkpointer
+        self._run_async: Callable[[Coroutine[Any, Any, Any]], Any] = loop.run if loop else run_coroutine
+        self._inputs = _find_inputs(self.graph, label)
+        if self.graph.interrupt_before_nodes or self.graph.interrupt_after_nodes:
+            stops = "interrupt_before or interrupt_after"
+            raise UsageError(f"{label} is compiled with {stops}, and nobody is there to go on with it; leave that out")
+        self._is_async = self._can_await(savers)
+        if not self._is_async and (awaited := _find_async_node(graphs)):
+            raise UsageError(
+                f"{label} has the async node {awaited!r} and a checkpointer that is not async; "
+                "give it another checkpointer, such as InMemorySaver, or none"
+            )
 
-def run(graph: Any, query: Query) -> tuple[Mapping[str, Any], str]:
-    """Return the state in which a graph ends for a query, and why it ended."""
-    start: dict[str, Any] = dict.fromkeys(QUERY, query.text) | {"objective": query.objective}
-    start["messages"] = [("user", f"{query.objective}\n\n{query.text}".strip())]
-    tools = make_tools(Tool.from_function)
-    given = {**tools, "tools": list(tools.values()), "thread_id": uuid4().hex}
-    options = {"recursion_limit": (graph.config or {}).get("recursion_limit", STEPS), "configurable": given}
+    def run(self, query: Query) -> tuple[Any, str]:
+        """Return the state in which the graph ends for a query, and why it ended."""
+        tools = make_tools(Tool.from_function)
+        given = {**tools, "tools": list(tools.values()), "thread_id": uuid4().hex}
+        limit = (self.graph.config or {}).get("recursion_limit", STEPS)
+        options = {"recursion_limit": limit, "configurable": given}
+        if self._is_async:
+            state, why = self._run_async(self._walk_async(self._make_input(query), options))
+        else:
+            state, why = self._walk(self._make_input(query), options)
+        if isinstance(state, Mapping) and (interrupts := state.get("__interrupt__")):
+            asked = str(interrupts[0].value)[:60]
+            raise RuntimeError(f"{self._label} waits for somebody's answer (interrupt: {asked!r}), and nobody is there")
+        return state, why
 
-    async def walk() -> tuple[Any, str]:
+    def _walk(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
         state: Any = {}
-        begin = {name: value for name, value in start.items() if name in graph.channels}
         try:
-            async for state in graph.astream(begin, options, stream_mode="values"):  # noqa: B007  # the last one is used
+            for state in self.graph.stream(begin, options, stream_mode="values"):  # noqa: B007  # the last one is used
                 pass
         except GraphRecursionError:
             return state, "steps"
         return state, "done"
 
-    return asyncio.run(walk())
+    async def _walk_async(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
+        state: Any = {}
+        try:
+            async for state in self.graph.astream(begin, options, stream_mode="values"):  # noqa: B007  # as above
+                pass
+        except GraphRecursionError:
+            return state, "steps"
+        return state, "done"
+
+    def _make_input(self, query: Query) -> Any:
+        if self._inputs is None:  # a function of LangGraph's functional API
+            return query.text
+        inputs: dict[str, Any] = {}
+        for name in self._inputs:
+            if name == "messages":
+                inputs[name] = [("user", f"{query.objective}\n\n{query.text}".strip())]
+            else:
+                inputs[name] = query.objective if name == "objective" else query.text
+        return inputs
+
+    def _can_await(self, savers: Sequence[Any]) -> bool:
+        """Return whether the graph's checkpointers can be awaited; UsageError for one that works in no thread."""
+        somewhere = {"configurable": {"thread_id": uuid4().hex, "checkpoint_ns": ""}}
+        try:
+            for saver in savers:
+                self._run_async(saver.aget_tuple(somewhere))
+        except NotImplementedError:
+            pass
+        else:
+            return True
+        try:
+            for saver in savers:
+                in_thread(partial(saver.get_tuple, somewhere)).result()  # as queries are answered in threads
+        except Exception as error:
+            remedy = "with sqlite3, connect(FILE, check_same_thread=False)"
+            wrong = f"the checkpointer of {self._label} cannot be used in a thread; {remedy}"
+            raise UsageError(f"{wrong}: {names.describe(error)}") from error
+        return False
+
+
+def _find_async_node(graphs: Sequence[Any]) -> str:
+    """Return the name of a node that can only be awaited, of these graphs; "" where there is none."""
+    for graph in graphs:
+        for name, node in graph.nodes.items():
+            for step in getattr(node.bound, "steps", [node.bound]):
+                if getattr(step, "afunc", None) and step.func is None:
+                    return str(name)
+    return ""
+
+
+def _find_inputs(graph: Any, label: str) -> list[str] | None:
+    """Return the keys of a graph's input that the query goes to; None where its input is a text and has no keys."""
+    builder = getattr(graph, "builder", None)
+    schema = builder.input_schema if builder else graph.channels["__start__"].ValueType
+    if not builder and schema in (Any, str):
+        return None
+    hints = _read_hints(schema)
+    takes_any = not builder and (get_origin(schema) or schema) is dict  # of a function
+    names_of_inputs = [name for name in ("messages", *QUERY, "objective") if name in hints or takes_any]
+    if not {"messages", *QUERY}.isdisjoint(names_of_inputs):
+        return names_of_inputs
+    texts = [name for name, hint in hints.items() if hint is str and name not in ("objective", *ANSWERS)]
+    if len(texts) == 1:
+        return [*texts, *names_of_inputs]
+    raise UsageError(
+        f"the state of {label} has none of messages, {', '.join(QUERY)}: the query goes there, or to its only text"
+    )
+
+
+def _read_hints(schema: Any) -> dict[str, Any]:
+    """Return the fields of a TypedDict, a dataclass or a model of pydantic's with their types; none where unknown."""
+    try:
+        return get_type_hints(schema)
+    except (NameError, TypeError):  # a type that is only imported for type checkers
+        return dict.fromkeys(getattr(schema, "__annotations__", {}))

@@ -107,7 +107,15 @@ def file_of(source: str) -> Path:
 
 def describe(error: BaseException) -> str:
     """Return an exception's type, message and the line of a user's own code."""
-    return f"{type(error).__name__}: {error}{user_line(error)}"
+    return f"{type(error).__name__}: {show(error)}{user_line(error)}"
+
+
+def show(value: object) -> str:
+    """Return str(value), also for a value of a user's class whose text cannot be had."""
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001  # a user's own class may raise anything
+        return f"(a {type(value).__name__} whose text cannot be shown: {type(error).__name__})"
 
 
 def user_line(error: BaseException) -> str:

@@ -85,6 +85,9 @@ def count_unbooked(to: str) -> None:
 
 # Where one is set, searches make spans, as where OpenTelemetry's SDK is loaded, which MLflow does: tools/spans.py
 _SENDING = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+_ELSEWHERE = (
+    "a query is answered in one process: a program may search, read and ask the model in threads, in no other process"
+)
 _World = tuple[Mapping[str, Document], "Mapping[str, Retriever]", Limits, Callable[[], float]]  # of a toolbox
 
 
@@ -138,7 +141,9 @@ class Session(Recorder):
         super().__init__(query.query_id, clock, snapshot)
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
         self._query = query
-        self._over = ""  # why no model may be called any more, once that is so
+        self._process = os.getpid()
+        self._over = ""  # why nothing may be done any more, once that is so
+        self.ended_by_limit = False  # whether calls or tokens were used up
         self._calls = snapshot["usage"]["calls"] if snapshot else 0  # that were allowed
         self._used = Counter[str](snapshot.get("used", {}))  # searches and reads
         self._requests = Counter[str](snapshot.get("asked", {}))
@@ -147,6 +152,10 @@ class Session(Recorder):
         for step in self.trace.steps:  # of the snapshot
             self._surfaced.update(step.doc_ids if step.tool == "search" else ())
             self._shown.update(step.doc_ids if step.shown else ())
+
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled: what another process did with a copy would be in no trace."""
+        raise UsageError(_ELSEWHERE)
 
     def snapshot(self) -> dict[str, Any]:
         """Return all that `Toolbox.open` needs to go on from here in another process, as plain data."""
@@ -166,6 +175,7 @@ class Session(Recorder):
         and a call did not report how many it used.
         """
         limits = self.limits
+        self._check_process()
         with self._lock:
             tokens = self.usage.input_tokens + self.usage.output_tokens
             if limits.tokens is not None and self.usage.unmetered:
@@ -173,8 +183,10 @@ class Session(Recorder):
                 raise UsageError(f"-P max_tokens cannot be kept: {why}; use -P max_calls")
             if not self._over and limits.calls is not None and self._calls >= limits.calls:
                 self._over = f"all {limits.calls} model calls of this session are used"
+                self.ended_by_limit = True
             if not self._over and limits.tokens is not None and tokens >= limits.tokens:
                 self._over = f"all {limits.tokens} tokens of this session are used ({tokens} so far)"
+                self.ended_by_limit = True
             if self._over:
                 self._unshow()
                 raise LimitReached(self._over)
@@ -189,11 +201,13 @@ class Session(Recorder):
         instruction: str | None = None,
         retriever: str = "",
         among: Collection[str] | None = None,
+        hop: int | None = None,
     ) -> list[Snippet]:
         """Return the `k` documents that best match `text`, best first; fewer when there are fewer.
 
         `shown` says that the snippets go to a model as they are. `instruction`, by default the query's objective, is
         for retrievers trained with one. `retriever` is one of the toolbox' others; `among` keeps to such as surfaced.
+        `hop` is that of the search where other threads may begin the next one meanwhile.
         """
         if retriever not in self._retrievers:
             raise UsageError(f"the toolbox has no retriever {retriever!r}; give it as one of its others")
@@ -202,7 +216,7 @@ class Session(Recorder):
         used = query.objective if instruction is None else instruction
         pool = query.candidates if among is None else self._surfaced.intersection(among)
         try:
-            with booking():
+            with using(self), booking():  # a thread of a program's may have no session
                 hits = engine.search(text, k, instruction=used, excluded=query.excluded, among=pool)
         except FAULTS as fault:  # of embeddings, a server, an index
             self.fault = self.fault or fault
@@ -213,7 +227,7 @@ class Session(Recorder):
         with self._lock:
             self._surfaced.update(doc_ids)
             self._shown.update(doc_ids if shown else ())
-        about: dict[str, Any] = {"instruction": instruction or "", "cut": engine.left_out(text, used)}
+        about: dict[str, Any] = {"instruction": instruction or "", "cut": engine.left_out(text, used), "hop": hop or 0}
         if shown:
             about |= {"shown": tuple(map(len, texts)), "lengths": tuple(len(document.text) for document in found)}
         self._record("search", text, doc_ids, retriever=engine.name, k=k, among=among is not None, **about)
@@ -321,6 +335,7 @@ class Session(Recorder):
         # A program that goes on after a refused search, and ends by itself, was ended by the limit all the same.
         refused = any(step.refused and step.tool == "search" for step in self.trace.steps)
         self._record("stop", "budget" if refused else why)
+        self._close()
         if _CURRENT.get() is self:
             enter(None)  # what is asked of a model from here on is not for this query
         return Submission(tuple(ranking), self.trace, answer, self.usage, tuple(scores))
@@ -329,9 +344,19 @@ class Session(Recorder):
         """End the session without a ranking, e.g. after an error; the trace stays."""
         self.join()
         self._record("stop", why)
+        self._close()
+
+    def _close(self) -> None:
+        """Refuse what threads ask for that the program has left behind."""
+        self._over = self._over or "the query has been answered"
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise UsageError(_ELSEWHERE)
 
     def _take(self, tool: Literal["search", "read"], argument: str) -> None:
         """Count one use of a tool; LimitReached, which leaves a step, when there is none left."""
+        self._check_process()
         most = self.limits.searches if tool == "search" else self.limits.reads
         with self._lock:
             granted = most is None or self._used[tool] < most

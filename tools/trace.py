@@ -106,7 +106,8 @@ class Recorder:
         now, line = self._clock(), self._line
         started, seconds = line.last - self._opened, now - line.last
         usage, calls = line.pending, tuple(line.calls)
-        line.steps.append(replace(step, hop=line.hop, started=started, seconds=seconds, usage=usage, calls=calls))
+        hop = step.hop or line.hop
+        line.steps.append(replace(step, hop=hop, started=started, seconds=seconds, usage=usage, calls=calls))
         if step.tool == "note" and line.steps is self.trace.steps:
             self.trace.notes.append(step.argument)
         line.pending, line.last = Usage(), now

@@ -20,8 +20,8 @@ from typing import Any
 from evals.folder import Outcome, RunFolder, check_outcome, check_ranking, generalize, headline
 from evals.measuring.traces import submit_so_far
 from tools import disk, session
-from tools.console import check_interrupts, wait_until
-from tools.errors import DataError, LimitReached, RunIncomplete, SextantError
+from tools.console import check_interrupts, may_interrupt, wait_until
+from tools.errors import DataError, Halt, LimitReached, RunIncomplete, SextantError
 from tools.models.faults import OutOfTime, fault, refusal
 from tools.models.lm import Model
 from tools.models.spec import hide_keys
@@ -246,14 +246,11 @@ def answer(system: System, query: Query, documents: Mapping[str, Document], trie
     error, fields = None, dict[str, Any]()
     try:
         with session.answering(query):
-            try:
-                submission = system(query=query)
-            except LimitReached:  # then it is what its trace would have handed in by now
-                if (opened := session.current()) is None:
-                    raise
-                submission = submit_so_far(opened)
+            submission = _ask(system, query)
         fields = describe_submission(submission, query, documents)
-    except (Exception, SystemExit) as exception:  # noqa: BLE001  # the system under test may raise anything
+    except BaseException as exception:  # the system under test may raise anything
+        if isinstance(exception, Halt) or (isinstance(exception, KeyboardInterrupt) and may_interrupt()):
+            raise
         # A DataError is nothing that a system does; every query would meet it.
         if isinstance(exception, Exception) and (isinstance(exception, DataError) or fault(exception) != "system"):
             return exception
@@ -268,6 +265,28 @@ def answer(system: System, query: Query, documents: Mapping[str, Document], trie
     if error:
         fields = _fields_of_failure(query, opened, error)
     return {"query_id": query.query_id, **fields, "seconds": round(time.perf_counter() - started, 4)}
+
+
+def _ask(system: System, query: Query) -> Submission:
+    """Return what the system hands in, or what its trace has by then where a limit of its session has ended it."""
+    try:
+        return system(query=query)
+    except Exception as error:
+        opened = session.current()
+        if opened is None or not _follows_from_limit(error, opened):
+            raise
+        return submit_so_far(opened)
+
+
+def _follows_from_limit(error: BaseException, opened: Session) -> bool:
+    """Return whether a limit has ended the system, or left it without an answer that it then missed.
+
+    DSPy's Parallel, BestOfN and others swallow what their parts raise.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, LimitReached):
+        cause = cause.__cause__ or cause.__context__
+    return fault(error) == "system" and (cause is not None or opened.ended_by_limit)
 
 
 def describe_submission(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:

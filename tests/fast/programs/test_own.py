@@ -2,18 +2,23 @@
 
 import asyncio
 import contextvars
+import functools
 import gc
 import re
 import shlex
 import sys
 import urllib.request
+from dataclasses import dataclass
 from types import FunctionType, ModuleType, SimpleNamespace
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import dspy
 import httpx
+import numpy as np
 import pytest
+import torch
 from conftest import ROOT
+from langchain_core.documents import Document as LangChainDocument
 from langgraph.graph import START, StateGraph
 
 import environments
@@ -25,7 +30,7 @@ from programs import own
 from programs.own import adapt, list_ids
 from tools.errors import UsageError
 from tools.models import lm
-from tools.records import Query, Snippet
+from tools.records import Hit, Query, Snippet
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
@@ -118,6 +123,66 @@ class Over:
         return [hit.doc_id for hit in self.toolbox.open(query).search(query.text, self.k)]
 
 
+def yielding(query, search):
+    yield from search(query)
+
+
+async def yielding_later(query, search):
+    for hit in await search(query):
+        yield hit.doc_id
+
+
+class Callable:
+    def __init__(self, search):
+        self.search = search
+
+    def __call__(self, query):
+        return [hit.doc_id for hit in self.search(query).snippets]
+
+    def answer(self, query, search):
+        return search(query)
+
+
+@dataclass(slots=True)
+class Slotted:
+    k: int = 3
+
+    async def __call__(self, query, search, /):
+        return search(query, self.k)
+
+
+def build_function(model):
+    return function
+
+
+@functools.wraps(function)
+def wrapped(*given, **named):
+    return function(*given, **named)
+
+
+CALLED = {
+    "generator": yielding,
+    "async generator": yielding_later,
+    "class": Callable,
+    "bound method": Callable(None).answer,
+    "object": Slotted(),
+    "class with slots": Slotted,
+    "partial": functools.partial(function, per=4),
+    "partial by place": functools.partial(lambda prefix, query, search: search(query), "x"),
+    "lambda": lambda query, search: search(query),
+    "maker": build_function,
+    "wrapped": wrapped,
+    "cached": functools.cache(yielding),
+}
+
+
+@pytest.mark.parametrize("made", CALLED.values(), ids=CALLED.keys())
+def test_whatever_can_be_called_with_a_query_is_a_function(made, corpus):
+    found = outcome(made, corpus)
+    assert found["error"] is None, found.get("traceback")
+    assert "d2" in found["ranking"][:2] and steps(found)[0] == "search"
+
+
 @pytest.mark.parametrize(
     "made",
     [function, awaiting, Module, OnlyAsync, agent, graph(look), graph(keep_two).compile(), build, build_module, Over],
@@ -157,10 +222,59 @@ def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
     assert "e.g. 'd9' (test_own.py, line " in error
 
 
-def test_ids_come_in_many_shapes():
-    snippet, other = Snippet("7", "", "", 0.5), SimpleNamespace(doc_id="7")
-    for found in (("7",), [7], [("7", 0.5)], [snippet], iter([{"doc_id": "7"}]), [{"id": "7"}], [other]):
-        assert list_ids(found) == ["7"]
+class Row(NamedTuple):
+    docno: str
+    score: float
+
+
+def tensor(*numbers):
+    return torch.tensor(numbers)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        ("7",),
+        [7],
+        [("7", 0.5)],
+        [(np.str_("7"), np.float32(0.5))],
+        [Snippet("7", "", "", 0.5)],
+        [Hit("7", 0.5)],
+        [SimpleNamespace(doc_id="7")],
+        [Row("7", 0.5)],
+        [dspy.Prediction(doc_id="7")],
+        [LangChainDocument("text", metadata={"doc_id": 7})],
+        [(LangChainDocument("text", id="7"), 0.5)],
+        iter([{"doc_id": "7"}]),
+        (doc_id for doc_id in ["7"]),
+        [{"id": "7"}],
+        {"doc_ids": ["7"], "answer": "iron"},
+        {"7": 0.5},
+        {"7": 1}.keys(),
+        np.array([7]),
+        np.array(["7"]),
+        np.array(["7"], dtype="S"),
+        np.array(["7"], dtype=object),
+        tensor(7),
+        dspy.Prediction(doc_ids=np.array([7])),
+    ],
+    ids=lambda returned: type(returned).__name__,
+)
+def test_ids_come_in_many_shapes(returned):
+    assert list_ids(returned) == ["7"]
+
+
+def test_a_frame_or_a_series_has_the_ids_in_a_column():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"score": [0.5], "docno": ["7"]})
+    for returned in (frame, frame["docno"], pandas.Series([7]), pandas.Index(["7"])):
+        assert list_ids(returned) == ["7"]
+    with pytest.raises(TypeError, match="returned a frame with columns score; name one doc_id"):
+        list_ids(frame[["score"]])
+
+
+def test_scores_by_id_are_ordered_and_texts_are_split():
+    assert list_ids({"a": 0.1, "b": np.float32(0.9), "c": tensor(0.5)[0]}) == ["b", "c", "a"]
     for text in ("a b, c", "1. a b\n2. c", '["a b", "c"]', "- a b\n- c"):
         assert "".join(list_ids(dspy.Prediction(answer=text, reasoning="x"))) in ("a bc", "abc")
     assert list_ids(dspy.Prediction(thoughts=["x"], documents=["7"])) == ["7"]
@@ -170,9 +284,15 @@ def test_ids_come_in_many_shapes():
     ("returned", "said"),
     [
         (None, "returned None"),
-        ({"a": 1, "b": 2}, "returned dict with keys a, b; a list of document ids is expected"),
+        ({"a": "x", "b": 2}, "returned dict with keys a, b; a list of document ids is expected"),
         ("d1", "returned str 'd1'"),
+        ("", "returned str ''"),
         ([1.5], "a list with float '1.5'"),
+        ([True], "a list with bool 'True'"),
+        ([None], "a list with None"),
+        ([(0.5, "d1")], "or of pairs of an id and a score"),
+        ([("d1", "d2")], "or of pairs of an id and a score"),
+        ({"d1", "d2"}, "returned a set, which has no order"),
         (dspy.Prediction(a=["x"], b=["y"]), "predicted a, b; a field doc_ids is expected"),
     ],
 )
@@ -191,6 +311,28 @@ class TwoInputs(dspy.Module):
         return []
 
 
+def bare(decorated):
+    def wrapper(*given, **named):
+        return decorated(*given, **named)
+
+    return wrapper
+
+
+def bare_but_for_the_query(decorated):
+    def wrapper(query, **named):
+        return decorated(query, **named)
+
+    return wrapper
+
+
+class Bare:
+    def __init__(self, decorated):
+        self.decorated = decorated
+
+    def __call__(self, *given, **named):
+        return self.decorated(*given, **named)
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
@@ -200,6 +342,11 @@ class TwoInputs(dspy.Module):
         (lambda search: [search], "returned list"),
         (Broken, "cannot be made: RuntimeError: no key (test_own.py, line "),
         (TwoInputs, "has the inputs image, question"),
+        (bare(function), "give its inner function @functools.wraps(function)"),
+        (bare_but_for_the_query(function), "give its inner function @functools.wraps(function)"),
+        (Bare(function), "takes (*given, **named)"),
+        (max, "Python does not know the parameters of mine.py:made"),
+        (lambda search: lambda: [], "returned a function without a query"),
         (StateGraph(dict).add_node("keep_two", keep_two).add_edge(START, "keep_two"), "has none of messages, query"),
     ],
 )
