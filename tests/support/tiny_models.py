@@ -81,6 +81,43 @@ def sentence_transformer(folder: Path, *, pooling: str = "cls", longest: int = 1
     return folder
 
 
+def pieces(file: Path, kind: str = "unigram", **options) -> int:
+    """A trained SentencePiece file; returns how many pieces it has. `kind` is "unigram" or "bpe"."""
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    words = [*TEXTS, "Query: Document: Relevant: true false"] * 20
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(words),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=400,
+        hard_vocab_limit=False,
+        user_defined_symbols=["▁true", "▁false"],
+        minloglevel=2,
+        **options,
+    )
+    file.write_bytes(model.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size()
+
+
+def random_model(folder: Path, name: str, **settings) -> None:
+    """A model of a class of transformers, without a tokenizer."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    model = getattr(transformers, name)
+    made = model(model.config_class(**settings)).eval()
+    with torch.no_grad():
+        for weights in made.parameters():
+            if weights.dim() > 1:
+                weights.normal_(0, 0.3)
+    made.save_pretrained(folder)
+
+
 def _wordpiece():
     """Lower-cased words and pieces of them, [CLS] text [SEP]. Not trained: the trainer breaks ties at random."""
     from transformers import BertTokenizerFast

@@ -51,7 +51,11 @@ def load(found: LocalModel) -> tuple[Any, Any]:
         raise DataError(f"{folder} gives {model.config.num_labels} numbers for a pair; a cross-encoder gives 1")
     if hasattr(model, "score"):
         model.config.pad_token_id = None  # a decoder's number is its last token's, also where that is the padding token
-    return model.eval().to(device()), loading.load_tokenizer(folder, row)
+    tokenizer = loading.load_tokenizer(folder, row)
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        unfit = f"is a {type(tokenizer).__name__}, which no cross-encoder can be used with here"
+        raise DataError(f"the tokenizer of {folder} {unfit}")
+    return model.eval().to(device()), tokenizer
 
 
 def _with_head(folder: Path, row: Row, labels: int | None) -> tuple[Any, list[str]]:  # and what weights it lacks

@@ -145,6 +145,7 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
     with loading.explaining("model", folder, row):
         if form == "saved":
             made = SparseEncoder(str(folder), device=where, **_options(row, where))
+            _mend_tokenizer(made[0])
         else:
             first = _transformer(folder, row, where, "fill-mask" if form == "masked" else "text-generation")
             divided = [_Divide(float(first.config.hidden_size) ** 0.25)] if form == "causal" else []
@@ -165,9 +166,11 @@ def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     with loading.explaining("model", folder, row):
         if trained:
             made = MultiVectorEncoder(str(folder), device=where, **_options(row, where))
+            _mend_tokenizer(made[0])
         else:
             plain = SentenceTransformer(str(folder), device=where, **_options(row, where))
             kept = [module for module in plain if isinstance(module, Transformer | Dense)]
+            _mend_tokenizer(kept[0])
             for module in kept[1:]:
                 module.module_input_name = module.module_output_name = "token_embeddings"
             modules = [*kept, MultiVectorMask(), Normalize(module_input_name="token_embeddings")]
@@ -189,6 +192,7 @@ def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> Sent
         modules[:1] = [_transformer(folder, row, where)]
     elif isinstance(modules[0], Transformer):
         _require_weights(modules[0].model, folder, row)
+        _mend_tokenizer(modules[0])
     first = modules[0]
     if task:
         first.model = loading.merge_adapter(first.model, folder / task)
@@ -229,10 +233,16 @@ def _transformer(folder: Path, row: Row, where: str, task: Any = "feature-extrac
             processing_kwargs={"text": {"logits_to_keep": 0}} if task == "text-generation" else {},  # 0 is all
         )
         _require_weights(made.model, folder, row)
+        _mend_tokenizer(made)
     if task == "text-generation":
         made.processor.padding_side = "left"  # which the library asks of decoders; nothing is padded here
         _attend_both_ways(made.model, folder)
     return made
+
+
+def _mend_tokenizer(module: Any) -> None:
+    if isinstance(module, Transformer):
+        module.processor = loading.mend_tokenizer(module.processor)
 
 
 def _require_weights(model: Any, folder: Path, row: Row) -> None:

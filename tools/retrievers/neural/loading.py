@@ -16,18 +16,21 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TQDM_DISABLE", "1")
 
+import sentencepiece
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LlamaTokenizer
 from transformers.utils import logging
 
 from tools.errors import DataError
 from tools.installation import explain_missing
-from tools.retrievers.neural.models import TOKENIZERS, Row, digest_code, find_base
+from tools.retrievers.neural.models import PIECES, TOKENIZERS, Row, digest_code, find_base
 
 logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 T = TypeVar("T")
+
+_PROBE = "a retriever reads documents"  # lower case and single blanks, which no family rewrites
 
 
 def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
@@ -86,7 +89,47 @@ def load_tokenizer(folder: Path, row: Row) -> Any:
     own = any((folder / name).is_file() for name in TOKENIZERS)
     place = folder if own else find_base(folder, row.base) or folder
     with explaining("tokenizer", place, row):
-        return AutoTokenizer.from_pretrained(place, **from_files(row))
+        tokenizer = AutoTokenizer.from_pretrained(place, **from_files(row))
+    return mend_tokenizer(tokenizer)
+
+
+def mend_tokenizer(tokenizer: Any) -> Any:
+    """Return a tokenizer that has a padding token, and cuts words as the SentencePiece file of its folder has it.
+
+    No text is padded here, but the library asks for the token. Where a folder has no tokenizer.json, transformers makes
+    a tokenizer of the SentencePiece file, and of that of a Mistral one which drops the blank before the first word.
+    """
+    folder = Path(getattr(tokenizer, "name_or_path", "") or os.devnull)
+    expected = _read_pieces(folder)
+    if expected and _cut(tokenizer) != expected:
+        tokenizer = LlamaTokenizer.from_pretrained(folder, local_files_only=True)
+    if expected and (pieces := _cut(tokenizer)) != expected:
+        differs = f"transformers cuts words otherwise ({pieces}) than SentencePiece ({expected})"
+        raise DataError(f"{differs} by the files in {folder}; add the tokenizer.json that its model was published with")
+    if getattr(tokenizer, "pad_token", "") is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    return tokenizer
+
+
+def _read_pieces(folder: Path) -> list[str]:
+    """Return _PROBE as a folder's SentencePiece file cuts it; [] where that does not count or is not known."""
+    files = [folder / name for name in PIECES if (folder / name).is_file()]
+    if not files or (folder / "tokenizer.json").is_file():
+        return []
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(files[0]))
+    except RuntimeError:  # a file of tiktoken's, which Llama 3 calls tokenizer.model, too
+        return []
+    if processor.unk_id() in processor.encode(_PROBE):  # a vocabulary of another script
+        return []
+    pieces: list[str] = processor.encode(_PROBE, out_type=str)
+    return pieces
+
+
+def _cut(tokenizer: Any) -> list[str]:
+    ids = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
+    pieces: list[str] = tokenizer.convert_ids_to_tokens(ids)
+    return pieces
 
 
 def positions(config: Any) -> int:

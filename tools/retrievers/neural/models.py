@@ -27,7 +27,9 @@ from tools.retrievers import Value, spell
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
 
 BUNDLED = "all-MiniLM-L6-v2"  # comes with an installed package
-TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+# Files of SentencePiece, as the families of models call them.
+PIECES = ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model", "sentencepiece.model")
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", *PIECES)
 
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
 # Files without influence on the vectors: other exports of the same weights, text for people.
