@@ -6,6 +6,7 @@ query. A session keeps to its limits, hides excluded documents and those outside
 (docs/decisions/isolation.md).
 """
 
+import operator
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tools.errors import FAULTS, DocumentNotFound, LimitReached, UsageError
+from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, SextantError, UsageError
 from tools.records import Document, Query, Snippet, Step, Submission, Tool, Usage
 from tools.text import appeal
 from tools.trace import Recorder
@@ -133,6 +134,12 @@ class Toolbox(Shared):
         return session
 
 
+def _is_of_provider(error: Exception) -> bool:
+    """Return whether an exception is DSPy's for a model's provider, without importing DSPy."""
+    dspy = sys.modules.get("dspy")
+    return dspy is not None and isinstance(error, dspy.LMError)
+
+
 class Session(Recorder):
     """One query's view of the corpus. Every call that shows or orders documents leaves a step in `trace`."""
 
@@ -211,6 +218,9 @@ class Session(Recorder):
         """
         if retriever not in self._retrievers:
             raise UsageError(f"the toolbox has no retriever {retriever!r}; give it as one of its others")
+        if not isinstance(text, str):
+            raise TypeError(f"search takes a text, not {type(text).__name__!r}")
+        k = operator.index(k)
         engine, query = self._retrievers[retriever], self._query
         self._take("search", text)
         used = query.objective if instruction is None else instruction
@@ -221,6 +231,15 @@ class Session(Recorder):
         except FAULTS as fault:  # of embeddings, a server, an index
             self.fault = self.fault or fault
             raise
+        except Exception as error:
+            if isinstance(error, SextantError) or _is_of_provider(error):
+                raise
+            # A full disk, too little memory, a broken index: no fault of the program, so no outcome of its query.
+            self.fault = self.fault or DataError(
+                f"retriever {engine.name} failed: {type(error).__name__}: {error}; "
+                "the query stays pending, and the same command goes on once the retriever works"
+            )
+            raise self.fault from error
         found = [self._documents[hit.doc_id] for hit in hits]
         texts = [document.text[: self.limits.snippet_chars] for document in found]
         doc_ids = tuple(hit.doc_id for hit in hits)

@@ -15,19 +15,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.records import Hit
 from tools.retriever import Ids, Ranker
+from tools.retrievers.machine_code import compile_loop
 from tools.retrievers.store import new_array
 
 A = TypeVar("A")
 B = TypeVar("B")
-F = TypeVar("F", bound=Callable[..., Any])
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
@@ -89,14 +88,7 @@ class WeighedLists(NamedTuple):
     common: Floats
 
 
-def _compiled(function: F) -> F:
-    try:
-        return cast(F, numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # neither this folder, nor one of the user's, nor NUMBA_CACHE_DIR can be written
-        return cast(F, numba.njit(nogil=True)(function))
-
-
-@_compiled
+@compile_loop()
 def _find(word: Bytes, length: int, code: int, words: Words) -> int:
     slots, codes, starts, letters = words
     last = len(slots) - 1
@@ -113,7 +105,7 @@ def _find(word: Bytes, length: int, code: int, words: Words) -> int:
     return slot
 
 
-@_compiled
+@compile_loop()
 def _read(data: Bytes, at: int, end: int, letter: Bytes, word: Bytes) -> tuple[int, int, int]:
     # Puts the next run of letters in data[at:end] into `word`; returns its length, its hash (FNV-1a), and its end.
     # `letter` says for each byte which one it counts as; 0 separates. The length is 0 when there is no other word.
@@ -129,7 +121,7 @@ def _read(data: Bytes, at: int, end: int, letter: Bytes, word: Bytes) -> tuple[i
     return length, code, at
 
 
-@_compiled
+@compile_loop()
 def rehash(slots: Rows, codes: Ints, words: int) -> None:
     """Put the words, which are all different, into empty slots."""
     for row in range(words):
@@ -139,7 +131,7 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
         slots[slot] = row
 
 
-@_compiled
+@compile_loop()
 def find_rows(wanted: Ints, digests: Ints) -> Ints:
     """Return the row of each wanted digest, -1 for none; a table of all is only made where their orders differ."""
     rows, slots, after = np.empty(len(wanted), np.int64), np.empty(0, np.int32), 0
@@ -158,7 +150,7 @@ def find_rows(wanted: Ints, digests: Ints) -> Ints:
     return rows
 
 
-@_compiled
+@compile_loop()
 def look_up(
     data: Bytes, prepared: bool, reading: Reading, words: Words, indptr: Ints, found: Rows, frequencies: Ints
 ) -> int:
@@ -178,7 +170,7 @@ def look_up(
                 number += 1
 
 
-@_compiled
+@compile_loop()
 def count(
     block: Block, reading: Reading, words: Words, known: int, first: int, seen: Ints, place: Ints, counts: Counts
 ) -> tuple[int, int]:
@@ -218,7 +210,7 @@ def count(
     return known, postings
 
 
-@_compiled
+@compile_loop()
 def place_postings(counts: Counts, first: int, bases: Ints, numbers: Kinds, free: Ints, lists: Lists) -> None:
     """Put the counts of a block, which begins with document `first`, where they belong by word.
 
@@ -235,7 +227,7 @@ def place_postings(counts: Counts, first: int, bases: Ints, numbers: Kinds, free
         at += counts.distinct[n]
 
 
-@_compiled
+@compile_loop()
 def add_counts(
     lists: Lists, rows: Rows, weights: NDArray[np.float64], shares: NDArray[np.float64], scores: Floats
 ) -> None:
@@ -267,7 +259,7 @@ def add_counts(
             i += 1
 
 
-@_compiled
+@compile_loop()
 def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores: Floats) -> int:
     """Add the postings of the documents before `end`; returns how many they are."""
     i = 0
@@ -286,7 +278,7 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
     return i
 
 
-@_compiled
+@compile_loop()
 def add(lists: WeighedLists, terms: Ints, amounts: Floats, scores: Floats) -> None:
     """Add to every document's score, term after term, the amount of the term times its weight in the document.
 

@@ -116,3 +116,34 @@ def test_two_files_of_one_name_are_not_taken_for_one_another(folder):
     (folder / "b/of_mine.py").write_text(CODE)
     with pytest.raises(UsageError, match="would have the same name in outputs"):
         check("fusion(of_mine.py:Overlap,b/of_mine.py:Overlap)")
+
+
+def test_a_retriever_that_fails_leaves_the_query_pending_and_the_same_command_goes_on(run, folder):
+    text = CODE + (
+        "\n\n"
+        "class Failing(Overlap):\n"
+        "    def _search_many(self, searches, k):\n"
+        "        from pathlib import Path\n"
+        "        if Path('broken').exists():\n"
+        "            raise OSError(28, 'No space left on device')\n"
+        "        return super()._search_many(searches, k)\n"
+    )
+    (folder / "of_mine.py").write_text(text)
+    (folder / "broken").touch()
+    words = (
+        "--program",
+        "rewrite",
+        "--task",
+        "congress",
+        "--limit",
+        "2",
+        "--json",
+        "--retriever",
+        "of_mine.py:Failing",
+    )
+    failing = run(*words)
+    assert failing.code == 3 and failing.json["failed"] == 0 and failing.json["owed"] == 2
+    assert "failed: OSError: [Errno 28] No space left on device" in failing.err
+    (folder / "broken").unlink()
+    whole = run(*words)
+    assert whole.code == 0 and whole.json["run"] == failing.json["run"] and whole.json["owed"] == 0

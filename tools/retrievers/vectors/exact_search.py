@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
@@ -22,6 +21,7 @@ from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retriever import Search, find_floor
 from tools.retrievers.kernels import run_in_threads
+from tools.retrievers.machine_code import compile_loop
 from tools.retrievers.store import accelerator, in_blocks, new_array, open_index, release
 from tools.retrievers.vectors.embedding import Embedder, OfVectors, Vectors, embed_queries, open_vectors, vectors_key
 
@@ -200,8 +200,8 @@ def _load_codes(folder: Path) -> Estimates:
     return Estimates(*(np.asarray(open_memmap(folder / f"{name}.npy", "r")) for name in ("codes", "scales", "errors")))
 
 
-@njit(nogil=True, cache=True, fastmath=_ANY_ORDER)
-def estimate(vectors, query, first, last, out):  # type: ignore[no-untyped-def]
+@compile_loop(fastmath=_ANY_ORDER)
+def estimate(vectors: Any, query: Any, first: int, last: int, out: Any) -> None:
     """Write the inner products of the float32 or int8 rows `first` to `last` with a float32 query to `out`."""
     for row in range(first, last):
         total = np.float32(0)
@@ -210,8 +210,8 @@ def estimate(vectors, query, first, last, out):  # type: ignore[no-untyped-def]
         out[row] = total
 
 
-@njit(nogil=True, cache=True)
-def exact(vectors, rows, query):  # type: ignore[no-untyped-def]
+@compile_loop()
+def exact(vectors: Any, rows: Any, query: Any) -> Any:
     """Return the inner products of some rows of float32 vectors with a float32 query, shape (rows,), float64.
 
     Products of two float32 numbers are exact in float64, and sums have one order: on every machine, in every batch.
