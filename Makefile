@@ -26,19 +26,13 @@ installation:
 clean:
 	rm -rf .venv
 
-# Without an NVIDIA GPU, torch comes from PyTorch's index of CPU builds, without CUDA. Where that index
-# cannot be reached, the next step takes torch from the ordinary one (docs/decisions/installation.md).
-CPU_BUILDS = --index-url https://download.pytorch.org/whl/cpu --timeout 5 --retries 0
 EXTRAS ?=
 
 # An installation is as old as its stamp: it is made again only when one of these files changes.
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	command -v nvidia-smi || $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(CPU_BUILDS) -qq torch \
-		|| echo "PyTorch's CPU builds cannot be reached; torch comes from the ordinary index"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".$(EXTRAS)"
+	PYTHON=$(PYTHON) .ci/install "$(EXTRAS)"
 	touch $@
 
 .venv/installed-%: .venv/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	.ci/install "[$*]"
 	touch $@
