@@ -411,7 +411,7 @@ class _Table:
             return
         header = [our for our in self._names if our != "title"]
         header[1:1] = [ITERATION] * (self.name == "judgements")
-        form = f" ({', '.join(header)}), or a first line that names the columns"
+        form = f" ({', '.join(header)}), or a first line that names the columns; --column says how they are called"
         for where, cells in tables.read_cells(path, len(header), separator, form, counts):
             yield where, dict(zip(header, cells, strict=True))
 
@@ -484,9 +484,11 @@ def find_files(folder: Path, name: str) -> list[Path]:
 
 def _say_absence(folder: Path, name: str) -> str:
     """Return why a folder has no file of a table."""
-    for path in sorted(folder.iterdir()):
-        if path.is_symlink() and not path.exists() and path.name.lower().startswith(_WORDS[name]):
-            return f"{path.name} is a link to a file that is not there ({path.readlink()}); fetch that"
+    inside = chain.from_iterable(folder.glob(f"{word}/*") for word in _WORDS[name])
+    named = (path for path in folder.iterdir() if path.name.lower().startswith(_WORDS[name]))
+    for path in chain(named, inside):
+        if path.is_symlink() and not path.exists():
+            return f"{path.relative_to(folder)} is a link to a file that is not there ({path.readlink()}); fetch that"
     words = f"{' or '.join(_WORDS[name])} (.jsonl, .csv, .parquet, ...)"
     return f"no file or folder is called {words}"
 

@@ -33,12 +33,19 @@ def _remove_marks(name: str) -> str:
     return name[1:-1] if len(name) > 2 and name[0] == name[-1] and name[0] in "\"'" else name
 
 
+def _write_out(name: str) -> str:
+    if re.fullmatch(r"\d(\.\d+)?[eE]\+?\d{1,2}", name) and float(name).is_integer():
+        return str(int(float(name)))
+    return name
+
+
 DIFFERENCES = (
     Difference("percent-encoding", unquote),
     Difference("the Unicode form (NFC or NFD)", lambda name: unicodedata.normalize("NFC", name)),
     Difference("blanks or unseen characters at an end", _strip),
     Difference("quotation marks around it", _remove_marks),
     Difference("a .0 at the end, as frames write whole numbers", lambda name: re.sub(r"(?<=\d)\.0+$", "", name)),
+    Difference("an exponent, as spreadsheets write long numbers", _write_out),
     Difference("zeros before the number", lambda name: re.sub(r"^(\D*)0+(?=\d+$)", r"\1", name)),
     Difference("capitals", str.casefold),
 )

@@ -29,7 +29,7 @@ from environments.base import Qrels
 from tools import disk
 from tools.console import check_interrupts
 from tools.corpus import FORMAT, Corpus, open_or_store
-from tools.errors import DataError
+from tools.errors import DataError, UnknownName
 from tools.records import Document
 
 LARGE = 8_000_000  # characters of documents from which on a corpus is stored: about a quarter of a second of reading
@@ -233,6 +233,7 @@ _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _BETWEEN = re.compile(r"<(?!/top(?:ic)?\s*>)[^<>]*>|\s+", re.I)
 
 _DOC = re.compile(r"\s*<doc>(.*)</doc>\s*", re.DOTALL | re.I)
+_DOC_END = re.compile(r"</doc\s*>", re.I)
 _DOC_FIELD = re.compile(r"<(docno|title|headline|text)\b[^<>]*>(.*?)</\1\s*>", re.DOTALL | re.I)
 
 
@@ -240,10 +241,13 @@ def read_trec_documents(path: Path) -> tables.Rows:
     """Yield (place, row) of each <DOC> of a file: "id", "title", and its <TEXT>, or all of it where it has none."""
     held = list[str]()
     for number, line in raw.read_lines(path, whole=True):
-        held.append(line.rstrip("\r\n"))
-        if held[-1].rstrip().lower().endswith("</doc>"):
-            yield (where := f"{path}, the document to line {number}"), _parse_document("\n".join(held), where)
+        *ended, rest = _DOC_END.split(line.rstrip("\r\n"))
+        for part in ended:
+            location = f"{path}, the document to line {number}"
+            yield location, _parse_document("\n".join([*held, f"{part}</DOC>"]), location)
             held.clear()
+        if held or rest.strip():
+            held.append(rest)
     if "".join(held).strip():
         raise DataError(f"{path}: its last document has no </DOC>; was the file broken off?")
 
@@ -253,7 +257,8 @@ def _parse_document(text: str, where: str) -> dict[str, str]:
     for name, value in _DOC_FIELD.findall(text):
         fields[name.lower().replace("headline", "title")].append(html.unescape(_TAG.sub(" ", value)).strip())
     if not match or len(fields["docno"]) != 2:
-        raise DataError(f"{where}: it is not one <DOC> with one <DOCNO>, or something stands before it")
+        form = "<DOC><DOCNO>ID</DOCNO><TEXT>...</TEXT></DOC>"
+        raise DataError(f"{where}: it is not one <DOC> with one <DOCNO>, or something stands before it; write {form}")
     texts = fields["text"] or [html.unescape(_TAG.sub(" ", _DOC_FIELD.sub("", match[1]))).strip()]
     return {"id": fields["docno"][1], "title": " ".join(fields["title"]), "text": "\n".join(texts)}
 
@@ -279,6 +284,10 @@ class TopicFields:
         self.left_out.update(dict.fromkeys(tag for tag, _ in fields if tag not in wanted))
         if text := " ".join(" ".join(text for _, text in chosen).split()):
             return tables.check_text(text, where)
+        if chosen:
+            raise DataError(f"{where}: <{chosen[0][0]}> has no text in it")
+        if self.wanted and not self.taken:
+            raise UnknownName(f"tag of {where}", self.wanted, {tag for tag, _ in fields})
         tags = ", ".join(f"<{tag}>" for tag, _ in fields) or "none"
         lacks = f"{where} has no text in <{'>, <'.join(wanted)}>"
         raise DataError(f"{lacks}; its tags are {tags:.200}; --column query=TAG says which is the query")

@@ -359,7 +359,8 @@ def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...
         '# excluded = "excluded.json"  # {query: [documents that it must not see]}; also pools, comparisons, twins',
         *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
     ]
-    return "\n".join([*(f"# {clean(one)}" for one in read.said), *lines]) + "\n", read.said
+    said = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)
+    return "\n".join([*(f"# {clean(sentence)}" for sentence in said), *lines]) + "\n", said
 
 
 SUITE = Suite(release=Release("folder", "", "", "", ""), tasks={}, load=load, judgements=())

@@ -47,6 +47,11 @@ def find_ending(path: Path) -> str:
     return Path(_PACKED_ENDING.sub("", path.name)).suffix.lower()
 
 
+def is_packed(path: Path) -> bool:
+    """Return whether the name of a file says that it is packed."""
+    return bool(_PACKED_ENDING.search(path.name))
+
+
 def most_unpacked(*paths: Path) -> int:
     """Return how many bytes the files may have in all once unpacked; plain files never have more."""
     return LONGEST + UNPACKED * sum(path.stat().st_size for path in paths)

@@ -16,7 +16,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.raw import check_data, find_ending, most_unpacked, read_lines, unpacks_too_far
+from environments.raw import check_data, find_ending, is_packed, most_unpacked, read_lines, unpacks_too_far
 from tools.errors import DataError
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
@@ -92,7 +92,8 @@ def read_cells(
     for number, row in lines:
         if number == 1 and _SEPARATOR_LINE.fullmatch((separator or " ").join(row)):
             continue
-        row = _trim(row, many)
+        if len(row) > many:
+            row = _trim(row, many)
         if not row:
             continue
         many = many or len(row)
@@ -184,6 +185,10 @@ def _split_tabs(path: Path, many: int, counts: Counter[str]) -> Iterator[tuple[i
     pending = list[_Line]()  # a line with an open cell, and those that may continue it
     for number, line in read_lines(path, whole=True):
         text = line.rstrip("\r\n")
+        if many and not pending and '"' not in text:  # as most lines are
+            if text.strip():
+                yield number, text.split("\t")
+            continue
         if not pending:
             row = split_tabs(text, many)
             if many and row.is_open:
@@ -336,7 +341,8 @@ def _pyarrow() -> Any:
 
 
 def _read_packed(path: Path, columns: Sequence[str] | None) -> Rows:
-    check_data(path)
+    if not check_data(path).startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")) and is_packed(path):
+        raise DataError(f"{path} is packed; unpack it (Parquet and Arrow are packed in themselves)")
     pyarrow, number = _pyarrow(), 0
     try:
         for batch in _read_batches(path, columns):

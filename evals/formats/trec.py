@@ -105,6 +105,8 @@ class RunFile:
 
     def _fields(self) -> Iterator[tuple[int, list[bytes]]]:  # (line number, columns); only ASCII's blanks separate
         for number, line in raw.read_lines(self.path):
+            if number == 1 and line.startswith(("{", "[")):
+                raise self._wrong(number, f"it is JSON; a run file has six columns: {_COLUMNS}")
             fields = line.encode().split()
             if len(fields) != 6:
                 raise self._wrong(number, f"has {len(fields)} columns, not the six of a run file: {_COLUMNS}")
