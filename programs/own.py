@@ -292,25 +292,26 @@ class Own(Program):
 
     def forward(self, query: Query) -> Submission:
         """Search for one query."""
-        with dspy.context(callbacks=[*dspy.settings.callbacks, _Watch(dspy.settings.lm)]):
-            if "toolbox" in self.asks:
-                found, why = self.inner(query=query), "done"
-                if isinstance(found, Submission):
-                    return found
-                desk = Desk(session.current() or self.toolbox.open(query))
-            else:
-                desk = Desk(self.toolbox.open(query), hops=0)
-                DESK.set(desk)
-                try:
-                    with lend_event_loop():
-                        found, why = self._ask(query, desk)
-                except Exception as error:
-                    if wrong := _explain(error):
-                        raise UsageError(f"{self.label} {wrong}{names.user_line(error)}") from error
-                    raise
-            if found is None and is_graph(self.inner):
-                return desk.session.submit(desk.rank_all()[: self.depth], why=why)
-            return self._hand_in(query, desk, found, why)
+        with dspy.context(callbacks=[*dspy.settings.callbacks, _Watch(dspy.settings.lm)]), lend_event_loop():
+            try:
+                return self._answer(query)
+            except Exception as error:
+                if wrong := _explain(error):
+                    raise UsageError(f"{self.label} {wrong}{names.user_line(error)}") from error
+                raise
+
+    def _answer(self, query: Query) -> Submission:
+        if "toolbox" in self.asks:
+            found = self.inner(query=query)
+            if isinstance(found, Submission):
+                return found
+            return self._hand_in(query, Desk(session.current() or self.toolbox.open(query)), found, "done")
+        desk = Desk(self.toolbox.open(query), hops=0)
+        DESK.set(desk)
+        found, why = self._ask(query, desk)
+        if found is None and is_graph(self.inner):
+            return desk.session.submit(desk.rank_all()[: self.depth], why=why)
+        return self._hand_in(query, desk, found, why)
 
     def _ask(self, query: Query, desk: Desk) -> tuple[Any, str]:
         if is_graph(self.inner):

@@ -89,7 +89,9 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
         if top in PACKAGES:
             library = "a library of that name needs an environment of its own"
             ours = f"; {top!r} is a package of Sextant's, so a module of yours needs another name; {library}"
-        raise UsageError(f"{source} cannot be imported: {describe(error)}{ours}") from error
+        relative = isinstance(error, ImportError) and "relative import" in show(error)
+        remedy = "; name it as package.module:NAME, from the folder that has the package" * relative
+        raise UsageError(f"{source} cannot be imported: {describe(error)}{ours}{remedy}") from error
     try:
         return reduce(getattr, attribute.split("."), made)
     except AttributeError:

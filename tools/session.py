@@ -369,8 +369,13 @@ class Session(Recorder):
         """Refuse what threads ask for that the program has left behind."""
         self._over = self._over or "the query has been answered"
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether this process is another than the one that answers the query."""
+        return os.getpid() != self._process
+
     def _check_process(self) -> None:
-        if os.getpid() != self._process:
+        if self.is_elsewhere:
             raise UsageError(_ELSEWHERE)
 
     def _take(self, tool: Literal["search", "read"], argument: str) -> None:

@@ -9,6 +9,7 @@ A thread that was started before, and takes its work from a queue, cannot be tol
 """
 
 import asyncio
+import os
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +18,7 @@ from contextvars import Context, copy_context
 from functools import cache, wraps
 from multiprocessing.pool import ThreadPool
 from threading import Thread, current_thread, main_thread
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tools import session
 from tools.session import Shared
@@ -43,6 +44,7 @@ def instrument_threads() -> None:
     for owner, name, make_wrapper in wrap:
         method = getattr(owner, name)
         setattr(owner, name, wraps(method)(make_wrapper(method)))
+    os._exit = _exit_query(os._exit)  # type: ignore[assignment]  # its parameter has a name
     _share_progress_bars()
 
 
@@ -135,6 +137,18 @@ class EventLoop(Shared):
         while True:
             with suppress(SystemExit, KeyboardInterrupt):  # of one of its tasks, which has it as well
                 self._loop.run_forever()
+
+
+def _exit_query(leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+    """Have a program that leaves the process without a word end its query alone, as `sys.exit` does."""
+
+    def exit_query(status: int) -> NoReturn:
+        query = session.current()
+        if query is not None and not query.is_elsewhere:
+            raise SystemExit(status)
+        leave(status)
+
+    return exit_query
 
 
 class _Bars(weakref.WeakSet[Any]):

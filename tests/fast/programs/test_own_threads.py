@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import functools
 import multiprocessing
+import os
 import queue
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -272,6 +273,15 @@ def test_streaming_gives_the_whole_answer_at_once(corpus):
 
     found = outcome(Streaming, corpus)
     assert found["error"] is None and found["usage"]["calls"] == 1 and found["ranking"]
+
+
+def test_a_program_that_leaves_the_process_ends_its_query(corpus):
+    def leaving(query, search):
+        search(query)
+        os._exit(3)
+
+    found = in_thread(lambda: outcome(leaving, corpus))
+    assert found["error"].startswith("SystemExit: 3 (test_own_threads.py") and steps(found) == ["search", "stop"]
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)

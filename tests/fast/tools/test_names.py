@@ -46,6 +46,7 @@ def own(tmp_path, monkeypatch):
     (place / "needy_of_mine.py").write_text("import json\nimport nothing_of_mine\n")
     (place / "torn_of_mine.py").write_text("a = 1\nb = (\n")
     (place / "script_of_mine.py").write_text("import sys\nsys.exit('usage')\n")
+    (place / "relative_of_mine.py").write_text("from .helper_of_mine import MORE\n")
     (place / "shadowed_of_mine.py").write_text("from tools import mine\n")
     (place / "json.py").write_text("")
     monkeypatch.chdir(place)
@@ -67,6 +68,7 @@ BAD = {
     "needy_of_mine.py:Agent": "No module named 'nothing_of_mine' (needy_of_mine.py, line 2)",
     "torn_of_mine.py:Agent": "SyntaxError: '(' was never closed (torn_of_mine.py, line 2)",
     "script_of_mine.py:Agent": "SystemExit: usage (script_of_mine.py, line 2)",
+    "relative_of_mine.py:Agent": "name it as package.module:NAME, from the folder that has the package",
     "shadowed_of_mine.py:Agent": "'tools' is a package of Sextant's, so a module of yours needs another name",
     "json.py:Agent": "json.py cannot be imported as 'json', which is another module",
     "nothing_of_mine.deep:Agent": "nothing_of_mine.deep cannot be imported: ModuleNotFoundError",
