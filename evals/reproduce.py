@@ -22,6 +22,8 @@ def parser() -> Parser:
     about = "this retriever in place of those that need a key or weights; its rows say so"
     add("--retriever", default="", metavar="SPEC", help=about)
     add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent, over all runs")
+    add("--budget-calls", type=positive, metavar="N", help="stop before the call after N, over all runs")
+    add("--prices", type=Path, metavar="FILE", help="prices of your own, in TOML; docs/decisions/paying.md")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add("--dry-run", action="store_true", help="say what its runs will cost and how long they take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")

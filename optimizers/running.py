@@ -12,7 +12,7 @@ from typing import Any
 import dspy
 
 import environments
-from evals.running.configuration import Engines, Resolved, fit, resolve, trial
+from evals.running.configuration import Engines, Resolved, check_prices, fit, resolve, trial
 from evals.running.evaluation import connect, make_terms
 from evals.running.request import find_program, query_limits
 from evals.running.runner import GRACE
@@ -30,7 +30,7 @@ from tools.models import lm
 from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
 from tools.models.offline import Rules
-from tools.models.spec import hide_keys, parse, price_is_known
+from tools.models.spec import hide_keys, parse
 from tools.records import Query, Usage
 from tools.retriever import RanksOnly
 from tools.session import Session, Shared, Toolbox
@@ -111,8 +111,10 @@ def plan(request: CompileRequest) -> Plan:
     ranges: tune.Ranges = {}
     if request.optimizer == "tune":
         ranges = tune.ranges(request.program_label, find_program(request.program), template, request.ranges)
-        for chosen in tune.each_retriever(template, ranges):
-            retrievers.require(retrievers.check(chosen))
+        choices = list(map(retrievers.check, tune.each_retriever(template, ranges)))
+        for chosen in choices:
+            retrievers.require(chosen)
+        check_prices(request, (), choices)
         first = tune.fill(template, {name: values[0] for name, values in ranges.items()} | {tune.RETRIEVER: template})
     if request.optimizer == "ensemble" and len(request.of) < 2:
         raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
@@ -134,8 +136,7 @@ def _check_models(request: CompileRequest, row: Teleprompter) -> None:
     for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
         if spec:
             parse(spec, option)
-            if request.budget_usd is not None and not price_is_known(spec, request.prices):
-                raise UsageError(f"the price of {spec} is not known; use --budget-calls instead of --budget-usd")
+            check_prices(request, [spec], ())
 
 
 class Toolboxes(Shared):

@@ -31,6 +31,7 @@ from evals.measuring.metrics import measure_unjudged
 from evals.measuring.similarity import compare
 from evals.measuring.stats import Interval, bootstrap_mean, holm, paired
 from evals.running import evaluation, forecast
+from evals.running.configuration import check_prices
 from evals.running.request import Request
 from evals.showing.tables import Grid, model, printed, task_line
 from programs import FLOOR, VERIFIER
@@ -39,6 +40,7 @@ from tools import options, retrievers
 from tools.console import number, plural, put_out, queries
 from tools.disk import home
 from tools.errors import DataError, UnknownName, UsageError
+from tools.models.spec import check_key
 from tools.retrievers import Expressions
 from tools.text import sentences
 
@@ -339,10 +341,14 @@ def command(arguments: Any) -> int:
     task = str(folder / release.RELEASE) if (built := (folder / release.RELEASE).is_dir()) else arguments.place
     if (place / recipe.FILE).exists() and not built:
         raise UsageError(f"{place} has no release yet; python -m evals.build run {place}")
-    given = map(retrievers.check, Expressions(arguments.retrievers).each())
-    names = list(dict.fromkeys(["bm25", *map(str, given)]))
+    specs = [retrievers.check(text) for text in ("bm25", *Expressions(arguments.retrievers).each())]
+    names = list(dict.fromkeys(map(str, specs)))
     runs = folder / "checks" if built and arguments.runs == Path("runs") else arguments.runs  # not among those compared
     request = options.from_options(Request, vars(arguments) | {"program": FLOOR, "task": task, "runs": runs})
+    judges = [arguments.judge] if arguments.judge else []
+    check_prices(request, [request.lm, *judges], specs)
+    if judges and not (arguments.pools or arguments.dry_run):
+        check_key(arguments.judge, request.headers)
     if arguments.pools:
         environment, terms = evaluation.open_task(request)[1], evaluation.make_terms(request)
         searchers = {name: retrievers.build(name, environment.documents, home(), terms=terms) for name in names}

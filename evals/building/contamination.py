@@ -29,6 +29,7 @@ from evals.building.units import Benchmark
 from evals.measuring.scored import JUDGED
 from evals.running import evaluation, forecast
 from evals.running.asking import Stage
+from evals.running.configuration import check_prices
 from evals.running.request import Common, Request
 from evals.showing.tables import Grid, model, printed, task_line
 from programs.closed_book import ClosedBook, longest_run
@@ -38,6 +39,7 @@ from tools.console import plural, positive, put_out, queries
 from tools.corpus import Corpus
 from tools.disk import home
 from tools.errors import UsageError
+from tools.models.spec import check_key
 from tools.records import Document, Hit, Query
 from tools.retriever import NoRetriever, Search
 from tools.session import Toolbox
@@ -47,6 +49,7 @@ from tools.text import all_words
 KINDS = {"title": "{}, named by its title", "text": "{}", "mask": "{}, of which the words behind the mask are wanted"}
 KINDS["answer"] = "{}, which answers a question, or says what is known of it"
 TITLES = "Somebody describes one document. Wanted is its title."  # what is asked of a document
+ENCODER = "dense"  # by which guesses are compared, without --retriever
 NEARLY = 0.9  # of two titles: how much is common of the letters of their words, put in order
 SAME = 0.9
 # What a guess is beside the wanted document, as on the sheet for people -> its category in BIRCO's Table 3.
@@ -98,7 +101,7 @@ class Trial:
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
-        encoder, found = retrievers.check(self.request.retriever or "dense"), dict[str, tuple[str, Hit]]()
+        encoder, found = retrievers.check(self.request.retriever or ENCODER), dict[str, tuple[str, Hit]]()
         built = retrievers.build(encoder, Corpus(self.gold.values()), home(), terms=evaluation.make_terms(self.request))
         for query_id, wanted in self.wanted.items():
             texts = guesses[f"query/{query_id}"]
@@ -238,6 +241,10 @@ def command(arguments: Any) -> int:
         raise UsageError("--sample only measures; leave it out to write the task")
     fixed = {"program": "programs.closed_book:ClosedBook", "split": "all"}
     request = options.from_options(Request, vars(arguments) | fixed)
+    judges = [arguments.judge] if arguments.judge else []
+    check_prices(request, [request.lm, *judges], [retrievers.check(request.retriever or ENCODER)])
+    if judges and not arguments.dry_run:
+        check_key(arguments.judge, request.headers)
     trial = Trial(request, arguments.kind, arguments.sample)
     found = measure(trial, arguments.judge, arguments.out, dry_run=arguments.dry_run)
     put_out(json.dumps(found) + "\n" if arguments.json else render(found))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,13 +12,14 @@ from evals import folder as run_folder
 from evals.building import ingest, recipe, release
 from evals.building.engine import Build, Reached
 from evals.building.units import Benchmark
+from evals.running.configuration import check_prices
 from evals.running.forecast import LEVELS
 from evals.running.request import Common
 from evals.showing.tables import Grid, printed
 from evals.studies.work import FIGURES
 from programs.building import STAGES
 from programs.building.fill import Role
-from tools import disk
+from tools import disk, retrievers
 from tools.console import number, say
 from tools.errors import FAULTS, DataError, RunBusy, UnknownName, UsageError
 from tools.models.spec import check_key
@@ -52,6 +53,7 @@ def run(
         folder = folder / f"limit-{limit}"  # a trial leaves the benchmark alone
         disk.make_private(folder)
     requests = {role: replace(request, lm=lm) for role, lm in lms.items()}
+    check_prices(request, lms.values(), _list_retrievers(parameters))
     for one in requests.values():
         if one.lm != "offline" and not (dry_run or cassette):
             check_key(one.lm, one.headers)
@@ -99,6 +101,12 @@ def _choose_models(parameters: recipe.Recipe, named: Mapping[str, str], request:
     if strange := [one for one in lms if one not in (*ROLES, *STAGES)]:
         raise UnknownName("stage or role", strange[0], (*ROLES, *STAGES))
     return lms
+
+
+def _list_retrievers(parameters: recipe.Recipe) -> list[retrievers.Spec]:
+    """Return those that the sections of a recipe name."""
+    named = [getattr(getattr(parameters, section.name), "retrievers", ()) for section in fields(parameters)]
+    return [retrievers.check(text) for texts in named for text in texts]
 
 
 def read_status(folder: Path) -> Result:

@@ -7,7 +7,7 @@ it uses. `load_environment` leads from it back to the task.
 
 import logging
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -22,6 +22,7 @@ from evals.measuring.metrics import check_metric
 from evals.running import pools
 from evals.running.request import (
     SYSTEMS,
+    Common,
     Request,
     apply_hints,
     digest_files,
@@ -35,10 +36,10 @@ from programs.base import check_offline
 from tools import installation, names, retrievers, sources
 from tools.corpus import Corpus
 from tools.disk import home
-from tools.errors import DataError, SextantError, UnknownPrice, UsageError
+from tools.errors import DataError, SextantError, UsageError
 from tools.models.spec import parse as parse_model
 from tools.models.spec import price_is_known
-from tools.models.terms import Terms
+from tools.models.terms import Terms, unknown_price
 from tools.retriever import NoRetriever, Retriever
 from tools.retrievers import Spec
 from tools.session import Toolbox
@@ -91,8 +92,7 @@ class Resolved:
     @property
     def sends(self) -> bool:
         """Whether the program or a retriever may send something to a model."""
-        lenses = [lens for spec in self.all_retrievers for lens in retrievers.lenses(spec)]
-        models = [self.request.lm, *(lens.options.get("model", "offline") for lens in lenses)]
+        models = [self.request.lm, *(model for spec in self.all_retrievers for model in retrievers.models(spec))]
         return any(model != "offline" for model in models) or any(map(retrievers.apis, self.all_retrievers))
 
 
@@ -123,8 +123,7 @@ def resolve(request: Request) -> Resolved:
         check_metric(metric)
     fixed = frozenset(request.parameters) | kept.keys()
     resolved = Resolved(request, constructor, values, fixed, limits, spec, pool, compiled)
-    if request.budget_usd is not None:
-        _check_prices(resolved)
+    check_prices(request, [request.lm], resolved.all_retrievers)
     run_folder.check_place(request.runs)
     return resolved
 
@@ -138,17 +137,19 @@ def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     return parent.Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
 
 
-def _check_prices(resolved: Resolved) -> None:
-    request = resolved.request
-    unknown = [] if price_is_known(request.lm, request.prices) else [request.lm]
-    for api in [api for spec in resolved.all_retrievers for api in retrievers.apis(spec)]:
+def check_prices(request: Common, models: Iterable[str], specs: Iterable[Spec]) -> None:
+    """Raise UnknownPrice for the first of models and retrievers whose price a budget in dollars needs, and has not."""
+    if request.budget_usd is None:
+        return
+    specs = list(specs)
+    for model in (*models, *(model for spec in specs for model in retrievers.models(spec))):
+        if not price_is_known(model, request.prices):
+            raise unknown_price(model)
+    for api in [api for spec in specs for api in retrievers.apis(spec)]:
         from tools.retrievers.neural.api import list_price  # few runs pay for embeddings
 
         if list_price(api.subject, str(api.options.get("like", "")), request.prices) is None:
-            unknown.append(api.subject)
-    if unknown:
-        why = f"the price of {unknown[0]} is not known, so --budget-usd cannot be kept"
-        raise UnknownPrice(f"{why}; use --budget-calls, or write it into a file for --prices")
+            raise unknown_price(api.subject)
 
 
 def _read_compiled(request: Request) -> "Compiled | None":

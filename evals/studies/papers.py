@@ -43,6 +43,8 @@ class Conditions:
     retriever: str  # in place of retrievers that need a key or weights
     runs: Path
     budget_usd: float | None = None  # for all of its runs together
+    budget_calls: int | None = None  # the same
+    prices: Path | None = None  # a file of the user's own
     quiet: bool = True  # else stderr has the live table of a study
 
     def fields(self, system: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -218,8 +220,11 @@ class Table:
         head = {"name": name, "question": self.section.about["title"], "tasks": [*dict.fromkeys(tasks)]}
         # Comparisons are measured by every task that has some; a part of its queries may lack those of a kind.
         ranked = (cell.metric for cell in asked if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric))
-        fixed = {"data": self.conditions.data, "limit": self.conditions.limit, "metrics": [*dict.fromkeys(ranked)]}
-        budget = {"usd": self.conditions.budget_usd}
+        conditions = self.conditions
+        prices = str(conditions.prices) if conditions.prices else None
+        fixed = {"data": conditions.data, "limit": conditions.limit, "metrics": [*dict.fromkeys(ranked)]}
+        fixed["prices"] = prices
+        budget = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
         parts = [_toml(head), f"[budget]\n{_toml(budget)}", f"[fixed]\n{_toml(fixed)}"]
         parts += [f"[[row]]\n{_toml(row)}" for row in rows.values()]
         file = self.conditions.runs / "studies" / name / "study.toml"

@@ -64,6 +64,7 @@ class Embeddings:
         """Connect the model `spec`, or UsageError; `dimensions` asks for shorter vectors, 0 for the model's own."""
         self.name = f"api:{spec}"
         self.provider, self.model, self.url = place(spec)
+        terms.budget.require_price(spec, known=cost is not None)
         self.dimension = dimensions  # numbers in a vector, as soon as they are known
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self._wire = Wire(self.model, self.url, provider=self.provider)

@@ -360,6 +360,8 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
 
     name, url = models.parse(spec)
     models.check_provider(name, url)
+    cost = prices.price(spec, terms.prices)
+    terms.budget.require_price(spec, known=cost is not None)
     if settings.api == "responses" and settings.seed is not None:
         raise UsageError("--api responses takes no seed; leave out --seed, or use --api chat")
     temperature = settings.temperature
@@ -387,7 +389,7 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     limit = settings.max_tokens or prices.longest_answer(spec, terms.prices, reasons=temperature is None)
     limit += settings.reasoning_tokens or 0
     options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
-    made = LanguageModel(name, terms, cost=prices.price(spec, terms.prices), wire=ours, limit=limit, **options)
+    made = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
     made.spec = spec
     made.caller.schemas = settings.structured
     if settings.api == "chat" and prices.takes_tools(name):  # one of LiteLLM's others

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tools import disk, forms
 from tools.console import say
-from tools.errors import BudgetReached, DataError, ProviderRefused, UsageError
+from tools.errors import BudgetReached, DataError, ProviderRefused, UnknownPrice, UsageError
 from tools.models.answers import Answer, Books, Ledger, open_ledger
 from tools.models.kept import CassetteLine
 from tools.models.sending.gate import Gate
@@ -35,6 +35,12 @@ class Expected(NamedTuple):
 
 
 NOTHING = Expected()
+
+
+def unknown_price(name: str) -> UnknownPrice:
+    """Return the refusal of --budget-usd for a model."""
+    why = f"the price of {name} is not known, so --budget-usd cannot be kept"
+    return UnknownPrice(f"{why}; use --budget-calls, or write it into a file for --prices")
 
 
 class Budget:
@@ -93,17 +99,22 @@ class Budget:
             self._settled.notify_all()
 
     def allow(self, calls: int, usd: float | None) -> None:
-        """Raise BudgetReached when planned work needs more than is left, UsageError for dollars of unknown price."""
+        """Raise BudgetReached when planned work needs more than is left, UnknownPrice for dollars of unknown price."""
         with self._settled:
             if self._calls is not None and calls > (rest := self._calls - self.calls):
                 raise BudgetReached(f"it takes {calls:,} calls, and {rest:,} are left in the budget")
             if self._usd is None:
                 return
             if usd is None:
-                raise UsageError("its price is not known, so --budget-usd cannot be kept; use --budget-calls")
+                raise UnknownPrice("its price is not known, so --budget-usd cannot be kept; use --budget-calls")
             if usd > self._usd - self._spent_usd:
                 left = max(0.0, self._usd - self._spent_usd)
                 raise BudgetReached(f"it takes about ${usd:.4f}, and ${left:.4f} are left in the budget")
+
+    def require_price(self, name: str, *, known: bool) -> None:
+        """Raise UnknownPrice where there is a limit in dollars and the price of a model is not `known`."""
+        if self._usd is not None and not known:
+            raise unknown_price(name)
 
     def check(self) -> None:
         """Raise BudgetReached where a limit is reached, or where that cannot be known."""

@@ -279,6 +279,11 @@ def lenses(spec: Spec) -> list[Spec]:
     return [one for one, made in classes(spec) if made.needs_lens]
 
 
+def models(spec: Spec) -> list[str]:
+    """Return the language models that the lenses in `spec` ask."""
+    return [str(lens.options["model"]) for lens in lenses(spec) if lens.options.get("model", "offline") != "offline"]
+
+
 def apis(spec: Spec) -> list[Spec]:
     """Return the parts of `spec` that send texts to an API, such as `api:MODEL`, embedders of stores included."""
     return [one for one, made in classes(spec) if made.sends]
@@ -287,7 +292,7 @@ def apis(spec: Spec) -> list[Spec]:
 def sources(spec: Spec) -> set[str]:
     """Return what `spec` is answered by outside of this process, as errors name it: `ProviderRefused.source`."""
     parts = {f"{one.kind}:{one.subject}" for one, made in classes(spec) if made.sends or one.kind == "http"}
-    return parts | {str(lens.options["model"]) for lens in lenses(spec) if "model" in lens.options}
+    return parts | set(models(spec))
 
 
 def with_attribute(spec: Spec, attribute: str) -> Spec:

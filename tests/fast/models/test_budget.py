@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -262,3 +263,37 @@ def test_a_run_stops_at_its_time_limit_keeps_what_was_in_flight_and_resumes(run,
     server.delay = 0.0
     second = run(*arguments)
     assert second.code == 0 and second.json["usage"]["calls"] == len(server.requests), "and not paid for again"
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("evals.run", "--program retrieve --task congress --retriever lens(bm25,attribute=stance,query=true,model=LM)"),
+        ("evals.judge.__main__", "--task congress --runs RUN --lm LM"),
+        ("evals.behaviour", "RUN --name-failures 2 --lm LM"),
+        ("evals.build.__main__", "run BUILD --lm LM"),
+        ("evals.build.__main__", "run BUILD --lm offline --lm judge=LM"),
+        ("evals.build.__main__", "contamination --task congress --retriever bm25 --lm PRICED --judge LM"),
+        ("evals.build.__main__", "check congress --lm PRICED --judge LM"),
+        ("evals.reproduce", "obliq/table4 --limit 1 --retriever bm25 --lm LM"),
+        ("optimizers.compile", "--program rewrite --task congress --optimizer copro --lm PRICED --prompt-lm LM"),
+        ("optimizers.compile", "--program retrieve --task congress --optimizer tune --range retriever=bm25|api:LM"),
+    ],
+)
+def test_dollars_are_refused_before_anything_is_sent_where_a_price_is_unknown(
+    module, words, command_of, run, server, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("OPENAI_BASE_URL", server.spec.partition("@")[2])
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-nothing")
+    if "RUN" in words:
+        words = words.replace(
+            "RUN", run("--program", "retrieve", "--task", "congress", "--limit", 3, "--json").json["run"]
+        )
+    if "BUILD" in words:
+        corpus = ["--recipe", "latent", "--corpus", "task:congress", "--set", 'attribute.lens="stance"']
+        assert command_of(import_module(module))("new", tmp_path / "build", *corpus).code == 0
+        words = words.replace("BUILD", str(tmp_path / "build"))
+    given = words.replace("PRICED", "openai/gpt-5-mini").replace("LM", server.spec).split()
+    done = command_of(import_module(module))(*given, "--budget-usd", "1")
+    assert done.code == 2 and f"the price of {server.spec} is not known" in done.err.splitlines()[-1]
+    assert not server.requests
