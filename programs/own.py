@@ -383,8 +383,7 @@ def _is_filled(value: Any) -> bool:
 
 def _explain(error: BaseException) -> str:
     """Return what is wrong with how a program uses threads, processes or event loops; "" where it is something else."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in names.list_causes(error):
         words = names.show(cause)
         if isinstance(cause, ValueError) and words.startswith("No LM is loaded"):  # DSPy's
             return f"asks the model in a thread or process that does not belong to the query: {REMEDY}"
@@ -393,7 +392,6 @@ def _explain(error: BaseException) -> str:
                 f"uses an object of another event loop ({words[:200]}); each query has a loop of its own: "
                 "make clients, locks and sessions of asyncio's in the function, not at the top of the file"
             )
-        cause = cause.__cause__ or cause.__context__
     return ""
 
 

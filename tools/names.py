@@ -109,7 +109,25 @@ def file_of(source: str) -> Path:
 
 def describe(error: BaseException) -> str:
     """Return an exception's type, message and the line of a user's own code."""
-    return f"{type(error).__name__}: {show(error)}{user_line(error)}"
+    words = f"{type(error).__name__}: {show(error)}"
+    if isinstance(error, BaseExceptionGroup):
+        error = next(each for each in list_causes(error) if not isinstance(each, BaseExceptionGroup))
+        words += f", first {type(error).__name__}: {show(error)}"
+    return f"{words}{user_line(error)}"
+
+
+def list_causes(error: BaseException) -> list[BaseException]:
+    """Return an error, those in it where it is a group, and those that each of them came from or was raised after."""
+    causes, todo = list[BaseException](), [error]
+    while todo:
+        cause = todo.pop(0)
+        if any(cause is known for known in causes):
+            continue
+        causes.append(cause)
+        if isinstance(cause, BaseExceptionGroup):
+            todo += cause.exceptions
+        todo += [before for before in (cause.__cause__, cause.__context__) if before is not None]
+    return causes
 
 
 def show(value: object) -> str:

@@ -77,7 +77,8 @@ class Limits:
 
 def count_unbooked(to: str) -> None:
     """Count a request that a program sends by itself: what it uses is not known. The trace says so once."""
-    if (payer := current()) is not None and not BOOKED.get():
+    payer = current()
+    if payer is not None and not payer.closed and not BOOKED.get():  # a library's thread may outlive its query
         payer.charge(Usage(calls=1, paid_usd=None, list_usd=None, unmetered=1))
         said = f"sends to {to} by itself; what that used is not known"
         if said not in payer.trace.notes:
@@ -151,6 +152,7 @@ class Session(Recorder):
         self._process = os.getpid()
         self._over = ""  # why nothing may be done any more, once that is so
         self.ended_by_limit = False  # whether calls or tokens were used up
+        self.closed = False  # whether the query has been answered, or given up
         self._calls = snapshot["usage"]["calls"] if snapshot else 0  # that were allowed
         self._used = Counter[str](snapshot.get("used", {}))  # searches and reads
         self._requests = Counter[str](snapshot.get("asked", {}))
@@ -368,6 +370,7 @@ class Session(Recorder):
     def _close(self) -> None:
         """Refuse what threads ask for that the program has left behind."""
         self._over = self._over or "the query has been answered"
+        self.closed = True
 
     @property
     def is_elsewhere(self) -> bool:

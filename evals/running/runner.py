@@ -25,7 +25,7 @@ from tools.errors import DataError, Halt, LimitReached, RunIncomplete, SextantEr
 from tools.models.faults import OutOfTime, fault, refusal
 from tools.models.lm import Model
 from tools.models.spec import hide_keys
-from tools.names import describe
+from tools.names import describe, list_causes
 from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
 from tools.session import Session
 
@@ -272,21 +272,16 @@ def _ask(system: System, query: Query) -> Submission:
     try:
         return system(query=query)
     except Exception as error:
-        opened = session.current()
-        if opened is None or not _follows_from_limit(error, opened):
+        opened, causes = session.current(), list_causes(error)
+        if isinstance(error, ExceptionGroup):  # of a TaskGroup of asyncio's
+            group = error.subgroup(lambda each: fault(each) != "system" and not isinstance(each, ExceptionGroup))
+            if group is not None:
+                raise next(each for each in list_causes(group) if fault(each) != "system") from error
+        # DSPy's Parallel, BestOfN and others swallow what their parts raise, and a program then misses an answer.
+        limited = opened and (opened.ended_by_limit or any(isinstance(cause, LimitReached) for cause in causes))
+        if opened is None or not limited or fault(error) != "system":
             raise
         return submit_so_far(opened)
-
-
-def _follows_from_limit(error: BaseException, opened: Session) -> bool:
-    """Return whether a limit has ended the system, or left it without an answer that it then missed.
-
-    DSPy's Parallel, BestOfN and others swallow what their parts raise.
-    """
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, LimitReached):
-        cause = cause.__cause__ or cause.__context__
-    return fault(error) == "system" and (cause is not None or opened.ended_by_limit)
 
 
 def describe_submission(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:

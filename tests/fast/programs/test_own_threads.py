@@ -11,6 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 
 import dspy
+import httpx
 import joblib
 import pytest
 from openai_server import Failure
@@ -292,6 +293,40 @@ def test_a_program_that_means_to_end_the_process_ends_its_query(raised, corpus):
 
     found = in_thread(lambda: outcome(ending, corpus))
     assert found["error"].startswith(f"{type(raised).__name__}: ") and steps(found) == ["search", "stop"]
+
+
+def test_a_group_of_errors_is_described_by_its_first_and_its_reason_counts(corpus):
+    async def grouping(query):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(raising(KeyError("nothing")))
+
+    async def grouping_usage(query):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(raising(UsageError("not here")))
+
+    async def raising(error):
+        raise error
+
+    assert "(1 sub-exception), first KeyError: 'nothing' (test_own_threads.py" in outcome(grouping, corpus)["error"]
+    assert str(outcome(grouping_usage, corpus)) == "not here"
+
+
+def test_a_thread_that_outlives_its_query_may_send_by_itself(corpus, server):
+    server.answer = lambda prompt: {"raw": "hello"}
+    url, body = server.spec.partition("@")[2], {"model": "m", "messages": [{"content": "hi"}]}
+    after, sent = threading.Event(), Future()
+
+    def tracing(query, search):
+        def late():
+            after.wait(10)
+            sent.set_result(httpx.post(f"{url}/chat/completions", json=body).status_code)
+
+        threading.Thread(target=late).start()
+        return search(query)
+
+    found = outcome(tracing, corpus)
+    after.set()
+    assert sent.result(20) == 200 and found["usage"]["calls"] == 0
 
 
 def test_an_error_whose_text_cannot_be_had_is_reported_by_its_name(corpus):
