@@ -113,7 +113,7 @@ def read_collection(
     if unknown and (alike := ids.find_alike(unknown, texts.keys() - judged.keys())):
         left_out = f"{plural(len(unknown), 'judged query is', 'judged queries are')} unknown, and left out"
         warnings.append(f"{left_out}: {alike.describe('judgements', 'queries')}.")
-    oddities = say_oddities(judged, qrels, corpus, counts, separator)
+    oddities = say_oddities(judged, qrels, corpus, counts, missing)
     return Collection(
         corpus,
         judged,
@@ -232,15 +232,18 @@ def check_judged(
 
 
 def say_oddities(
-    queries: Mapping[str, str], qrels: Qrels, documents: Corpus, counts: Counter[str], separator: str = ""
+    queries: Mapping[str, str], qrels: Qrels, documents: Corpus, counts: Counter[str], missing: Sequence[str]
 ) -> list[str]:
-    """Return a sentence for the sizes of a collection, and for each of `counts` and what else is odd in it."""
-    missing = set(list_missing(qrels, documents, separator))
+    """Return a sentence for the sizes of a collection, and for each of `counts` and what else is odd in it.
+
+    The judged documents `missing` are not in the corpus.
+    """
+    lost = set(missing)
     every = [(doc_id, grade) for judged in qrels.values() for doc_id, grade in judged.items()]
     grades = [grade for _, grade in every]
     vain = sum(max(judged.values(), default=0) <= 0 for judged in qrels.values())
     counts["judged documents that are not in the corpus"] = len(missing)
-    counts["judgements above 0 of those"] = sum(grade > 0 and doc_id in missing for doc_id, grade in every)
+    counts["judgements above 0 of those"] = sum(grade > 0 and doc_id in lost for doc_id, grade in every)
     counts["grades that are fractions, which trec_eval cannot read"] = sum(grade % 1 > 0 for grade in grades)
     counts["grades below 0, which count as not relevant"] = sum(grade < 0 for grade in grades)
     counts["queries with no judgement above 0, for which nothing can be found"] = vain

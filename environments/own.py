@@ -159,8 +159,10 @@ def load(request: Request) -> Environment:
     if not query_ids:
         raise EmptySplit(request.split, whole.task, len(whole.queries), REMEDY)
     asked = whole.asking(query_ids=query_ids)
-    warnings = []
-    for name, judgements in asked.judgements.items():
+    warnings = list[str]()
+    # read_collection has looked at all queries of a folder, which takes a while of a large one.
+    is_part = len(query_ids) < len(whole.queries) or names.is_reference(request.data)
+    for name, judgements in asked.judgements.items() if is_part else ():
         known = {judgements.unit_of(doc_id) for doc_id in asked.documents} if judgements.unit_of else asked.documents
         source = f"{whole.task}, {request.split} split, {name} judgements"
         warnings += check_judged(source, judgements.qrels, known, list_missing(judgements.qrels, known))
@@ -302,7 +304,7 @@ def of(documents: Documents, queries: Mapping[str, str], qrels: Qrels, *, name: 
     qrels = {query_id: judged[query_id] for query_id in asked}
     counts = Counter({"queries without a judgement, left out": len(texts) - len(asked)})
     counts["judgements of unknown queries, left out"] = sum(len(judged[query_id]) for query_id in unknown)
-    said = say_oddities(asked, qrels, corpus, counts, given.get("max_p", ""))
+    said = say_oddities(asked, qrels, corpus, counts, list_missing(qrels, corpus, given.get("max_p", "")))
     task = _make(Collection(corpus, asked, qrels, form="Python data"), {"gold": qrels}, given, said)
     return replace(task, task=f"own/{in_name(name)}")
 
