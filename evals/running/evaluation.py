@@ -318,6 +318,8 @@ def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError 
     pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]
     if pending:
         found = summarise_unfinished(config, environment, folder.outcomes)
+        if isinstance(problem, BudgetReached):
+            problem = ready.model.terms.budget.describe_end(problem)
         larger = " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
         problem = problem or RunIncomplete("the run broke off")
         rest = f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} goes on with them"

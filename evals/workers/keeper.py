@@ -172,7 +172,7 @@ class Keeper(Elsewhere):
         with session.setting(DEADLINE, time.monotonic() + left):
             {"call": self._call, "learn": self._learn, "search": self._search}[what](line, *given)
 
-    def _call(self, line: Line, owner: str, key: str, size: int, schemas: str) -> None:
+    def _call(self, line: Line, owner: str, key: str, size: int, schemas: str, limit: int | None) -> None:
         caller, raised = self._caller, list[Exception]()
 
         def send(deadline: float) -> Sent:
@@ -186,7 +186,7 @@ class Keeper(Elsewhere):
         if schemas == "off":
             caller.schemas = "off"
         try:
-            answer, failure = caller.ask(owner, key, size, send), None
+            answer, failure = caller.ask(owner, key, size, send, limit), None
         except Exception as error:  # noqa: BLE001  # raised again by the worker
             answer, failure = None, raised.index(error) if error in raised else error
         line.send("done", answer, failure, self._state())

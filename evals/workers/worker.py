@@ -112,10 +112,10 @@ class _Caller(Caller):
     keeps = True  # the worker sets what the keeper says, which has the ledger
     parts: Known
 
-    def ask(self, owner: str, key: str, made: bytes | int, send: Send) -> Answer:
+    def ask(self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None) -> Answer:
         assert isinstance(made, bytes)
         failures, packed = list[Exception](), None
-        with self.by.asking("call", owner, key, len(made), self.schemas) as line:
+        with self.by.asking("call", owner, key, len(made), self.schemas, limit) as line:
             while (message := line.receive())[0] == "send":
                 try:
                     with session.booking():

@@ -6,6 +6,7 @@ attempt asks the budget and is booked.
 """
 
 import json
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 DEADLINE: ContextVar[float] = ContextVar("deadline", default=float("inf"))  # of the query, by time.monotonic
 _COARSEST = 0.25  # our tokens for each of a model's: some tokenizers have one for each letter or two
 _SMALLEST = 1024  # tokens: a refusal for length that tells no number is not taken for a smaller window than that
+TOKENS_A_BYTE = 0.5  # of a request: nearly every token has two bytes or more
 _BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
 
 
@@ -71,11 +73,12 @@ class Caller(Shared):
     free: bool = False  # whether a call costs 0 and is not in the ledger
     keeps_prompts: bool = False  # whether requests are kept beside their answers
     schemas: str = "off"  # "on", or "auto": whether signatures are sent as JSON schemas; until the model refuses one
-    output_tokens: float = 500.0  # of an answer: a guess at first, then a running mean
     window: int | None = None  # tokens of prompt and answer together; None where it is not known
 
     def __post_init__(self) -> None:
         self._answered = False
+        self._largest_output = 0  # tokens of the longest answer so far
+        self._tokens_a_byte = TOKENS_A_BYTE  # of a request, at most; more if the provider counts more
         self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secrets()]
         if not self.free:
             self.terms.join()
@@ -90,21 +93,22 @@ class Caller(Shared):
         """Whether there is a ledger that answers are kept in."""
         return not self.free and self.terms.ledger is not None
 
-    def ask(self, owner: str, key: str, made: bytes | int, send: Send) -> Answer:
+    def ask(self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None) -> Answer:
         """Return the answer to the request `made`: from the ledger, from an equal request in flight, or by sending it.
 
         It may be the size alone, in bytes, where `send` packs the request for the ledger.
         `key` stands for everything that shapes the answer; "" is for an answer that an index keeps, not the ledger.
-        `owner` is the query that pays, "" for none. Raises DSPy's LM errors and those of tools.errors.
+        `owner` is the query that pays, "" for none. `limit` is the most tokens of the answer, None if there is none; a
+        budget keeps back what so long an answer costs. Raises DSPy's LM errors and those of tools.errors.
         """
         ledger = None if self.free or not key else self.terms.ledger
         if ledger is None:
             if not self.free:
                 self.terms.check_sends(f"a call of {self.model}" + (f" for query {owner!r}" if owner else ""))
-            return self._ask_provider(owner, "", made, send)
+            return self._ask_provider(owner, "", made, send, limit)
         try:
             with ledger.turn(owner, key, self.model, self._list_price, deadline=DEADLINE.get()) as kept:
-                return kept or self._ask_provider(owner, key, made, send)
+                return kept or self._ask_provider(owner, key, made, send, limit)
         except TimeoutError as waited:
             raise _out_of_time(str(waited)) from None
 
@@ -134,11 +138,11 @@ class Caller(Shared):
             say(f"{self.model.removeprefix('openai/')} {words}")
         return True
 
-    def _ask_provider(self, owner: str, key: str, made: bytes | int, send: Send) -> Answer:
+    def _ask_provider(self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None) -> Answer:
         failures = _Failures()
         while True:
             entered = self._enter(failures)
-            answer = self._attempt(owner, key, made, send)
+            answer = self._attempt(owner, key, made, send, limit)
             if isinstance(answer, Answer):
                 return answer
             self._wait_for_another(answer, entered, failures)
@@ -156,11 +160,29 @@ class Caller(Shared):
             late = _out_of_time(str(waited)) if time.monotonic() >= deadline else None
             raise failures.last or late or dspy.LMTimeoutError(f"nothing was sent: {waited}") from None
 
-    def _attempt(self, owner: str, key: str, made: bytes | int, send: Send) -> Answer | dspy.LMError:
+    def _most(self, size: int, limit: int | None) -> Expected:
+        """Return the most that a request of `size` bytes can use: its prompt, and an answer of `limit` tokens.
+
+        Without a limit the longest answer so far counts, and before any answer nothing is known: that call goes alone.
+        """
+        if limit is None and not self._largest_output:
+            return Expected(math.inf, math.inf)
+        tokens_in = math.ceil(size * self._tokens_a_byte)
+        tokens_out = max(limit or 0, self._largest_output)
+        usd = 0.0
+        if self.cost:
+            read = self.cost.of(tokens_in, 0, tokens_out)
+            written = self.cost.of(tokens_in, 0, tokens_out, written=tokens_in)
+            thinking = self.cost.of(tokens_in, 0, tokens_out, reasoning=tokens_out)
+            usd = max(read, written, thinking)
+        return Expected(tokens_in + tokens_out, usd)
+
+    def _attempt(self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None) -> Answer | dspy.LMError:
         """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
         size = made if isinstance(made, int) else len(made)
-        terms, usage, tokens_in, tokens_out = self.terms, Usage(), size // 4, round(self.output_tokens)
-        expected = Expected(tokens_in + tokens_out, self.cost.of(tokens_in, 0, tokens_out) if self.cost else 0.0)
+        terms = self.terms
+        usage = Usage()
+        expected = self._most(size, limit)
         try:
             terms.budget.take(expected, deadline=DEADLINE.get(), check=terms.gate.rest)  # Interrupted, where it waits
         except BaseException as error:
@@ -173,6 +195,7 @@ class Caller(Shared):
             with booking():
                 sent = send(min(started + terms.patience.call, DEADLINE.get()))
             usage = self.usage_of(sent.usage)
+            self._tokens_a_byte = max(self._tokens_a_byte, usage.input_tokens / max(1, size))
         except BaseException as error:
             if not isinstance(error, dspy.LMError) or isinstance(error, dspy.LMNotConfiguredError):
                 terms.gate.leave()  # no failure of the provider
@@ -231,7 +254,7 @@ class Caller(Shared):
             price = 0.0 if self.free or (self.cost and self.cost.free) else None
             return Usage(1, 0, 0, 0, price, price, unmetered=0 if self.free else 1)
         tokens_in, cached, tokens_out, reasoning, written = metered
-        self.output_tokens += 0.1 * (tokens_out - self.output_tokens)
+        self._largest_output = max(self._largest_output, tokens_out)
         paid = listed = 0.0 if self.free else None
         if self.cost:
             paid = self.cost.of(tokens_in, cached, tokens_out, reasoning, written)

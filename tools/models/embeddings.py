@@ -71,7 +71,7 @@ class Embeddings:
         http = httpx.Client(transport=_Transport(self._wire), follow_redirects=False)
         self._client = OpenAI(api_key="none", base_url=self._wire.url, max_retries=0, http_client=http)
         self.terms = terms
-        self.caller = Caller(self.name, terms, cost=cost, output_tokens=0.0)
+        self.caller = Caller(self.name, terms, cost=cost)
 
     def embed(self, texts: Sequence[str], *, kept: bool = True) -> tuple[list[NDArray[np.float32]], Usage]:
         """Return a vector for each of a few texts that are not blank, in order, and what they cost, which is booked.
@@ -84,7 +84,8 @@ class Embeddings:
         key = blake2b(where + made, digest_size=8).hexdigest() if kept and self.caller.keeps else ""
         payer = session.current()
         try:
-            answer = self.caller.ask(payer.query_id if payer else "", key, made, lambda end: self._send(texts, end))
+            owner = payer.query_id if payer else ""
+            answer = self.caller.ask(owner, key, made, lambda end: self._send(texts, end), limit=0)
         except dspy.LMError as error:
             raise self._reason(error) from None
         vectors = [np.frombuffer(base64.b64decode(output), dtype="<f4") for output in answer.outputs]

@@ -225,7 +225,8 @@ class LanguageModel(dspy.LM):
             if payer:
                 payer.allow_call()
             key = self._key(made, rollout, payer) if self.caller.keeps else ""
-            answer = self.caller.ask(owner, key, made, partial(send, limit and prompting.left(messages, limit, window)))
+            left = limit and prompting.left(messages, limit, window)
+            answer = self.caller.ask(owner, key, made, partial(send, left), left)
         except Exception as error:
             reason = self._reason(error, made)
             if self.caller.learns(reason, messages, window) and payer:

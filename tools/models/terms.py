@@ -28,9 +28,9 @@ _LOOK = 0.25  # seconds after which a call that waits for the budget looks wheth
 
 
 class Expected(NamedTuple):
-    """The tokens and dollars that a call in flight is assumed to use until its answer says."""
+    """The most tokens and dollars that a call in flight can use; infinite if that is not known yet."""
 
-    tokens: int = 0
+    tokens: float = 0
     usd: float = 0.0
 
 
@@ -46,7 +46,9 @@ def unknown_price(name: str) -> UnknownPrice:
 class Budget:
     """Limits on requests, tokens, dollars and time, checked before each request is sent. Threads share it.
 
-    Calls in flight count with what they are expected to use, and near a limit wait for each other.
+    A call in flight counts with the most that it can use, so what is spent and what is in flight stay below the limit
+    together. A call that does not fit waits for those in flight. If none is in flight, it is sent alone, since nearly
+    all calls use less than their most: so a budget is exceeded by one call at most.
     """
 
     def __init__(
@@ -132,6 +134,14 @@ class Budget:
         if self._usd is not None and self._unpriced:
             unknown = "what a call cost is not known, for it had no usage reported, or no price; use --budget-calls"
             raise BudgetReached(unknown, larger=False)
+
+    def describe_end(self, problem: BudgetReached) -> BudgetReached:
+        """Return why the budget ended a run, with what has been spent now that no call is in flight."""
+        try:
+            self.check()
+        except BudgetReached as reached:
+            return reached
+        return problem
 
     def _book(self, usage: Usage) -> None:
         self._spent_usd += usage.paid_usd or 0.0

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -123,6 +124,29 @@ def spent_by_threads(seed, limit, exact, many=16):
 def test_threads_together_go_over_by_what_was_in_flight_or_by_one_call_that_used_what_was_expected(exact, seed):
     over, dearest, in_flight = spent_by_threads(seed, limit=1.0, exact=exact)
     assert 0 <= over <= (dearest if exact else in_flight) + 1e-9
+
+
+@pytest.mark.parametrize("limit", ["usd", "tokens"])
+def test_what_is_spent_and_in_flight_is_never_above_the_budget_unless_a_call_is_alone(limit):
+    """Random schedules: calls begin as the budget lets them, and end in any order with at most what they may use."""
+    for seed in range(1500):
+        drawn = random.Random(seed)
+        budget = Budget(**{limit: 1000})
+        in_flight, spent, largest, alone = [], 0, 0, False
+        for _ in range(60):
+            if in_flight and drawn.random() < 0.5:
+                most = in_flight.pop(drawn.randrange(len(in_flight)))
+                actual = drawn.randint(0, most)
+                spent += actual
+                largest = max(largest, actual)
+                budget.spend(used(actual, actual), Expected(most, most))
+            most = drawn.choice([20, 200, 1500])
+            with suppress(TimeoutError, BudgetReached):
+                budget.take(Expected(most, most), deadline=0.0)
+                alone = not in_flight
+                in_flight.append(most)
+            assert spent + sum(in_flight) <= 1000 or (alone and len(in_flight) <= 1)
+        assert spent <= 1000 + largest
 
 
 def test_threads_together_send_exactly_so_many_requests():
@@ -297,3 +321,22 @@ def test_dollars_are_refused_before_anything_is_sent_where_a_price_is_unknown(
     done = command_of(import_module(module))(*given, "--budget-usd", "1")
     assert done.code == 2 and f"the price of {server.spec} is not known" in done.err.splitlines()[-1]
     assert not server.requests
+
+
+def test_many_calls_in_flight_of_a_model_that_thinks_go_over_a_budget_by_one_call_at_most(run, priced):
+    drawn = random.Random(6)
+    reply, costs = priced.reply, []
+
+    def thinking(path, request):
+        answer = reply(path, request)
+        tokens = drawn.randint(200, request["max_tokens"])
+        answer["usage"] |= {"completion_tokens": tokens, "total_tokens": answer["usage"]["prompt_tokens"] + tokens}
+        costs.append(prices.price("openai/gpt-4.1-mini").of(answer["usage"]["prompt_tokens"], 0, tokens))
+        return answer
+
+    priced.reply = thinking
+    arguments = (*MULTIHOP, "--lm", "openai/gpt-4.1-mini", "--max-concurrent", 64, "--max-tokens", 4000, "--json")
+    result = run(*arguments, "--budget-usd", 0.05)
+    spent = sum(costs)
+    assert result.code == 8 and 0.05 <= spent <= 0.05 + max(costs)
+    assert f"(${spent:.4f} spent)" in result.err
