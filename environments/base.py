@@ -133,6 +133,7 @@ class Environment:
     twins: Mapping[str, str] = field(default_factory=dict)  # query id -> the same need in other words, for Flip
     depth: int = 1000  # documents in a ranking, where the paper's protocol has no other number
     max_p: bool = False  # documents are passages, and the headline judges their parents
+    separator: str = ":"  # where max_p: what stands between the parent and the rest in a passage's id
     resampled: bool = False  # the paper's figures are means over bootstrap resamples, so both means are reported
     splits: Mapping[str, Collection[str]] = field(default_factory=dict)  # ids of dev and test, of all of one's own task
     columns: Mapping[str, str] = field(default_factory=dict)  # as Request.columns
@@ -202,7 +203,8 @@ def check(environment: Environment) -> None:
     """Raise DataError where a perfect searcher could not score full marks by the headline judgements."""
     documents = environment.documents
     named = {doc_id for query in environment.queries for doc_id in query.candidates or ()}
-    if environment.judgements[environment.headline].unit_of is None:
+    unit_of = environment.judgements[environment.headline].unit_of
+    if unit_of is None:
         named.update(*(grades.keys() for grades in environment.qrels.values()))
     missing = {doc_id for doc_id in named if doc_id not in documents}  # each once: a corpus may be on disk
     for query in environment.queries:
@@ -223,7 +225,8 @@ def check(environment: Environment) -> None:
             continue
         if unknown := missing & query.candidates:
             raise DataError(f"{where} has {min(unknown)!r} in its pool, which is not in the corpus")
-        if outside := relevant - query.candidates:
+        pool = query.candidates if unit_of is None else query.candidates | set(map(unit_of, query.candidates))
+        if outside := relevant - pool:
             raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
 
 

@@ -329,6 +329,7 @@ def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, sai
         metric=metric,
         depth=settings.get("depth", 1000),
         splits={**({} if ours else read.splits), "dev": dev},
+        separator=separator or ":",
         notes=tuple(said),
         hints=_hints(settings),
     )

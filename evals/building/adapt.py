@@ -6,21 +6,22 @@ the old one, and a query stays only if all that is relevant to it is contained. 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import environments
-from environments.base import Environment, Qrels
-from evals.building import release
+from environments.base import EmptySplit, Environment, Qrels
+from evals.building import release, transfer
 from evals.building.engine import Build
-from evals.building.ingest import TASK, CutSection, digest_id
+from evals.building.ingest import TASK, CutSection
 from evals.building.recipe import Recipe
 from evals.building.review import Item
 from evals.building.units import Benchmark
 from tools.console import plural
 from tools.corpus import Corpus
 from tools.errors import DataError
+from tools.records import Query
 from tools.text import all_words, index_runs, longest_runs
 
 _RUN = 5  # words in a row from which on texts are compared; an old passage of fewer is contained nowhere
@@ -47,88 +48,166 @@ class Adapt(Recipe):
 
 
 def make(build: Build) -> Benchmark:
-    """Return the task with the build's documents, and the judgements and queries that could be carried over.
+    """Return the task with the build's documents, and what could be carried over: judgements, queries, masks, pools.
 
     The task's own queries for dev stay those for dev.
     """
     recipe: Adapt = build.recipe
     section, corpus, said = recipe.adapt, recipe.corpus, recipe.release
     task = section.task or corpus.path.removeprefix(TASK)
-    given = environments.load(task, corpus.data or None, "all")
-    grade = (lambda value: float(value >= section.positive)) if section.positive else float
-    graded = {one: {doc_id: grade(value) for doc_id, value in row.items()} for one, row in given.qrels.items()}
+    given = _load(task, corpus.data or None)
+    graded = _grade(given.qrels, section.positive)
+    pieces = transfer.Pieces(build)
     of_documents = section.labels == "documents"
-    gold = inherit(build, graded, spread=not section.max_p) if of_documents else _contain(build, given, graded)
+    hidden: transfer.Carry
+    ranked: transfer.Carry
+    if of_documents:
+        gold = inherit(build, pieces, graded, spread=not section.max_p)
+        hidden = ranked = pieces.find
+    else:
+        contained = _find_contained(build, given)
+        gold = _contain(build, contained, graded)
+        hidden, ranked = contained.hide, contained.find
+    queries = [query for query in given.queries if query.query_id in gold]
+    queries = _drop_masked(build, transfer.carry_queries(queries, hidden, ranked), gold)
+    gold = {query.query_id: gold[query.query_id] for query in queries}
     build.count("transfer", len(given.queries), len(gold))
     if not gold:
         raise DataError(f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is relevant to it")
-    settings = {name: getattr(given, name) for name in ("metrics", "metric", "depth")} | dict(given.hints)
-    settings["objective"] = said.objective or given.queries[0].objective
-    settings["document"] = said.document or given.hints.get("document")
-    settings["max_p"] = of_documents and section.max_p and next(build.source.documents.stream()).parent and ":"
-    queries = [one for one in given.queries if one.query_id in gold]
-    made = ({"query_id": one, "from": graded[one], "gold": gold[one]} for one in gold)
-    benchmark = build.finish(queries, {"gold": gold}, made, **settings)
-    dev = release.find_dev(task, corpus.data or None)
-    return benchmark._replace(dev=dev & gold.keys()) if dev else benchmark
+    kept = {one: pairs for one, pairs in given.comparisons.items() if one in gold}
+    comparisons = transfer.carry_comparisons(build, "transfer", kept, ranked)
+    twins = transfer.keep_twins(given.twins, comparisons)
+    metrics = transfer.list_metrics(given, comparisons, twins) or said.metrics
+    settings: dict[str, Any] = {
+        "metrics": metrics,
+        "metric": given.metric if given.metric in metrics else metrics[0],
+        "depth": given.depth,
+        **given.hints,
+        "objective": said.objective or given.queries[0].objective,
+        "document": said.document or given.hints.get("document"),
+    }
+    if of_documents and section.max_p and pieces.have_parents:
+        settings["max_p"] = build.source.separator
+    provenance = [{"query_id": one, "from": graded[one], "gold": gold[one]} for one in gold]
+    together = {query_id: twin for pair in twins.items() for query_id, twin in zip(pair, pair[1:] * 2, strict=True)}
+    made = build.finish(queries, {"gold": gold}, provenance, together, **settings)
+    made = release.judge_within_pools(made._replace(comparisons=comparisons, twins=twins))
+    dev = [query_id for query_id in given.splits["dev"] if query_id in gold]
+    return made._replace(dev=dev) if dev else made
 
 
-def inherit(build: Build, graded: Qrels, *, spread: bool) -> dict[str, dict[str, float]]:
+def _load(task: str, data: str | None) -> Environment:
+    """Return all queries of a task, with its own split; comparisons may be of its dev queries alone (BIRCO)."""
+    whole = environments.load(task, data, "all")
+    try:
+        dev = environments.load(task, data, "dev")
+    except EmptySplit:
+        return replace(whole, splits={"dev": ()})
+    return replace(
+        whole,
+        metrics=tuple(dict.fromkeys([*whole.metrics, *dev.metrics])),
+        comparisons={**whole.comparisons, **dev.comparisons},
+        splits={"dev": [query.query_id for query in dev.queries]},
+    )
+
+
+def _grade(qrels: Qrels, positive: float) -> dict[str, dict[str, float]]:
+    """Return the grades, or 1 and 0 for those from `positive` on and below it."""
+    if not positive:
+        return {query_id: dict(grades) for query_id, grades in qrels.items()}
+    graded = dict[str, dict[str, float]]()
+    for query_id, grades in qrels.items():
+        graded[query_id] = {doc_id: float(grade >= positive) for doc_id, grade in grades.items()}
+    return graded
+
+
+def _drop_masked(build: Build, queries: Sequence[Query], gold: Qrels) -> list[Query]:
+    """Return the queries without those that must not see anything of what is relevant to them."""
+    kept = list[Query]()
+    for query in queries:
+        if any(grade > 0 and judged not in query.excluded for judged, grade in gold[query.query_id].items()):
+            kept.append(query)
+        else:
+            build.drop("transfer", query.query_id, "what is relevant stands in documents that it must not see")
+    return kept
+
+
+def inherit(build: Build, pieces: transfer.Pieces, graded: Qrels, *, spread: bool) -> dict[str, dict[str, float]]:
     """Return the grades of documents under the build's ids, or `spread` over all their passages.
 
     A query that keeps nothing that is relevant is dropped.
     """
-    locate, gold = locator(build), dict[str, dict[str, float]]()
+    gold = dict[str, dict[str, float]]()
     for query_id, grades in graded.items():
-        row = gold[query_id] = {}
-        for judged, value in grades.items():
-            doc_id, passages = locate(judged)
-            if not passages and value > 0:
+        row = dict[str, float]()
+        for judged, grade in grades.items():
+            unit = pieces.find_unit(judged)
+            if not unit.pieces and grade > 0:
                 build.drop("transfer", f"{query_id} {judged}", "the relevant document is not in the corpus")
-            row |= dict.fromkeys(passages if spread else [doc_id] * bool(passages), value)
-        if max(row.values(), default=0) <= 0:
+            for doc_id in unit.pieces if spread else [unit.name] * bool(unit.pieces):
+                row[doc_id] = max(grade, row.get(doc_id, grade))
+        if max(row.values(), default=0) > 0:
+            gold[query_id] = row
+        else:
             build.drop("transfer", query_id, "nothing that is relevant is left")
-            del gold[query_id]
     return gold
 
 
-def locator(build: Build) -> Callable[[str], tuple[str, list[str]]]:
-    """Return what gives (the build's id, its passages) of a document of the task; none where it was left out."""
-    passages = defaultdict[str, list[str]](list)
-    for one in build.source.documents.stream():
-        passages[one.parent or one.doc_id].append(one.doc_id)
+class _Contained(NamedTuple):
+    """Which new passages contain an old one: surely, or as people say, and perhaps."""
 
-    def locate(given: str) -> tuple[str, list[str]]:
-        doc_id = digest_id(given) if build.recipe.clean.hash_ids else given
-        return doc_id, passages.get(doc_id, [])
+    surely: Mapping[str, Sequence[str]]
+    perhaps: Mapping[str, Sequence[str]]
 
-    return locate
+    def find(self, old: str) -> Sequence[str]:
+        """Return the new passages that contain an old one."""
+        return self.surely.get(old, ())
+
+    def hide(self, old: str) -> Sequence[str]:
+        """Return the new passages that say so much of an old one that who must not see it must not see them."""
+        return [*self.find(old), *self.perhaps.get(old, ())]
 
 
-def _contain(build: Build, given: Environment, graded: Qrels) -> dict[str, dict[str, float]]:
-    """Return the grades of the new passages that contain judged old ones, of queries that keep all that is relevant."""
-    section, gold = build.recipe.adapt, dict[str, dict[str, float]]()
-    judged = sorted({doc_id for row in graded.values() for doc_id in row if doc_id in given.documents})
-    words = {doc_id: all_words(given.documents[doc_id].text) for doc_id in judged}
-    found = {(old, new): share for old, new, share in find_contained(words, build.source.documents)}
-    sure = {pair: "yes" for pair, share in found.items() if share >= section.coverage}
-    doubtful = {pair: "no" for pair, share in found.items() if section.review <= share < section.coverage}
+def _find_contained(build: Build, given: Environment) -> _Contained:
+    """Return where the old passages stand that judgements, masks, pools and comparisons name."""
+    section = build.recipe.adapt
+    named = {doc_id for row in given.qrels.values() for doc_id in row}
+    for query in given.queries:
+        named |= query.excluded | (query.candidates or frozenset())
+    for pairs in given.comparisons.values():
+        named.update(doc_id for pair in pairs for doc_id in (pair.better, pair.worse))
+    old_words = {one: all_words(given.documents[one].text) for one in sorted(named) if one in given.documents}
+    said = dict[tuple[str, str], str]()
+    doubtful = dict[tuple[str, str], str]()
+    for old, new, share in find_contained(old_words, build.source.documents):
+        if share >= section.coverage:
+            said[old, new] = "yes"
+        elif share >= section.review:
+            doubtful[old, new] = "no"
 
     def show(pair: tuple[str, str]) -> Item:
         old, new = given.documents[pair[0]], build.source.documents[pair[1]]
         return Item((("the old passage", old.text), ("the new passage", new.text)))
 
     build.review("transfer", doubtful, show)  # puts what people say in place of "no"
-    inside = defaultdict[str, list[str]](list)
-    for old, new in [pair for pair, said in (sure | doubtful).items() if said == "yes"]:
-        inside[old].append(new)
+    surely, perhaps = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    for (old, new), answer in (said | doubtful).items():
+        (surely if answer == "yes" else perhaps)[old].append(new)
+    return _Contained(surely, perhaps)
+
+
+def _contain(build: Build, contained: _Contained, graded: Qrels) -> dict[str, dict[str, float]]:
+    """Return the grades of the new passages that contain judged old ones, of queries that keep all that is relevant."""
+    gold = dict[str, dict[str, float]]()
     for query_id, grades in graded.items():
-        if lost := [old for old, value in grades.items() if value > 0 and old not in inside]:
+        lost = [old for old, grade in grades.items() if grade > 0 and not contained.find(old)]
+        if lost:
             build.drop("transfer", query_id, "no new passage contains what is relevant", lost[0])
             continue
         row = gold[query_id] = {}
-        for old, value in grades.items():
-            row |= {new: max(value, row.get(new, value)) for new in inside.get(old, ())}
+        for old, grade in grades.items():
+            for new in contained.find(old):
+                row[new] = max(grade, row.get(new, grade))
     return gold
 
 

@@ -146,7 +146,7 @@ class Trial:
         judgements = {rest.headline: rest.judgements[rest.headline]} if rest.max_p else rest.judgements
         name = f"{rest.task.rpartition('/')[2]}-not-by-heart"
         settings: dict[str, Any] = {"name": name, "objective": rest.queries[0].objective}
-        settings |= {"max_p": ":"} if rest.max_p else {}
+        settings |= {"max_p": rest.separator} if rest.max_p else {}
         settings |= {"metrics": list(rest.metrics), "depth": rest.depth, **rest.hints}
         left = Corpus(one for one in rest.documents.stream() if one.doc_id not in gone) if gone else rest.documents
         asked = [replace(one, excluded=one.excluded - gone) for one in rest.queries]

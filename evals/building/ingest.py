@@ -115,6 +115,22 @@ def digest_id(doc_id: str) -> str:
     return digest_text(doc_id).hex()[:16]
 
 
+def name_piece(document: Document, number: int, separator: str) -> str:
+    """Return the id of a piece of a document: "ID:0"; of a passage, whose parent the id has to go on naming, "ID.0"."""
+    return f"{document.doc_id}{_joint(separator) if document.parent else separator}{number}"
+
+
+def origin_of(doc_id: str, cut: CutSection, separator: str) -> str:
+    """Return the id of the document, or passage, that a document of a build was cut from; its own where none was."""
+    ends = rf"(?:{re.escape(separator)}|{re.escape(_joint(separator))})\d+"
+    match = re.fullmatch(f"(.+){ends}", doc_id, re.DOTALL) if cut.by else None
+    return match[1] if match else doc_id
+
+
+def _joint(separator: str) -> str:
+    return "." if "." not in separator else "/"
+
+
 class _Ingestion:
     """One reading of a corpus: its rows, and what is known of them so far."""
 
@@ -123,6 +139,8 @@ class _Ingestion:
         self.counts, self.groups, self.findings = Counter[str](), dict[str, str](), cleaning.Findings()
         task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
         self.task = environments.load(task, corpus.data or None, "all") if task else None
+        # Where a task judges parents of passages, ids go on naming these in the task's own way.
+        self.separator = self.task.separator if self.task and self.task.max_p and not clean.hash_ids else ":"
         self.root = disk.expanded(corpus.path) if not task else Path()
         self.files = [] if task else sources.list_files(self.root, corpus.form, self.counts)
         self.wanted = compile_pattern(corpus.pattern)
@@ -153,6 +171,7 @@ class _Ingestion:
             raise DataError(f"no document of {self.corpus.path} is left: {json.dumps(left_out)}")
         known = {"group": {one: group for one, group in self.groups.items() if one in made}, "counts": left_out}
         known |= {"twins": cleaning.find_twins(made, self.clean.near), "warnings": self.findings.say()}
+        known["separator"] = self.separator
         (folder / "known.json").write_text(disk.dumps(known), encoding="utf-8")
 
     def _read(self, aside: TextIO) -> Iterator[Document]:
@@ -171,7 +190,8 @@ class _Ingestion:
                 continue
             if self.clean.hash_ids:
                 parent, group = (one and digest_id(one) for one in (document.parent, group))
-                document, doc_id = replace(document, parent=parent), digest_id(doc_id)
+                doc_id = f"{parent}:{digest_id(doc_id)}" if parent else digest_id(doc_id)
+                document = replace(document, parent=parent)
             if group:
                 self.groups[doc_id] = group
             if private:
@@ -184,7 +204,13 @@ class _Ingestion:
     def _rows(self) -> Iterator[tuple[str, Document, str, dict[str, str]]]:
         """Yield (place, document, group, private texts) of everything there is; an id that is not given is ""."""
         if self.task:
-            yield from ((f"{self.corpus.path}, {one.doc_id}", one, "", {}) for one in self.task.documents.stream())
+            judged = self.task.judgements[self.task.headline]
+            # Passages that are judged themselves are documents like others: their pieces have them as parents.
+            unit_of = judged.unit_of if self.task.max_p and judged.unit_of else str
+            for one in self.task.documents.stream():
+                parent = unit_of(one.doc_id)
+                document = replace(one, parent="" if parent == one.doc_id else parent)
+                yield f"{self.corpus.path}, {one.doc_id}", document, "", {}
             return
         names = self.corpus
         fields = tuple(filter(None, [names.id, names.text, names.title, names.group, *names.private]))
@@ -224,9 +250,12 @@ class _Ingestion:
             self.findings.add("lines that are cut as boilerplate", cut, document.doc_id)
             pieces = [whole]
             if self.cut.by and text:
-                parts = enumerate(cut_text(text, self.cut))
-                pieces = [Document(f"{document.doc_id}:{n}", part, title, document.doc_id) for n, part in parts]
-                group = self.groups.pop(document.doc_id, document.doc_id)
+                parent = document.parent or document.doc_id
+                pieces = [
+                    Document(name_piece(document, number, self.separator), part, title, parent)
+                    for number, part in enumerate(cut_text(text, self.cut))
+                ]
+                group = self.groups.pop(document.doc_id, parent)
                 self.groups |= dict.fromkeys((piece.doc_id for piece in pieces), group)
             for piece in pieces:
                 if max(1, self.cut.min_chars) <= len(piece.text) <= (self.cut.max_chars or math.inf):

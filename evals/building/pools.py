@@ -16,8 +16,8 @@ import environments
 from environments.base import Comparison, Environment, Qrels
 from environments.birco import TRIPLETS, among_the_better, by_label
 from environments.chunking import bert_tokens
-from evals.building import judged, release
-from evals.building.adapt import inherit, locator
+from evals.building import judged, release, transfer
+from evals.building.adapt import inherit
 from evals.building.clean import CleanSection, compile_pattern
 from evals.building.engine import Build, order
 from evals.building.ingest import TASK
@@ -90,8 +90,9 @@ def make(build: Build) -> Benchmark:
     recipe: Pools = build.recipe
     corpus, said, group = recipe.corpus, recipe.release, grouped(recipe.candidates.group, build.source.group)
     given = environments.load(recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data or None, "all")
-    queries, gold = _choose(build, given)
-    queries = _gather(build, given, queries, gold)
+    pieces = transfer.Pieces(build)
+    queries, gold = _choose(build, given, pieces)
+    queries = _gather(build, given, pieces, queries, gold)
     facets = _list_facets(build, queries)
     judgements = {"gold": gold} | (_judge_facets(build, queries, facets) if recipe.facets.judge else {})
     judgements |= judged.pool(build, "", queries, gold)
@@ -110,13 +111,13 @@ def make(build: Build) -> Benchmark:
     return made._replace(provenance=rows, counts=counts)
 
 
-def _choose(build: Build, given: Environment) -> tuple[list[Query], judged.Grades]:
+def _choose(build: Build, given: Environment, pieces: transfer.Pieces) -> tuple[list[Query], judged.Grades]:
     """Return a sample of the queries that are long enough, without what they must not see, and their judgements."""
-    section, count, locate = build.recipe.candidates, bert_tokens(), locator(build)
-    gold = release.spread_twins(inherit(build, given.qrels, spread=True), build.source.twins)
+    section, count = build.recipe.candidates, bert_tokens()
+    gold = release.spread_twins(inherit(build, pieces, given.qrels, spread=True), build.source.twins)
     own, kept = find_own(given.queries, build.source.documents), dict[str, Query]()
     for query in given.queries:
-        hidden = own[query.query_id].union(*(locate(one)[1] for one in query.excluded))
+        hidden = own[query.query_id].union(*map(pieces.find, query.excluded))
         if query.query_id in gold and count(query.text) < section.tokens:
             build.drop("choose", query.query_id, f"under {section.tokens} tokens", query.text)
         elif query.query_id in gold and not relevant(gold[query.query_id]) - hidden:
@@ -148,12 +149,14 @@ def _identify(text: str) -> bytes:  # whatever its white space is
     return digest_text(" ".join(unicodedata.normalize("NFC", text).split()))
 
 
-def _gather(build: Build, given: Environment, queries: Sequence[Query], gold: Qrels) -> list[Query]:
+def _gather(
+    build: Build, given: Environment, pieces: transfer.Pieces, queries: Sequence[Query], gold: Qrels
+) -> list[Query]:
     """Return the queries with their pools."""
-    section, locate = build.recipe.candidates, locator(build)
+    section = build.recipe.candidates
     if section.given:
         there = {one.query_id: one.candidates or () for one in given.queries}
-        pools = {one: relevant(gold[one]).union(*(locate(of)[1] for of in there[one])) for one in gold}
+        pools = {one: relevant(gold[one]).union(*map(pieces.find, there[one])) for one in gold}
     else:
         recipe = build.recipe
         matters = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts or not build.ahead
@@ -222,11 +225,7 @@ def _judge_facets(build: Build, queries: Sequence[Query], facets: Mapping[str, l
 
 def _split(build: Build, made: Benchmark) -> Benchmark:
     """Return the benchmark judged within pools, with other documents for dev, and triplets of these (appendix D)."""
-    pools = {one.query_id: one.candidates or frozenset() for one in made.queries}
-    judgements = dict[str, judged.Grades]()
-    for name, qrels in made.judgements.items():
-        judgements[name] = {one: {key: of for key, of in qrels[one].items() if key in pools[one]} for one in pools}
-    made = made._replace(judgements=judgements)
+    made = release.judge_within_pools(made)
     if not made.dev:
         return made
     apart = release.split(made, build.recipe.release.dev, disjoint=True)
@@ -234,7 +233,7 @@ def _split(build: Build, made: Benchmark) -> Benchmark:
         build.drop("split", one, "what is relevant is in the pools of test queries")
     build.count("split", len(made.dev), len(apart.dev))
     dev = [one for one in apart.queries if one.query_id in apart.dev]
-    triplets = {one.query_id: pairs for one in dev if (pairs := list_triplets(one, judgements["gold"]))}
+    triplets = {one.query_id: pairs for one in dev if (pairs := list_triplets(one, made.judgements["gold"]))}
     metrics = [*made.settings["metrics"], *[TRIPLETS] * bool(triplets)]
     return apart._replace(comparisons=triplets, settings={**made.settings, "metrics": metrics})
 

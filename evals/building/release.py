@@ -68,6 +68,26 @@ def spread_twins(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
     return spread
 
 
+def judge_within_pools(benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark without judgements of documents that a query does not rank, as those of equal texts.
+
+    A judgement of what is no document stays: it is of the parent of passages.
+    """
+    outside = dict[str, frozenset[str]]()
+    for query in benchmark.queries:
+        if query.candidates is not None:
+            judged = {doc_id for qrels in benchmark.judgements.values() for doc_id in qrels.get(query.query_id, ())}
+            strangers = judged - query.candidates
+            outside[query.query_id] = frozenset(one for one in strangers if one in benchmark.documents)
+    judgements = dict[str, Qrels]()
+    for name, qrels in benchmark.judgements.items():
+        judgements[name] = {
+            query_id: {doc_id: grade for doc_id, grade in row.items() if doc_id not in outside.get(query_id, ())}
+            for query_id, row in qrels.items()
+        }
+    return benchmark._replace(judgements=judgements)
+
+
 def split(benchmark: Benchmark, share: float, group: Mapping[str, str] = {}, *, disjoint: bool = False) -> Benchmark:
     """Return the benchmark with a share of its queries for dev, by hash; queries of one `group` stay together.
 

@@ -20,6 +20,7 @@ class Source(NamedTuple):
     twins: Mapping[str, str] = {}  # doc_id -> the first document with the same text, or nearly the same
     counts: Mapping[str, int] = {}  # documents left out, by reason
     warnings: Sequence[str] = ()  # what a person should know before anything is sent
+    separator: str = ":"  # what stands between the parent and the rest in the id of a piece
 
 
 class Unit(NamedTuple):

@@ -9,7 +9,7 @@ from conftest import lines
 
 import environments
 from environments.base import EmptySplit
-from evals.building import review
+from evals.building import release, review
 
 
 def dropped(folder):
@@ -87,3 +87,41 @@ def test_a_document_that_was_left_out_takes_its_queries_with_it(tmp_path):
     why = {"documents that `pattern` leaves out": 1, "files of another form, left out": 2}
     assert ingested == {"stage": "ingest", "went_in": 6, "came_out": 3, "dropped": why, "usage": {}, "lm": ""}
     assert transferred["dropped"] == {"the relevant document is not in the corpus": 1}
+
+
+# A mask, a pool, judgements of parents of passages, comparisons with twins, and triplets of dev alone.
+PROTOCOLS = ["obliq/writing", "birco/relic", "crumb/set_ops", "multiconir/books:format", "birco/arguana"]
+
+
+@pytest.mark.parametrize("hashed", [False, True], ids=["own ids", "hashed ids"])
+@pytest.mark.parametrize("task", PROTOCOLS)
+def test_masks_pools_and_comparisons_name_the_passages_that_documents_became(task, hashed, tmp_path):
+    folder = prepare(tmp_path, "adapt", f"task:{task}", cut={"tokens": 60}, clean={"hash_ids": hashed, "near": 0.0})
+    build(folder)
+    assert not release.check_release(folder)
+    given, made = environments.load(task, "mini", "all"), load(folder)
+    texts = {one.doc_id: "".join(one.text.split()) for one in given.documents.stream()}
+    of = {query.query_id: query for query in given.queries}
+    assert {query.query_id for query in made.queries} <= of.keys()
+
+    def cut(doc_ids):  # the passages whose text stands in one of the documents
+        whole = [texts[doc_id] for doc_id in doc_ids or ()]
+        found = made.documents.stream()
+        return {one.doc_id for one in found if any("".join(one.text.split()) in text for text in whole)}
+
+    for query in made.queries:
+        before = of[query.query_id]
+        assert query.excluded == cut(before.excluded)
+        assert (query.candidates is None) is (before.candidates is None)
+        assert query.candidates is None or query.candidates == cut(before.candidates)
+    unit_of = made.judgements["gold"].unit_of
+    assert made.max_p and len({unit_of(one) for one in made.documents}) == len(
+        {given.judgements[given.headline].unit_of(one) if given.max_p else one for one in given.documents}
+    )
+    if task.endswith("format"):
+        assert made.twins == given.twins and "Flip" in made.metrics
+        assert {one: [pair.label for pair in of] for one, of in made.comparisons.items()} == {
+            one: [pair.label for pair in of] for one, of in given.comparisons.items()
+        }
+    if task == "birco/arguana":
+        assert {"Triplets"} == {pair.label for of in made.comparisons.values() for pair in of}
