@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = set(PROJECT["optional-dependencies"])
+UNPINNED = {
+    "inspect",
+    "openenv",
+    "verifiers",
+}  # they do not install beside the pinned versions, or are for a server alone
 PRODUCT = ("agents", "environments", "evals", "examples", "optimizers", "programs", "tools")
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "Makefile"]
 SOURCES = [path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -35,3 +41,13 @@ def test_the_extras_that_messages_name_are_there():
     assert {"mcp", "otlp", "ray", "ann"} <= named <= EXTRAS
     told = {name for path in SOURCES for name in re.findall(r"pip install '\.\[([\w-]+)\]'", path.read_text("utf-8"))}
     assert told and told <= EXTRAS
+
+
+def test_every_dependency_has_an_exact_version_among_the_constraints():
+    def names(lines: list[str]) -> set[str]:
+        found = (re.match(r"[\w.-]+", line) for line in lines)
+        return {re.sub(r"[-_.]+", "-", match[0]).lower() for match in found if match}
+
+    pinned = names((ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    extras = [line for name in EXTRAS - UNPINNED for line in PROJECT["optional-dependencies"][name]]
+    assert names(PROJECT["dependencies"] + extras) - {"sextant-search"} <= pinned
