@@ -298,6 +298,10 @@ class Own(Program):
             except Exception as error:
                 if wrong := _explain(error):
                     raise UsageError(f"{self.label} {wrong}{names.user_line(error)}") from error
+                if isinstance(error, RuntimeError) and names.show(error).startswith(
+                    "dspy.settings can only be changed"
+                ):
+                    error.args = (f"{error} Use `with dspy.context(...)` instead of dspy.configure here.",)
                 raise
 
     def _answer(self, query: Query) -> Submission:

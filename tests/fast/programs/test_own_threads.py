@@ -6,6 +6,7 @@ import functools
 import multiprocessing
 import os
 import queue
+import sys
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
@@ -327,6 +328,19 @@ def test_a_thread_that_outlives_its_query_may_send_by_itself(corpus, server):
     found = outcome(tracing, corpus)
     after.set()
     assert sent.result(20) == 200 and found["usage"]["calls"] == 0
+
+
+def test_configuring_dspy_in_a_query_is_answered_with_what_works(corpus, monkeypatch):
+    def configuring(query):
+        dspy.configure(async_max_workers=4)
+
+    monkeypatch.setattr(
+        sys.modules["dspy.dsp.utils.settings"], "config_owner_thread_id", -1
+    )  # as where a file has configured it
+    assert (
+        "Use `with dspy.context(...)` instead of dspy.configure here. (test_own"
+        in outcome(configuring, corpus)["error"]
+    )
 
 
 def test_an_error_whose_text_cannot_be_had_is_reported_by_its_name(corpus):
