@@ -21,13 +21,14 @@ from typing_extensions import TypedDict
 
 from agents.graph import Agent, Work, connect
 from programs.base import About
-from programs.desk import Desk
-from tools.disk import read_object
+from programs.desk import Desk, Tool
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
 from tools.models import prompting
 from tools.models.adapter import notice_leak, refuses, shorten
+from tools.models.lm import CALLS_IN_TEXT
 from tools.models.prompting import Fault, Kind, Message, UnusableAnswer, ask
+from tools.models.text_calls import find_tool, has_marks, read_arguments
 from tools.records import Query, Usage
 from tools.session import Session
 
@@ -185,7 +186,11 @@ class React(Agent):
         with rules.publish(call):  # for the engine without a model
             message = model.converse(messages, tools)
         notice_leak(instructions, [message["content"], *(one["arguments"] for one in message["tool_calls"])])
-        calls = [{**one, "args": read_object(one["arguments"] or "{}")} for one in message["tool_calls"]]
+        parameters = {tool.name: tool.args for tool in desk.tools}
+        calls = [
+            {**call, "args": read_arguments(call["arguments"], parameters.get(call["name"]))}
+            for call in message["tool_calls"]
+        ]
         thought, finish, parts = message["content"], message["finish"], message.get("parts", {})
         return {"thought": thought, "calls": calls, "results": [], "finish": finish, "parts": parts}
 
@@ -198,10 +203,11 @@ class _Desk(Desk):
 
     @cached_property
     def tools(self) -> list[dspy.Tool]:
-        return [dspy.Tool(function) for function in (self.search, self.read, self.select, self.finish)]
+        return [Tool(function) for function in (self.search, self.read, self.select, self.finish)]
 
     def finish(self, doc_ids: list[str]) -> str:
         """End the search; doc_ids are the documents that fit, in their final order, best first."""
+        doc_ids = self.find_ids(doc_ids)
         if new := [doc_id for doc_id in doc_ids if doc_id not in self.selected]:
             self.keep(new)
         self.selected = list(dict.fromkeys([one for one in doc_ids if one in self.selected] + self.selected))
@@ -226,6 +232,7 @@ class _Desk(Desk):
         return [result for result, _ in answers]
 
     def _call(self, name: str, arguments: dict[str, Any] | None) -> tuple[str, Fault | None]:
+        name = find_tool(name, [str(tool.name) for tool in self.tools])
         tool = next((tool for tool in self.tools if tool.name == name), None)
         if self.why:
             return "the search has ended", None
@@ -253,7 +260,12 @@ def _no_call() -> None:  # at the top of the file: teleprompters pickle what the
 
 def _complain(turn: _Turn) -> tuple[str, Fault]:
     kinds: dict[str, Kind] = {"length": "cut off", "refusal": "refused", "content_filter": "refused"}
-    return _NOTHING, Fault("refused" if refuses(turn["thought"]) else kinds.get(turn["finish"], "empty"), _NOTHING)
+    if refuses(turn["thought"]):
+        return _NOTHING, Fault("refused", _NOTHING)
+    if has_marks(turn["thought"]) and turn["finish"] not in kinds:
+        broken = f"a call of a tool stands in the text of an answer, and cannot be read there: {CALLS_IN_TEXT}"
+        return _NOTHING, Fault("unparsable", broken)
+    return _NOTHING, Fault(kinds.get(turn["finish"], "empty"), _NOTHING)
 
 
 def _check_calls(outputs: Mapping[str, Any]) -> None:

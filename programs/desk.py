@@ -7,7 +7,8 @@ import them, or ask for them (programs/own.py).
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -19,6 +20,7 @@ import dspy
 from tools.errors import DocumentNotFound, SessionRefusal, UsageError
 from tools.models import prompting
 from tools.models.prompting import Fault, defuse
+from tools.models.values import Ids, convert
 from tools.records import Query, Snippet, Submission
 from tools.session import Session
 from tools.threads import REMEDY
@@ -70,6 +72,7 @@ class Desk:
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
         fit = partial(prompting.cut_to_share, share=A_READING)
+        doc_id = Ids(self.best_rank).find(doc_id) or doc_id
         try:
             return as_json({"doc_id": doc_id, "text": self.session.read(doc_id, self.read_chars or None, fit=fit)})
         except DocumentNotFound:
@@ -79,25 +82,30 @@ class Desk:
 
     def keep(self, doc_ids: Iterable[str]) -> list[str]:
         """Select those of the documents that were shown, and return them."""
-        named = list(dict.fromkeys(doc_ids))
+        named = self.find_ids(doc_ids)
         kept = self.session.select(named, among=named)
         self.selected += [doc_id for doc_id in kept if doc_id not in self.selected]
         return kept
 
     def select(self, doc_ids: list[str]) -> str:
         """Keep documents that fit, likeliest first; give the doc_ids of documents that you have seen."""
-        kept = self.keep(doc_ids)
-        unknown = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id not in kept]
+        named = self.find_ids(doc_ids)
+        kept = self.keep(named)
+        unknown = [doc_id for doc_id in named if doc_id not in kept]
         for doc_id in unknown:
             self.session.blame(doc_id, "named an id that it gives")
         if unknown and not kept:
             raise Fault("unknown ids", f"no document shown so far is called {unknown[0]!r}")
         return as_json({"selected": kept, **({"unknown": unknown} if unknown else {})})
 
+    def find_ids(self, doc_ids: Iterable[str]) -> list[str]:
+        """Return the ids that are meant, each once: "doc 101" is "101" where a search brought that."""
+        return list(dict.fromkeys(Ids(self.best_rank).read(doc_ids)))
+
     def known(self, doc_ids: Iterable[str], query: Query) -> list[str]:
         """Return those of the ids that are handed in that a search brought; Fault where there are only others."""
-        named = list(dict.fromkeys(doc_ids))
         there = self.best_rank.keys() | ((query.candidates or frozenset()) - query.excluded)
+        named = list(dict.fromkeys(Ids(there).read(doc_ids)))
         known = [doc_id for doc_id in named if doc_id in there]
         if unseen := [doc_id for doc_id in named if doc_id not in there]:
             self.session.count_invented(unseen)
@@ -151,11 +159,23 @@ search, read, select = _of_present(Desk.search), _of_present(Desk.read), _of_pre
 
 
 class Tool(dspy.Tool):
-    """A tool of DSPy's that takes its arguments by position, too."""
+    """A tool of DSPy's that takes its arguments by position, too, and in the forms in which models write them."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call its function."""
         return super().__call__(**dict(zip(self.args or (), arguments, strict=False)), **named)
+
+    def _validate_and_parse_args(self, **given: Any) -> dict[str, Any]:
+        return super()._validate_and_parse_args(**convert_arguments(given, self.arg_types or {}))  # type: ignore[no-any-return]
+
+
+def convert_arguments(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of a tool as values of the types of its parameters, where they can be made into such."""
+    converted = dict(given)
+    for name in given.keys() & kinds.keys():
+        with suppress(ValueError, TypeError):  # the tool says what it takes
+            converted[name] = convert(kinds[name], given[name])
+    return converted
 
 
 def make_tools(kind: Callable[..., Any] = Tool) -> dict[str, Any]:

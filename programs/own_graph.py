@@ -1,5 +1,6 @@
 """A user's own LangGraph graph (programs/own.py): its tools, its model, what it begins with, what it ends with."""
 
+import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, get_origin, get_type_hints
@@ -14,15 +15,15 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphRecursionError
 
-from programs.desk import make_tools
+from programs.desk import convert_arguments, make_tools
 from programs.own import QUERY
 from programs.own_results import ANSWERS
 from tools import names
 from tools.console import in_thread
-from tools.disk import read_object
 from tools.errors import UsageError
 from tools.models.offline import Call, publish
 from tools.models.prompting import ask
+from tools.models.text_calls import find_tool, identify, read_arguments
 from tools.records import Query
 from tools.session import Shared
 from tools.threads import EventLoop, run_coroutine
@@ -31,11 +32,18 @@ STEPS = 50  # of a graph that has no recursion_limit of its own; LangGraph's def
 
 
 class Tool(StructuredTool):
-    """A tool of LangChain's that can be called as a function, too."""
+    """A tool of LangChain's that can be called as a function, too, with arguments in the forms that models write."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call its function."""
         return self.func(*arguments, **named)  # type: ignore[misc]  # all have one
+
+    def _parse_input(self, tool_input: str | dict[str, Any], tool_call_id: str | None) -> str | dict[str, Any]:
+        if isinstance(tool_input, dict):
+            parameters = inspect.signature(self.func or self).parameters
+            kinds = {name: parameter.annotation for name, parameter in parameters.items()}
+            tool_input = convert_arguments(tool_input, kinds)
+        return super()._parse_input(tool_input, tool_call_id)
 
 
 class NextMessage(dspy.Signature):
@@ -61,24 +69,48 @@ class Model(BaseChatModel):
         return self.model_copy(update={"offered": tuple(convert_to_openai_tool(tool) for tool in tools)})
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
-        said = convert_to_openai_messages(messages)
-        conversation = [one | made.additional_kwargs.get("parts", {}) for one, made in zip(said, messages, strict=True)]
-        model, parts = dspy.settings.lm, dict[str, Any]()
-        inputs = {"conversation": conversation, "tools": [*self.offered]}
-        if getattr(model, "tools", None) is None:
-            made = ask(dspy.Predict(NextMessage), **inputs)
-            text, calls = made.message, [{"name": one.name, "args": one.args} for one in made.calls.tool_calls]
-        else:
-            with publish(Call(None, NextMessage, inputs)):
-                made = model.converse(conversation, [*self.offered])
-            text, called, parts = made["content"], made["tool_calls"], dict(made.get("parts", {}))
-            calls = [{"name": one["name"], "args": read_object(one["arguments"]) or {}} for one in called]
-        # The next prompt has these ids: by their places they are the same when answers are taken from the ledger.
-        named = [{**one, "id": f"call_{len(conversation)}_{place}"} for place, one in enumerate(calls)]
-        if kept := parts.get("tool_calls"):
-            parts["tool_calls"] = [call | {"id": one["id"]} for call, one in zip(kept, named, strict=True)]
-        message = AIMessage(content=text, tool_calls=named, additional_kwargs={"parts": parts} if parts else {})
+        written = convert_to_openai_messages(messages)
+        conversation = [
+            message | original.additional_kwargs.get("parts", {})
+            for message, original in zip(written, messages, strict=True)
+        ]
+        answer = self._converse(conversation) or self._fill(conversation)
+        parts = answer.get("parts", {})
+        message = AIMessage(
+            content=answer["content"],
+            tool_calls=identify(answer["calls"], conversation),
+            additional_kwargs={"parts": parts} if parts else {},
+        )
         return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _converse(self, conversation: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Return the next message by the protocol's interface for tools; None where the model has none."""
+        model = dspy.settings.lm
+        if getattr(model, "tools", None) is None:
+            return None
+        inputs = {"conversation": conversation, "tools": [*self.offered]}
+        try:
+            with publish(Call(None, NextMessage, inputs)):
+                answer = model.converse(conversation, [*self.offered])
+        except dspy.LMUnsupportedFeatureError:
+            if not self.offered:
+                raise
+            model.tools = None  # for the rest of the run: it says that it takes none
+            return None
+        parameters = {one["function"]["name"]: one["function"].get("parameters", {}) for one in self.offered}
+        calls = []
+        for call in answer["tool_calls"]:
+            names = parameters.get(call["name"], {}).get("properties")
+            given = read_arguments(call["arguments"], names)
+            calls.append({"name": call["name"], "args": given or {}, "id": call["id"]})
+        return {"content": answer["content"], "calls": calls, "parts": answer.get("parts", {})}
+
+    def _fill(self, conversation: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the next message as the fields of a prompt."""
+        answer = ask(dspy.Predict(NextMessage), conversation=conversation, tools=[*self.offered])
+        names = [one["function"]["name"] for one in self.offered]
+        calls = [{"name": find_tool(call.name, names), "args": call.args} for call in answer.calls.tool_calls]
+        return {"content": answer.message, "calls": calls}
 
 
 class Runner(Shared):

@@ -21,7 +21,7 @@ from tools.console import Parser, clean, put_out, run_and_leave
 from tools.errors import ProviderRefused, RunIncomplete, SextantError, UnknownName, UsageError
 from tools.models import faults, servers
 from tools.models.answers import Answer
-from tools.models.lm import LanguageModel, Settings, connect
+from tools.models.lm import CALLS_IN_TEXT, LanguageModel, Settings, connect
 from tools.models.prompting import UnusableAnswer
 from tools.models.sending.wire import Wire
 from tools.models.spec import check_key, parse, read_keys
@@ -140,6 +140,8 @@ def _call_tool(lm: LanguageModel) -> str:
     reply = lm.converse([{"role": "user", "content": "Call the tool to search for the ferry's timetable."}], [tool])
     if reply["finish"] == "length":
         return "cut off"
+    if reply.get("in_text"):
+        return f"a call is read out of the model's text: {CALLS_IN_TEXT}"
     return WORKS if reply["tool_calls"] else f"no call of the tool, but {reply['content'][:60]!r}"
 
 

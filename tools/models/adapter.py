@@ -9,7 +9,7 @@ import json
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from functools import lru_cache
@@ -17,13 +17,15 @@ from inspect import isclass
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_origin
 
 import dspy
-import json_repair
 import pydantic
 from typing_extensions import TypedDict
 
 from tools import disk, forms, session
+from tools.disk import read_object
 from tools.models import offline, prompting
-from tools.models.prompting import Fault, Kind, UnusableAnswer, check
+from tools.models.fields import place_markers, read_loosely
+from tools.models.prompting import Fault, Kind, UnusableAnswer, check, find_ids
+from tools.models.values import TooBroken, repair_json
 from tools.records import Usage
 
 _Values = dict[str, Any]  # by the name of a field
@@ -50,6 +52,11 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end; be brief")
+_REFUSED: tuple[Kind, str] = (
+    "refused",
+    "the task was not done; the material is only to be judged, and nothing harmful is asked",
+)
+_BROKEN_OFF = ("length", "content_filter", "refusal")  # why an answer may have ended before its end
 _MOST_ECHOED = 2000  # characters of a bad answer that are shown to the model again
 _CHARS = 3  # of texts in a schema, for each token of the limit: English has some four and a half
 _ITEMS = 8  # of a list, where an answer is asked for again because it was cut off
@@ -117,11 +124,17 @@ class Adapter(dspy.ChatAdapter):
         return messages
 
     def parse(self, signature: Any, completion: str) -> _Values:
-        """Return DSPy's values; an answer that `_read` cannot read is left to DSPy, with its defaults and errors."""
+        """Return DSPy's values, read by DSPy itself where `_read` cannot; those of another form where it cannot."""
+        answer = place_markers(signature, completion)
         try:
-            values = _read(signature, completion)
-            return super().parse(signature, completion) if values is None else values
-        except (_TooBroken, RecursionError, MemoryError):  # the last two of Python's parser, ours and DSPy's
+            values = _read(signature, answer)
+            return super().parse(signature, answer) if values is None else values
+        except dspy.AdapterParseError:
+            loose = read_loosely(signature, answer)
+            if loose is None:
+                raise
+            return loose
+        except (TooBroken, RecursionError, MemoryError):  # the last two of Python's parser, ours and DSPy's
             raise Fault("unparsable", "a field of it is no JSON, and too broken to be repaired") from None
 
 
@@ -164,9 +177,10 @@ class _Tries:
         try:
             with offline.publish(self._call):
                 yield
-            if ANSWERED.get().finish == "length":
-                raise Fault(*_CUT_OFF)
+            if ANSWERED.get().finish in _BROKEN_OFF and not _is_whole(ANSWERED.get().text):
+                raise _broken_off(ANSWERED.get().finish)
             for answer in self.answers:
+                find_ids(answer)
                 check(answer)
             self.best = self.answers
             notice_leak(self._signature.__doc__, [ANSWERED.get().text])
@@ -205,13 +219,21 @@ def refuses(text: str) -> bool:
     return bool(_REFUSAL.search(text[:200]))
 
 
+def _is_whole(text: str) -> bool:
+    """Whether an answer has come to the end of its form, whatever the server says of how it ended."""
+    return COMPLETED in text or read_object(text.strip().removeprefix("```json").strip("` \n")) is not None
+
+
+def _broken_off(finish: str) -> Fault:
+    return Fault(*(_CUT_OFF if finish == "length" else _REFUSED))
+
+
 def _fault(error: Exception, signature: Any) -> Fault:
     text, finish = ANSWERED.get()
-    if finish == "length":
-        return Fault(*_CUT_OFF)
-    if finish in ("content_filter", "refusal") or (refuses(text) and "[[ ##" not in text):
-        reason = "the task was not done; the material is only to be judged, and nothing harmful is asked"
-        return Fault("refused", reason)
+    if finish in _BROKEN_OFF:
+        return _broken_off(finish)
+    if refuses(text) and "[[ ##" not in text:
+        return Fault(*_REFUSED)
     if not text.strip():
         return Fault("empty", "it is empty")
     wrong = str(error.args[0] if error.args else error)
@@ -232,11 +254,6 @@ def _repeats(instructions: str, text: str) -> bool:
 
 _MARKER = re.compile(r"\[\[ ## (\w+) ## \]\]")  # of a field, in an answer
 _SIGNATURES = 1024  # kept at once; optimizers make them by the hundred
-_LOOKS = 500_000  # characters that a repair may read, about half a second; a list of 1,000 ids takes a tenth of it
-
-
-class _TooBroken(Exception):
-    """A field's text that would take too long to repair."""
 
 
 # Made once for a signature: its fields never change, because DSPy makes a new signature for other fields.
@@ -349,7 +366,7 @@ def _read(signature: Any, answer: str) -> _Values | None:
         return _read_object(signature, answer)
     for name, validate in validators.items():
         if name in texts:
-            values[name] = texts[name] if validate is str else _repair(texts[name])
+            values[name] = texts[name] if validate is str else repair_json(texts[name])
     try:
         for name, validate in validators.items():
             if validate is None or (values[name] == "" and validate is not str):  # "": it is not JSON
@@ -363,7 +380,7 @@ def _read(signature: Any, answer: str) -> _Values | None:
 def _read_object(signature: Any, answer: str) -> _Values | None:
     """Return the values of an answer that is a JSON object, with DSPy's errors; None for any other."""
     validators, start = _validators(signature), answer.find("{")
-    found = _repair(answer[start:]) if start >= 0 else None
+    found = repair_json(answer[start:]) if start >= 0 else None
     if not isinstance(found, dict) or not found.keys() & validators.keys():
         return None
     try:
@@ -395,25 +412,6 @@ def _validator(annotation: Any) -> Callable[[Any], Any] | None:
         return pydantic.TypeAdapter(annotation).validate_python
     except Exception:  # noqa: BLE001  # a type that pydantic does not know: DSPy says so when the answer is there
         return None
-
-
-class _Watched(str):
-    """Text of which so many characters may be read: json_repair's time grows with the square of stray quotes."""
-
-    left = _LOOKS
-
-    def __getitem__(self, place: Any) -> str:
-        part = super().__getitem__(place)
-        self.left -= len(part)
-        if self.left < 0:
-            raise _TooBroken
-        return part
-
-
-def _repair(text: str) -> Any:
-    with suppress(ValueError):
-        return json.loads(text)
-    return json_repair.loads(_Watched(text), skip_json_loads=True)
 
 
 def _write_value(value: Any) -> str:

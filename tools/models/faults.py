@@ -169,7 +169,7 @@ def fault(error: BaseException) -> Fault:
     if not isinstance(error, dspy.LMError):
         return "system"
     if isinstance(error, dspy.LMUnsupportedFeatureError):  # settings, or what is asked for in another way now
-        return "system" if {"tools", "response_format"}.intersection(error.features) else "refused"
+        return "system" if {"tools", "response_format", CALL_ID_FEATURE}.intersection(error.features) else "refused"
     subject = about(error)
     if subject in ("content", "length") and not dspy.is_retryable_lm_error(error):
         return "system"
@@ -186,6 +186,19 @@ def about(error: dspy.LMError) -> Subject:
     with suppress(ValueError, RecursionError):  # LiteLLM puts the body behind words of its own
         codes += read_error(json.JSONDecoder().raw_decode(words, words.index("{"))[0]).codes
     return classify(error.status, codes, words)
+
+
+# Mistral's templates take ids of tool calls of nine letters and digits alone; llama.cpp and others give longer ones.
+CALL_IDS = re.compile(
+    r"(?=.*\btool[\s_-]?call)(?=.*\bids?\b)(?=.*(?:alphanumeric|a-z, ?A-Z|length(?: of)? 9\b|9 char))",
+    re.IGNORECASE | re.DOTALL,
+)
+CALL_ID_FEATURE = "tool_call_ids"
+
+
+def refuses_call_ids(error: BaseException) -> bool:
+    """Return whether a server refuses the ids of tool calls, which may be its own."""
+    return isinstance(error, dspy.LMError) and bool(CALL_IDS.search(str(error)))
 
 
 _NO_SCHEMA = re.compile(r"response_?format|schema|structured|guided|grammar", re.IGNORECASE)

@@ -36,6 +36,8 @@ from tools.models.prompting import Message
 from tools.models.spec import DEFAULTS, SECRET, UNKNOWN, Server, header_values, hide_keys, hide_within
 from tools.models.spec import Settings as Settings  # who connects a model finds them here
 from tools.models.terms import Terms
+from tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
+from tools.models.thoughts import part_thoughts
 from tools.records import Usage
 from tools.text import TermStatistics
 
@@ -48,6 +50,10 @@ _NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate"
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
 _FINISH: ContextVar[str] = ContextVar("finish", default="stop")  # why the last answer of this context ended
+CALLS_IN_TEXT = (
+    "its server does not take them out (vLLM: --enable-auto-tool-choice --tool-call-parser, llama.cpp: --jinja); "
+    "-P interface=dspy asks for them in a prompt instead"
+)
 # Settings that are DSPy's, and not the model's; and secrets.
 _NOT_SENT = ("rollout_id", "n", "cache", "num_retries", "timeout", "extra_headers")
 
@@ -119,18 +125,22 @@ class LanguageModel(dspy.LM):
             own = [kwargs.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
             kwargs[self._limited] = min(filter(None, (*own, self.limit)))
         settings, rollout = self._settings(kwargs), kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
+        settings = {name: _as_json(value) for name, value in settings.items()} if self.wire else settings
         conversation = messages or [{"role": "user", "content": prompt}]
+        instruction = _instruction(conversation)
         if self.wire is None:
             made = _dumps([messages or prompt, settings])
             send = partial(self._through_dspy, partial(self._by_dspy, prompt, messages), kwargs)
         else:
             made = self.wire.body(conversation, (), settings)
             send = partial(self._over_the_wire, made, tools=False)
+        send = partial(_without_thoughts, send, instruction)
         answer = self._answer(made, rollout, send, conversation, self.limit and kwargs[self._limited])
-        first = answer.outputs[0] if answer.outputs else ""
+        outputs = [_part_output(output, instruction)[1] for output in answer.outputs]  # kept by an earlier version
+        first = outputs[0] if outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
         ANSWERED.set(Answered(str(text or ""), answer.finish))
-        return answer.outputs
+        return outputs
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Make DSPy's call in a thread, awaited."""
@@ -142,10 +152,23 @@ class LanguageModel(dspy.LM):
     def converse(self, messages: Sequence[Message], tools: Sequence[Message]) -> Message:
         """Return the next message of a conversation with tools: "content", "tool_calls", "finish".
 
-        It may have "parts": what is to be passed back with it, beside its content and in place of its calls.
+        It may have "parts": what is to be passed back with it, beside its content and in place of its calls. With
+        "in_text", its calls were read out of the text.
         """
         if self.tools is None:
             raise dspy.LMUnsupportedFeatureError("no tool interface", feature="tools", model=self.model)
+        known = self.terms.servers.setdefault(self.model, {})
+        if not known.get("short_ids"):
+            try:
+                return self._converse(messages, tools)
+            except dspy.LMError as error:
+                if not faults.refuses_call_ids(error):
+                    raise
+            known["short_ids"] = True
+            return self._converse(shorten_ids(messages), tools, again=True)
+        return self._converse(shorten_ids(messages), tools)
+
+    def _converse(self, messages: Sequence[Message], tools: Sequence[Message], *, again: bool = False) -> Message:
         settings, rollout = self._settings({}), self.kwargs.get("rollout_id")
         if self.wire:
             made = self.wire.body(messages, tools, settings)
@@ -153,8 +176,20 @@ class LanguageModel(dspy.LM):
         else:
             made = _dumps([messages, settings | {"tools": tools}])
             send = partial(self._through_dspy, partial(self._by_litellm, messages, tools), settings)
-        answer = self._answer(made, rollout, send, [{"content": json.dumps([messages, tools])}], self.limit)
-        return {**answer.outputs[0], "finish": answer.finish}
+        send = partial(_without_thoughts, send, _instruction(messages))
+        counted = [{"content": json.dumps([messages, tools])}]
+        answer = self._answer(made, rollout, send, counted, self.limit, again=again)
+        message = _read_message(answer.outputs[0], messages, [tool["function"]["name"] for tool in tools])
+        if message.get("in_text"):
+            self._tell_of_calls_in_text()
+        return {**message, "finish": answer.finish}
+
+    def _tell_of_calls_in_text(self) -> None:
+        """Say once in a run that calls are read out of the text."""
+        known = self.terms.servers.setdefault(self.model, {})
+        if not known.get("calls_in_text"):
+            known["calls_in_text"] = True
+            say(f"{self.model.removeprefix('openai/')}: calls of tools are read out of its text; {CALLS_IN_TEXT}")
 
     def update_history(self, entry: dict[str, Any]) -> None:
         """Keep why a response of DSPy's ended, and no more: prompts would fill the memory."""
@@ -216,13 +251,20 @@ class LanguageModel(dspy.LM):
         return Sent([_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET))
 
     def _answer(
-        self, made: bytes, rollout: Any, send: Callable[..., Sent], messages: Sequence[Message], limit: int | None
+        self,
+        made: bytes,
+        rollout: Any,
+        send: Callable[..., Sent],
+        messages: Sequence[Message],
+        limit: int | None,
+        *,
+        again: bool = False,  # whether this is another try of a call
     ) -> Answer:
         """Return the answer to a request, booked on the session; sent with the `limit` that its messages leave."""
         payer, window = session.current(), self.window
         owner = payer.query_id if payer else ""
         try:
-            if payer:
+            if payer and not again:
                 payer.allow_call()
             key = self._key(made, rollout, payer) if self.caller.keeps else ""
             left = limit and prompting.left(messages, limit, window)
@@ -272,6 +314,63 @@ class LanguageModel(dspy.LM):
 def _message(reply: "Reply") -> Message:
     made: Message = {"content": reply.text, "tool_calls": reply.tool_calls}
     return made | ({"parts": dict(reply.parts)} if reply.parts else {})
+
+
+def _instruction(messages: Sequence[Message]) -> str:
+    """Return what a model is told before all else."""
+    content = messages[0].get("content") if messages and messages[0].get("role") in ("system", "developer") else ""
+    return content if isinstance(content, str) else ""
+
+
+def _without_thoughts(send: Callable[..., Sent], instruction: str, *given: Any) -> Sent:
+    """Send a request; return its answer with the thoughts that stand in its text as reasoning."""
+    sent = send(*given)
+    parted = [_part_output(output, instruction) for output in sent.outputs]
+    thoughts = [sent.reasoning, *(thought for thought, _ in parted)]
+    return sent._replace(outputs=[output for _, output in parted], reasoning="\n".join(filter(None, thoughts)))
+
+
+def _part_output(output: Any, instruction: str) -> tuple[str, Any]:
+    """Return the thoughts in the text of an output, and the output without them."""
+    if isinstance(output, str):
+        return part_thoughts(output, instruction)
+    place = "content" if isinstance(output, dict) and "tool_calls" in output and "text" not in output else "text"
+    text = output.get(place) if isinstance(output, dict) else None
+    if not isinstance(text, str):
+        return "", output
+    thoughts, answer = part_thoughts(text, instruction)
+    if answer == text:
+        return "", output
+    said = {"said": text} if place == "content" and thoughts else {}  # it may have to go back as it came
+    return thoughts, {**output, place: answer, **said}
+
+
+def _read_message(output: Message, messages: Sequence[Message], names: Sequence[str]) -> Message:
+    """Return a message with the calls in it, in its text perhaps, and an id for each."""
+    _, message = _part_output(output, _instruction(messages))
+    message = dict(message)
+    said, calls, parts = message.pop("said", ""), message["tool_calls"], dict(message.get("parts", {}))
+    before = said.removesuffix(message["content"])  # thoughts and their marks
+    if not calls and names:
+        calls, rest = read_calls(message["content"], names)
+        if calls:
+            message |= {"content": rest, "in_text": True}
+    calls = [{**call, "name": find_tool(call["name"], names)} for call in calls]
+    calls = identify(calls, messages)
+    if written := parts.get("tool_calls"):
+        parts["tool_calls"] = [{**one, "id": call["id"]} for one, call in zip(written, calls, strict=True)]
+    # Thoughts go back with the calls they led to, under the name they came with; harmony's channels are refused there.
+    if calls and said and before != said and "<|channel|>" not in said:
+        parts = {"content": before + message["content"], **parts}
+    return message | {"tool_calls": calls} | ({"parts": parts} if parts else {})
+
+
+def _as_json(value: Any) -> Any:
+    """Return a setting as it is sent: DSPy's JSONAdapter gives a class where the protocol has a schema."""
+    if isinstance(value, type) and hasattr(value, "model_json_schema"):
+        schema = {"name": value.__name__, "strict": True, "schema": value.model_json_schema()}
+        return {"type": "json_schema", "json_schema": schema}
+    return value
 
 
 def _finish(response: Any) -> str:

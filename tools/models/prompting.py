@@ -25,6 +25,7 @@ import pydantic
 
 from tools import session
 from tools.errors import UnknownName, UsageError
+from tools.models.values import Ids
 from tools.session import Session
 
 Kind = Literal["unparsable", "wrong type", "unknown ids", "unknown tool", "empty", "cut off", "refused"]
@@ -67,6 +68,23 @@ def check(outputs: Outputs) -> None:
         one(outputs)
 
 
+def find_ids(outputs: dict[str, Any]) -> None:
+    """Put the ids that were shown into the place of what a model made of them, for the checks of this context."""
+    for one in _CHECKS.get():
+        for name, ids in getattr(one, "ids", {}).items():
+            value = outputs.get(name)
+            if isinstance(value, list) and not all(_id_of(item) in ids.among for item in value):
+                outputs[name] = _read_rows(value, ids) if hasattr(value[0], "id") else ids.read(value)
+
+
+def _id_of(item: Any) -> Any:
+    return getattr(item, "id", item)
+
+
+def _read_rows(rows: list[Any], ids: Ids) -> list[Any]:
+    return [row.model_copy(update={"id": ids.find(row.id) or row.id}) for row in rows]
+
+
 def asked() -> dict[str, dict[str, Any]]:
     """Return what the checks of this context ask of each field, in words of JSON Schema."""
     asks = dict[str, dict[str, Any]]()
@@ -95,6 +113,7 @@ def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Ch
             raise Fault("empty", f"{field} is empty; it has to name passages")
 
     vars(known)["asks"] = {field: {"enum": sorted(among), "minItems": int(needed)}}
+    vars(known)["ids"] = {field: Ids(among)}
     return known
 
 

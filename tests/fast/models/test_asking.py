@@ -22,17 +22,24 @@ INPUTS = {
     "passages": [Passage(id=doc_id, text="blue") for doc_id in SHOWN],
 }
 
+_FORM = '[[ ## selected ## ]]\n["d1"]\n\n[[ ## observations ## ]]\na draft\n\n[[ ## completed ## ]]'
 # (what the model says, the kind of unusable that it is, words of what it is told)
 UNUSABLE = {
     "no fields": ({"raw": "Certainly! Here are my thoughts."}, "unparsable", "all of the fields"),
     "a field is missing": ({"selected": '["d2"]'}, "unparsable", "all of the fields"),
-    "another type": ({"selected": "d2 and d1", "observations": "blue"}, "wrong type", "selected is not of the type"),
+    "another type": ({"selected": '{"d2": {}}', "observations": "blue"}, "wrong type", "selected is not of the type"),
+    "words for ids": ({"selected": "the second", "observations": "blue"}, "unknown ids", "'the second'"),
     "only unknown ids": ({"selected": '["d9"]', "observations": "blue"}, "unknown ids", "'d9'"),
     "some unknown ids": ({"selected": '["d1", "d9"]', "observations": "blue"}, "unknown ids", "'d9'"),
     "an empty answer": ({"raw": ""}, "empty", "it is empty"),
     "an empty field": ({"selected": '["d2"]', "observations": " "}, "empty", "observations is empty"),
     "cut off": ({"raw": "[[ ## selected ## ]]\n[", "finish": "length"}, "cut off", "be brief"),
-    "cut off in the last field": ({**GOOD, "finish": "length"}, "cut off", "be brief"),
+    "cut off in the last field": (
+        *({"raw": '[[ ## selected ## ]]\n["d2"]\n\n[[ ## observations ## ]]\nbl', "finish": "length"}, "cut off"),
+        "be brief",
+    ),
+    "thoughts that were cut off": ({"raw": f"<think>\n{_FORM}", "finish": "length"}, "cut off", "be brief"),
+    "thoughts alone": ({"raw": f"<think>\n{_FORM}\n</think>"}, "empty", "it is empty"),
     "nested too deep": ({**GOOD, "selected": "[" * 4000 + "]" * 4000}, "unparsable", "too broken"),
     "too many stray quotes": ({**GOOD, "selected": '["' + 'a "b ' * 4_000}, "unparsable", "too broken"),
     "refused in words": ({"raw": "I'm sorry, but I can't help with that."}, "refused", "only to be judged"),
@@ -65,7 +72,9 @@ def test_an_unusable_answer_is_asked_for_once_more_with_what_was_wrong_and_count
     assert (opened.usage.calls, opened.usage.repairs) == (2, 1)
     *asked, answer, wrong = server.requests[1]["messages"]
     assert asked == server.requests[0]["messages"] and answer["role"] == "assistant" and told in wrong["content"]
-    assert ("left out here" if kind == "cut off" else bad.get("raw", "")) in answer["content"]
+    shown = "" if "<think>" in bad.get("raw", "") else bad.get("raw", "")
+    assert ("left out here" if shown and kind == "cut off" else shown) in answer["content"]
+    assert "a draft" not in answer["content"], "thoughts are not shown again"
 
 
 @pytest.mark.parametrize(("bad", "kind", "told"), UNUSABLE.values(), ids=UNUSABLE)
@@ -83,6 +92,31 @@ def test_an_answer_of_which_a_part_can_be_used_is_used_when_the_second_one_is_wo
     answers(server, UNUSABLE["some unknown ids"][0], UNUSABLE["no fields"][0])
     assert read(server).selected == ["d1", "d9"]
     assert opened.trace.unusable == {"unknown ids": 1, "unparsable": 1} and len(server.requests) == 2
+
+
+def test_an_answer_with_its_last_line_is_whole_whatever_the_server_says_of_its_end(server, opened):
+    answers(server, {**GOOD, "finish": "length"})
+    assert read(server).selected == ["d2"] and opened.trace.unusable == {}
+
+
+WRITTEN = [
+    "[2, 1]",
+    '["doc 2", "[1]"]',
+    "2.0, 1.0",
+    "- 2\n- 1",
+    "2 and 1",
+    '"[\\"2\\", 1]"',
+    '[{"doc_id": 2}, {"id": "1"}]',
+]
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_ids_are_found_in_whatever_form_a_model_writes_them(written, server, corpus):
+    answers(server, {"selected": written, "observations": "blue"})
+    passages = [Passage(id=doc_id, text="blue") for doc_id in ("1", "2")]
+    with lm.connect(server.spec).active():
+        check = known_ids("selected", ["1", "2"])
+        assert ask(dspy.Predict(ReadPassages), check, **{**INPUTS, "passages": passages}).selected == ["2", "1"]
 
 
 @pytest.mark.parametrize(

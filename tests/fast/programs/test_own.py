@@ -20,6 +20,7 @@ import torch
 from conftest import ROOT
 from langchain_core.documents import Document as LangChainDocument
 from langgraph.graph import START, StateGraph
+from openai_server import Failure
 
 import environments
 from evals import compare
@@ -403,6 +404,47 @@ def test_what_a_program_sends_by_itself_is_counted_as_unknown_and_what_the_run_s
     found = outcome(build, corpus, spec=server.spec)
     assert found["usage"]["calls"] == 2 and "unmetered" not in found["usage"] and found["ranking"]
     assert found["trace"]["notes"] == []
+
+
+SEARCHING = [("search", {"query": "blue blood"})]
+GRAPH_TURNS = {
+    "ids of its own": [{"tool_calls": SEARCHING}, {"tool_calls": [("select", {"doc_ids": "D1, doc d2"})]}],
+    "in the text": [
+        {"raw": '<tool_call>{"name": "search", "arguments": {"query": "blue blood"}}</tool_call>'},
+        {"raw": '<tool_call>{"name": "functions.select", "arguments": "{\\"doc_ids\\": [\\"D1\\"]}"}</tool_call>'},
+    ],
+    "by prompts": [
+        {"message": "", "calls": '{"tool_calls": [{"name": "search", "args": {"query": "blue blood"}}]}'},
+        {"message": "", "calls": '[{"name": "select", "arguments": {"doc_ids": ["d1"]}}]'},
+    ],
+}
+
+
+@pytest.mark.parametrize("case", GRAPH_TURNS)
+def test_a_graph_s_calls_are_made_in_whatever_form_a_server_gives_them_and_keep_their_ids(case, corpus, server):
+    said = iter([*GRAPH_TURNS[case], {"message": "done", "calls": "[]"} if case == "by prompts" else {"raw": "done"}])
+    reply = server.reply
+
+    def answer(prompt):
+        if case == "by prompts" and "tools" in server.requests[-1]:
+            raise Failure(400, message="this server takes no tools; start it with --jinja")
+        return next(said)
+
+    def with_ids(path, body):
+        made = reply(path, body)
+        for call in made["choices"][0]["message"].get("tool_calls") or ():
+            call["id"] = f"aB3dE6gH{len(server.requests)}"
+        return made
+
+    server.answer, server.reply = answer, with_ids
+    found = outcome(build, corpus, spec=server.spec)
+    assert found["error"] is None and found["ranking"][0] == "d1"
+    assert [step["tool"] for step in found["trace"]["steps"]][:2] == ["search", "select"]
+    if case != "by prompts":
+        last = server.requests[-1]["messages"]
+        sent = [call["id"] for message in last for call in message.get("tool_calls") or ()]
+        assert sent == [message["tool_call_id"] for message in last if message["role"] == "tool"]
+        assert sent == (["aB3dE6gH1", "aB3dE6gH2"] if case == "ids of its own" else ["c00001000", "c00003000"])
 
 
 def test_no_judgement_is_reached_from_what_a_function_is_given():

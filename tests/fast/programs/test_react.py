@@ -20,6 +20,9 @@ BLOOD, BLUE = ([("search", {"query": text})] for text in ("blood", "blue blood")
 NOTHING = [("finish", {"doc_ids": []})]
 
 
+IN_TEXT = '<tool_call>\n{"name": "search", "arguments": {"query": "blue blood"}}\n</tool_call>'
+
+
 class Scripted:
     """Answers a conversation with the turns it is given, one after another."""
 
@@ -127,7 +130,7 @@ def test_a_call_that_cannot_be_used_is_answered_with_what_was_wrong(server, tool
         BLOOD,
         [("read", {"doc_id": "d6"})],
         [("read", {"doc_id": "d1"}), ("fetch", {"url": "x"})],
-        [("select", {"doc_ids": "d1"}), ("select", {"doc_ids": ["d1"]})],
+        [("select", {"doc_ids": {"d1": {}}}), ("select", {"doc_ids": ["d1"]})],
         [("search", "{not json"), ("select", {"doc_ids": ["never-shown"]})],
         NOTHING,
     ]
@@ -165,6 +168,35 @@ def test_an_answer_without_a_call_is_asked_for_once_more_and_counted_by_kind(ans
     *_, shown, complaint = server.requests[2]["messages"]
     assert "No tool was called" in complaint["content"]
     assert shown["content"] != "blue", "what ran away is not shown again"
+
+
+@pytest.mark.parametrize("ids", [[3, 1.0], ["doc 3", "[1]"], '["3", "1"]', "3, 1", [{"doc_id": 3}, {"id": "1"}]])
+def test_ids_in_arguments_are_taken_in_the_forms_that_models_write(ids, server, corpus):
+    numbered = Corpus(Document(document.doc_id[1:], document.text) for document in corpus.values())
+    Scripted(server, [BLUE, [("read", {"doc_id": 3})], [("select", {"doc_ids": ids})], [("finish", {"doc_ids": ids})]])
+    submission = searched(Toolbox(numbered, BM25(numbered)), lm.connect(server.spec))
+    assert submission.ranking[:2] == ("3", "1") and submission.trace.unusable == {}
+
+
+def test_ids_that_a_server_gives_and_then_refuses_are_sent_with_nine_letters_and_digits(server, toolbox):
+    Scripted(server, [BLUE, [("search", {"query": "blood"})], NOTHING])
+    reply = server.reply
+
+    def mistral(path, body):
+        for message in body["messages"]:
+            for call in message.get("tool_calls") or ():
+                if len(call["id"]) != 9:
+                    raise Failure(500, message="Tool call IDs should be alphanumeric strings with length 9!")
+        made = reply(path, body)
+        for call in made["choices"][0]["message"]["tool_calls"]:
+            call["id"] = f"169737779789{len(server.requests)}"
+        return made
+
+    server.reply = mistral
+    submission = searched(toolbox, lm.connect(server.spec), steps=3)
+    assert submission.usage.calls == 3 and len(server.requests) == 4
+    call, result = server.requests[-1]["messages"][2:4]
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"] == "c00002000"
 
 
 DSPY = {"thought": "look", "calls": json.dumps({"tool_calls": [{"name": "search", "args": {"query": "blue blood"}}]})}
@@ -231,7 +263,7 @@ def test_a_conversation_that_grows_too_long_loses_its_oldest_results_and_says_so
     "call",
     [
         {"function": {"name": "search", "arguments": None}},
-        {"function": {"name": "search", "arguments": {"query": 5}}},
+        {"function": {"name": "search", "arguments": {"query": {"all of": [], "any of": []}}}},
         {"function": {"name": None, "arguments": "{}"}},
         {"function": None},
         {"function": {"name": "search", "arguments": "[" * 100_000}},

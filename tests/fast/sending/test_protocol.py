@@ -255,6 +255,16 @@ ODD = {
         chat({"content": "", "tool_calls": [{"id": 5, "function": None}, {}]}),
         "", [{"id": "5", "name": "", "arguments": ""}, {"id": "", "name": "", "arguments": ""}], "stop",
     ),
+    "arguments beside the name": (
+        chat({"content": "", "tool_calls": {"id": None, "name": "read", "arguments": "{}"}}),
+        "", [{"id": "", "name": "read", "arguments": "{}"}], "stop",
+    ),
+    "the one call of earlier days": (
+        chat({"content": None, "function_call": {"name": "read", "arguments": "{}"}}, finish_reason="function_call"),
+        "", [{"id": "", "name": "read", "arguments": "{}"}], "function_call",
+    ),
+    "cut off, says Mistral": (chat({"content": "bl"}, finish_reason="model_length"), "bl", [], "length"),
+    "cut off, says Gemini": (chat({"content": "bl"}, finish_reason="MAX_TOKENS"), "bl", [], "length"),
     "a second choice": (
         {"choices": [*chat({"content": "blue"})["choices"], *chat({"content": "red"})["choices"]], "usage": None},
         "blue", [], "stop",
@@ -266,6 +276,36 @@ ODD = {
 def test_an_odd_answer_over_chat_is_read_as_far_as_it_can_be(case):
     answer, text, calls, finish = ODD[case]
     assert read("chat", json.dumps(answer).encode(), "tiny") == Reply(text, calls, finish, answer["usage"])
+
+
+THOUGHTS = {
+    "reasoning_content": {"content": "blue", "reasoning_content": "hm"},
+    "reasoning": {"content": "blue", "reasoning": "hm"},
+    "both": {"content": "blue", "reasoning_content": "hm", "reasoning": "hm"},
+    "Ollama": {"content": "blue", "thinking": "hm"},
+    "LiteLLM": {"content": "blue", "thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "x"}]},
+    "OpenRouter": {"content": "blue", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]},
+    "Anthropic": {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "blue"}]},
+    "Mistral": {
+        "content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+            {"type": "text", "text": "blue"},
+        ]
+    },
+    "parts of reasoning": {"content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "blue"}]},
+}
+
+
+@pytest.mark.parametrize("case", THOUGHTS)
+def test_thoughts_beside_the_content_or_in_its_parts_are_reasoning_and_no_text(case):
+    reply = read("chat", json.dumps(chat({"role": "assistant", **THOUGHTS[case]})).encode(), "tiny")
+    assert (reply.text, reply.reasoning) == ("blue", "hm")
+    deltas = [{name: value} for name, value in THOUGHTS[case].items()]
+    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    body = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
+    streamed = read("chat", body, "tiny")
+    assert (streamed.text, streamed.reasoning) == ("blue", "hm")
 
 
 NO_ANSWER = {

@@ -45,6 +45,7 @@ def begins(body: bytes) -> int:
 def join(events: Sequence[Any]) -> dict[str, Any]:
     """Return the answer that the events of a stream make up, with "error" for one that has or meets an error."""
     usage, finish, message, texts = None, None, dict[str, Any](), defaultdict[str, list[str]](list)
+    contents = list[Any]()
     for event in events:
         if event is None:
             finish = finish or "stop"
@@ -59,11 +60,15 @@ def join(events: Sequence[Any]) -> dict[str, Any]:
             for name, value in (choice.get("delta") or choice.get("message") or {}).items():
                 if isinstance(value, str) and name != "role":
                     texts[name].append(value)
+                elif name == "content" and isinstance(value, list):  # in parts, of which some may be thoughts
+                    contents += value
                 else:
                     _add(message, {name: value})
     if not finish:
         return {"error": "the answer broke off", "usage": usage}
     message |= {name: "".join(parts) for name, parts in texts.items()}
+    if contents:
+        message["content"] = [*contents, {"type": "text", "text": message.get("content", "")}]
     return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
 
 
@@ -94,13 +99,19 @@ def _same(items: list[dict[str, Any]], piece: Mapping[str, Any]) -> dict[str, An
 def enough(marker: str) -> Callable[[bytes], bool]:
     """Return what tells, given the pieces of a stream one by one, whether it may be left.
 
-    It may after a line of the content that is the `marker`, behind a whole event that says what was used.
+    It may after a line of the content that is the `marker`, behind a whole event that says what was used; but only
+    where the content begins with a marker: other words may be thoughts, in which the form is drafted.
     """
-    line, tail = b"\\n" + marker.encode(), b""
+    line, tail, beginning = b"\\n" + marker.encode(), b"", b""
+    opening = marker[:5].encode()
 
     def is_enough(piece: bytes) -> bool:
-        nonlocal tail
-        tail = (tail + b"".join(_CONTENT.findall(piece)))[-200:]
-        return line in tail and piece.endswith(b"\n\n") and bool(_USAGE.search(piece))
+        nonlocal tail, beginning
+        content = b"".join(_CONTENT.findall(piece))
+        tail = (tail + content)[-200:]
+        if len(beginning) < len(opening):
+            beginning = (beginning + content).replace(b"\\n", b"").lstrip()[: len(opening)]
+        begins = beginning == opening
+        return begins and line in tail and piece.endswith(b"\n\n") and bool(_USAGE.search(piece))
 
     return is_enough

@@ -27,11 +27,13 @@ from tools.models.sending import stream
 from tools.models.sending.gate import retry_after
 from tools.models.sending.post import Answer, Enough, Server, Unanswered
 from tools.models.spec import DEFAULTS, PROVIDERS, SECRET, SERVER_KEY, Kind, Settings, header_values, hide_within
+from tools.models.thoughts import part_thoughts
 from tools.session import Shared
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
 # Bytes of an answer: three times what 100 vectors of 4,096 numbers have, written out. A stream has some 300 a token.
 LARGEST = 32 << 20
+MARK = "[[ ##"  # what an answer in DSPy's form begins with
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
 
 Clean = Callable[[str], str]  # takes secrets out of a server's words
@@ -73,6 +75,10 @@ class Wire(Shared):
         self._needs_key = bool(provider)
         self.server = servers.known(self.url, model)
         self._server: Server | None = None  # made for the first request
+        # Whether answers begin with their first field, so that the last line of their form is their end: a model that
+        # thinks aloud may write it in a draft, long before the answer.
+        self._answers_at_once = False
+        self._thinks_aloud = False
         self._lock = threading.Lock()
 
     def meet(self, kept: dict[str, Any], *, ask: bool) -> None:
@@ -135,7 +141,7 @@ class Wire(Shared):
         kind, chat, when = self.server.kind, self.api == "chat", self._settings.stream
         streams = when == "on" or (when == "auto" and kind.stream)
         more = stream.words(chat=chat, each=kind.stops == "stream") if streams else {}
-        body = adapt(body, kind, last) if chat else body
+        body = adapt(body, kind, last if self._answers_at_once else "") if chat else body
         made = dialect(body, kind.limit if chat else ("max_output_tokens",), limit, more)
         enough = stream.enough(last) if more and last and kind.stops == "stream" else None
         began = time.monotonic()
@@ -147,6 +153,9 @@ class Wire(Shared):
             self.server = self.server._replace(kind=kind._replace(limit=("max_completion_tokens",)))
             raise dspy.LMTransportError("the limit of an answer has another name here", model=self.model) from error
         reply = read(self.api, answer.body + stream.DONE if answer.left else answer.body, self.model, clean=self.clean)
+        if last:
+            self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
+            self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
         if more and (place := stream.begins(answer.body)):
             reply = reply._replace(first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began)
         if max(map(len, self._secrets), default=0) >= SECRET:
@@ -279,21 +288,59 @@ def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
 # OpenRouter takes its details whole (https://openrouter.ai/docs/use-cases/reasoning-tokens), and LiteLLM Anthropic's
 # signed blocks. Gemini 3 refuses calls without the signature beside each
 # (https://ai.google.dev/gemini-api/docs/thought-signatures).
-_THOUGHTS = ("reasoning_details", "thinking_blocks", "reasoning_content", "reasoning")  # the first of a message
+_THOUGHTS = ("reasoning_details", "thinking_blocks", "reasoning_content", "reasoning", "thinking")  # the first of them
 _BESIDE_CALLS = ("extra_content", "provider_specific_fields")  # where Gemini's signatures are; the second is LiteLLM's
+# Where thoughts are told: the first that has a text. Blocks come last, because texts beside them say the same.
+_TOLD = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "thinking_blocks", "reasoning_details")
+_THOUGHT_PARTS = ("thinking", "reasoning", "thought", "reasoning_content", "reasoning_text", "redacted_thinking")
+# Other words for an answer that was cut off: Mistral's, Anthropic's and Gemini's, which gateways pass on.
+_CUT_OFF = ("max_tokens", "model_length", "max_output_tokens", "max_length", "token_limit", "max_new_tokens")
 
 
 def _chat(answer: Any, usage: Any) -> Reply:
     choice = answer["choices"][0]
     message = choice["message"]
-    calls = [_call(call, call.get("function")) for call in message.get("tool_calls") or ()]
-    finish = "refusal" if message.get("refusal") else str(choice.get("finish_reason") or "stop")
-    reasoning = _text(message.get("reasoning_content") or message.get("reasoning"))
+    written = message.get("tool_calls") or ()
+    written = [written] if isinstance(written, dict) else written
+    if not written and isinstance(message.get("function_call"), dict):  # the protocol's form until 2023
+        written = [{"function": message["function_call"]}]
+    calls = [_call(call, call.get("function", call)) for call in written]
+    finish = str(choice.get("finish_reason") or "stop")
+    if message.get("refusal"):
+        finish = "refusal"
+    elif finish.lower() in _CUT_OFF:
+        finish = "length"
+    content = message.get("content")
+    inside = _thoughts_within(content)
+    reasoning = next(filter(None, (_text_within(message.get(name)) for name in _TOLD)), "") or inside
     thoughts = next((name for name in _THOUGHTS if message.get(name)), None) if calls else None
     parts = {thoughts: message[thoughts]} if thoughts else {}
-    if any(call.get(name) for call in message.get("tool_calls") or () for name in _BESIDE_CALLS):
-        parts["tool_calls"] = [{name: call[name] for name in call if name != "index"} for call in message["tool_calls"]]
-    return Reply(_text(message.get("content")), calls, finish, usage, reasoning, parts)
+    if calls and inside:
+        parts["content"] = content
+    if any(call.get(name) for call in written for name in _BESIDE_CALLS):
+        parts["tool_calls"] = [{name: call[name] for name in call if name != "index"} for call in written]
+    return Reply(_text(content), calls, finish, usage, reasoning, parts)
+
+
+def _is_thought(part: Mapping[str, Any]) -> bool:
+    return part.get("type") in _THOUGHT_PARTS or part.get("thought") is True
+
+
+def _thoughts_within(content: Any) -> str:
+    """Return the thoughts of a content in parts, as Mistral and Anthropic have it."""
+    parts = content if isinstance(content, list) else ()
+    return "".join(_text_within(part) for part in parts if isinstance(part, dict) and _is_thought(part))
+
+
+def _text_within(value: Any) -> str:
+    """Return the text of thoughts: itself, or in blocks and lists of them."""
+    if isinstance(value, list):
+        return "".join(map(_text_within, value))
+    if isinstance(value, dict):
+        return next(
+            filter(None, (_text_within(value.get(name)) for name in ("thinking", "text", "content", "summary"))), ""
+        )
+    return value if isinstance(value, str) else ""
 
 
 def _responses(answer: Any, usage: Any) -> Reply:
@@ -320,7 +367,7 @@ def _responses(answer: Any, usage: Any) -> Reply:
 
 def _text(content: Any) -> str:
     if isinstance(content, list):  # parts, as some servers have it
-        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict))
+        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict) and not _is_thought(part))
     return content if isinstance(content, str) else ""
 
 
@@ -373,6 +420,8 @@ def _error(status: int, said: faults.Said, model: str, clean: Clean, tools: bool
 
 
 def _type(status: int, about: faults.Subject, said: faults.Said, tools: bool) -> Any:
+    if tools and faults.CALL_IDS.search(said.words):  # whatever the status: it comes out of the model's template
+        return partial(dspy.LMUnsupportedFeatureError, feature=faults.CALL_ID_FEATURE)
     if about == "account":
         unknown_model = "model_not_found" in said.codes
         return dspy.LMUnsupportedModelError if unknown_model else _OF_ACCOUNT.get(status, dspy.LMInvalidRequestError)

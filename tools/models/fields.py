@@ -1,0 +1,179 @@
+"""The fields of an answer that is in another form than the one that was asked for.
+
+A model may write the markers of fields in bold, in another case or in the midst of a line, a JSON object among other
+words, tags, or a name and a colon. `place_markers` mends DSPy's markers; `read_loosely` reads what DSPy cannot read.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import dspy
+from dspy.adapters.utils import apply_output_field_defaults, parse_value
+
+from tools.models import prompting
+from tools.models.text_calls import read_calls
+from tools.models.values import TooBroken, convert, repair_json
+
+_LAST = "completed"
+_MARKER = re.compile(
+    r"\[(?:\[{1,2}[ \t]*#{1,4}|[ \t]*#{2,4})[ \t]*(?P<name>[A-Za-z]\w*(?:[ -]\w+)*)[ \t]*#{0,4}[ \t]*\]{1,3}"
+    r"(?::?(?:\*{1,3}|__|`))?:?"
+)
+_BEFORE = re.compile(r"[ \t]*(?:\*{1,3}|__|#+[ \t]+|`|>[ \t]*)?$")  # blanks and marks before a marker
+_MOST_OBJECTS = 50  # in a text that are tried
+
+
+def place_markers(signature: Any, answer: str) -> str:
+    """Return an answer with each marker of a field as DSPy has it, at the beginning of a line.
+
+    DSPy leaves a part of an indented marker in the value, and does not see one that follows other words.
+    """
+    if "##" not in answer or answer.lstrip("`json \n").startswith("{"):  # JSON may have them in its texts
+        return answer
+    names = {_plain(name): name for name in (*signature.output_fields, _LAST)}
+    placed, place = "", 0
+    for marker in _MARKER.finditer(answer):
+        if name := names.get(_plain(marker["name"])):
+            before = answer[place : marker.start()]
+            line = before.rpartition("\n")[2]
+            before = before[: len(before) - len(line)] + _BEFORE.sub("", line)
+            placed += before
+            if placed and not placed.endswith("\n"):
+                placed += "\n"
+            placed += f"[[ ## {name} ## ]]"
+            place = marker.end()
+    return placed + answer[place:]
+
+
+def read_loosely(signature: Any, answer: str) -> dict[str, Any] | None:
+    """Return the values of all fields of an answer that is in a form of its own; None where they are not there."""
+    for texts in _candidates(signature, answer):
+        values = _convert_all(signature, texts)
+        if values is not None:
+            return values
+    return None
+
+
+def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
+    """Yield what may be the fields, by their names, the most certain form first."""
+    names = {_plain(name): name for name in signature.output_fields}
+    yield _by_markers(names, answer)
+    yield from _by_objects(names, answer)
+    yield _by_tags(names, answer)
+    yield _by_labels(names, answer)
+    called = next((name for name, field in signature.output_fields.items() if field.annotation is dspy.ToolCalls), None)
+    if called:
+        reading = read_calls(answer)
+        if reading.calls:
+            texts = [name for name, field in signature.output_fields.items() if field.annotation is str]
+            yield {**dict.fromkeys(texts, ""), **dict.fromkeys(texts[:1], reading.rest), called: answer}
+    if len(names) == 1:  # the value alone, where its type tells it from other words
+        [(name, field)] = signature.output_fields.items()
+        if field.annotation is not str and not called:
+            yield {name: answer}
+
+
+def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | None:
+    asked, values = prompting.asked(), dict[str, Any]()
+    try:
+        for name, field in signature.output_fields.items():
+            if name in texts:
+                values[name] = _convert(field.annotation, texts[name], asked.get(name))
+        values = apply_output_field_defaults(signature, values)
+    except (ValueError, TypeError, TooBroken, RecursionError):
+        return None
+    if not texts.keys() & values.keys() or values.keys() != signature.output_fields.keys():
+        return None
+    return {name: values[name] for name in signature.output_fields}
+
+
+def _convert(annotation: Any, value: Any, bounds: Mapping[str, Any] | None) -> Any:
+    if annotation is str:
+        return value if isinstance(value, str) else _text(value)
+    if annotation is dspy.ToolCalls:
+        text = value if isinstance(value, str) else json.dumps(value)
+        calls = read_calls(text).calls
+        if not calls and text.strip() not in ("[]", "{}", '{"tool_calls": []}'):
+            raise ValueError("no call that can be read")
+        return dspy.ToolCalls.from_dict_list(
+            [{"name": call["name"], "args": json.loads(call["arguments"])} for call in calls]
+        )
+    if isinstance(annotation, type) and issubclass(annotation, dspy.Type):
+        return parse_value(value, annotation)
+    return convert(annotation, value, bounds)
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, int | float) else json.dumps(value, ensure_ascii=False)
+
+
+def _by_markers(names: Mapping[str, str], answer: str) -> dict[str, str]:
+    parts = re.split(r"^\[\[ ## (\w+) ## \]\]", answer, flags=re.MULTILINE)
+    texts = dict[str, str]()
+    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        if _plain(name) in names:
+            texts.setdefault(names[_plain(name)], text.strip())
+    return texts
+
+
+def _by_objects(names: Mapping[str, str], answer: str) -> Iterator[dict[str, Any]]:
+    """Yield the fields in each JSON object of an answer, also in one inside of it; one that is broken comes last."""
+    place = 0
+    for _ in range(_MOST_OBJECTS):
+        place = answer.find("{", place)
+        if place < 0:
+            break
+        try:
+            value, end = json.JSONDecoder(strict=False).raw_decode(answer, place)
+        except (ValueError, RecursionError):
+            place += 1
+            continue
+        place = end
+        for one in (value, *value.values()):
+            if isinstance(one, dict) and (found := _named(names, one)):
+                yield found
+    start = answer.find("{")
+    with suppress(TooBroken, RecursionError, ValueError):
+        mended = repair_json(answer[start:]) if start >= 0 else None
+        if isinstance(mended, dict) and (found := _named(names, mended)):
+            yield found
+
+
+def _named(names: Mapping[str, str], value: Mapping[str, Any]) -> dict[str, Any]:
+    return {names[_plain(key)]: one for key, one in value.items() if _plain(key) in names}
+
+
+def _by_tags(names: Mapping[str, str], answer: str) -> dict[str, str]:
+    texts = dict[str, str]()
+    for tag, text in re.findall(r"<([A-Za-z][\w-]*)>(.*?)</\1>", answer, re.DOTALL):
+        if _plain(tag) in names:
+            texts.setdefault(names[_plain(tag)], text.strip())
+    return texts
+
+
+def _by_labels(names: Mapping[str, str], answer: str) -> dict[str, str]:
+    """Return the texts behind lines that begin with a field's name: a heading, in bold, or with a colon."""
+    spelled = "|".join(re.sub(r"_", r"[ _-]?", re.escape(name)) for name in (*names.values(), _LAST))
+    label = re.compile(
+        rf"^[ \t>]*(?:\d+[.)][ \t]+|[-*][ \t]+)?(?:"
+        rf"\#{{1,6}}[ \t]*[*`_]*(?:\d+[.)][ \t]*)?(?P<heading>{spelled})[*`_]*[ \t]*\#*:?[*`_]*(?=[ \t]*$|:)"
+        rf"|(?:\*{{1,3}}|__)(?:\d+[.)][ \t]*)?[`\"]?(?P<bold>{spelled})[`\"]?:?(?:\*{{1,3}}|__):?"
+        rf"|[`\"]?(?P<colon>{spelled})[`\"]?[ \t]*(?::|=(?!=))"
+        rf")[ \t]*:?",
+        re.IGNORECASE | re.MULTILINE,
+    )
+    texts = dict[str, str]()
+    found = list(label.finditer(answer))
+    for place, match in enumerate(found):
+        end = found[place + 1].start() if place + 1 < len(found) else len(answer)
+        name = names.get(_plain(match["heading"] or match["bold"] or match["colon"]))
+        if name:
+            texts.setdefault(name, answer[match.end() : end].strip())
+    return texts
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).lower()

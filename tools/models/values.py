@@ -1,0 +1,410 @@
+"""Values as models write them, made into the types that are asked for: [101] for ["101"], "yes" for true, "8/10" for 8.
+
+Only what can mean one thing is taken. Ids are looked for among those that were shown.
+"""
+
+import ast
+import json
+import re
+import types
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from inspect import isclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import dspy
+import json_repair
+import pydantic
+
+from tools import forms
+
+_LOOKS = 500_000  # characters that a repair may read, about half a second; a list of 1,000 ids takes a tenth of it
+
+
+class TooBroken(Exception):
+    """JSON that would take too long to repair."""
+
+
+class _Watched(str):
+    """Text of which so many characters may be read: json_repair's time grows with the square of stray quotes."""
+
+    left = _LOOKS
+
+    def __getitem__(self, place: Any) -> str:
+        part = super().__getitem__(place)
+        self.left -= len(part)
+        if self.left < 0:
+            raise TooBroken
+        return part
+
+
+def repair_json(text: str) -> Any:
+    """Return the value that a text is as JSON, mended where it is broken; "" for none. TooBroken for a long mess."""
+    with suppress(ValueError):
+        return json.loads(text)
+    return json_repair.loads(_Watched(text), skip_json_loads=True)
+
+
+# Types
+
+_ID_KEYS = (
+    "doc_id",
+    "document_id",
+    "docid",
+    "doc",
+    "id",
+    "_id",
+    "passage_id",
+    "pid",
+    "docno",
+    "document",
+    "identifier",
+)
+_NOTHING = ("", "none", "null", "n/a", "nil", "[]", "-", "empty", "(none)", "(empty)")
+_TRUE, _FALSE = ("true", "yes", "y", "1", "correct"), ("false", "no", "n", "0", "incorrect")
+_FENCED = re.compile(r"\s*```[\w-]*\s*\n?(.*?)\n?\s*```\s*", re.DOTALL)
+_QUOTES = "\"'`\u2018\u2019\u201c\u201d*"
+_ITEM = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d+[.)\]:](?=\s))\s+")
+_CHAIN = re.compile(r"\[[^\[\]\"']+\](?:\s*[>,\n]\s*\[[^\[\]\"']+\])+")  # [1] > [2], as RankGPT asks for it
+_NUMBER = re.compile(
+    r"(?:[A-Za-z][\w ]{0,30}[:=]\s*)?(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+)\.?\s*"
+    r"(?P<share>%|percent\b)?\s*(?:(?:/|out of|of)\s*(?P<most>\d+(?:\.\d+)?))?"
+    r"(?:\s*(?:[(,;:\u2013\u2014-].*|points?\.?))?",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def convert(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = None) -> Any:
+    """Return `value` as a value of the type `annotation`; ValueError where it cannot mean one.
+
+    `bounds` may have the "minimum" and "maximum" of a number, which say what "4/5" is.
+    """
+    if annotation is Any:
+        return value
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _validate(annotation, convert(inside[0], value, bounds))
+    if origin in (Union, types.UnionType):
+        return _convert_to_one(inside, value, bounds)
+    for kind, converter in _CONVERTERS.items():
+        if isclass(origin or annotation) and issubclass(origin or annotation, kind):
+            return _validate(annotation, converter(annotation, value, bounds))
+    if origin is Literal:
+        return _choose(inside, value)
+    return _validate(annotation, _unfence(value))
+
+
+def _validate(annotation: Any, value: Any) -> Any:
+    try:
+        return forms.adapter(annotation).validate_python(value)
+    except TypeError as error:  # a type that cannot be hashed, or that pydantic does not know
+        raise ValueError(str(error)) from None
+
+
+def _convert_to_one(kinds: Iterable[Any], value: Any, bounds: Mapping[str, Any] | None) -> Any:
+    if type(None) in kinds and (value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)):
+        return None
+    for kind in kinds:
+        if kind is not type(None):
+            with suppress(ValueError, TypeError):
+                return convert(kind, value, bounds)
+    raise ValueError(f"{value!r} is none of the types asked for")
+
+
+def _to_text(annotation: Any, value: Any, bounds: Any = None) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, list | tuple) and len(value) == 1:
+        return _to_text(annotation, value[0])
+    if isinstance(value, Mapping):
+        for key in _ID_KEYS:
+            named = next((name for name in value if str(name).lower() == key), None)
+            if named is not None and isinstance(value[named], str | int | float):
+                return _to_text(annotation, value[named])
+        if len(value) == 1:
+            return _to_text(annotation, next(iter(value.values())))
+    raise ValueError(f"{str(value)[:80]!r} is no text")
+
+
+def _to_list(annotation: Any, value: Any, bounds: Any = None) -> list[Any]:
+    items = _find_items(value)
+    inside = [kind for kind in get_args(annotation) if kind is not Ellipsis]
+    if get_origin(annotation) is tuple and len(inside) > 1 and Ellipsis not in get_args(annotation):
+        if len(items) != len(inside):
+            raise ValueError(f"{value!r} has another number of parts")
+        return [convert(kind, item) for kind, item in zip(inside, items, strict=True)]
+    return [convert(inside[0], item) if inside else item for item in items if item is not None]
+
+
+def _find_items(value: Any) -> list[Any]:
+    """Return the items of a list in any of its forms: JSON, an object that has it, lines, names between commas."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        text = _unfence(value).strip()
+        with suppress(ValueError):  # JSON in JSON
+            text = inside if text.startswith('"') and isinstance(inside := json.loads(text), str) else text
+        if _CHAIN.fullmatch(text) or text[:1] not in ("[", "{", "("):
+            return list(split_list(text))
+        parsed = _parse(text)
+        if isinstance(parsed, str):
+            raise ValueError(f"{text[:80]!r} is no list")
+        return _find_items(parsed)
+    if isinstance(value, Mapping):
+        lists = [one for one in value.values() if isinstance(one, list)]
+        return lists[0] if len(lists) == 1 and len(value) == 1 else [value]
+    return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+
+
+def split_list(text: str) -> list[str]:
+    """Return the parts of a list in words: lines without their marks, or names between commas; else the whole text."""
+    if text.strip().strip(_QUOTES + ".").lower() in _NOTHING:
+        return []
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 1:
+        return [_ITEM.sub("", line).strip().rstrip(",").strip(_QUOTES) for line in lines]
+    parts = [part.strip().strip(_QUOTES + "[]") for part in re.split(r"\s*[,;>|]\s*", text.strip())]
+    if len(parts) > 1 and all(part and len(part.split()) == 1 for part in parts):
+        return parts
+    return [_ITEM.sub("", text).strip().strip(_QUOTES)]
+
+
+def _to_bool(annotation: Any, value: Any, bounds: Any = None) -> bool:
+    if isinstance(value, str):
+        said = re.match(r"(\w+)\s*(?:$|[.,;:!(\u2013\u2014-])", _unfence(value).strip().strip(_QUOTES).lower())
+        if said and said[1] in _TRUE + _FALSE:
+            return said[1] in _TRUE
+    if isinstance(value, bool) or value in (0, 1):
+        return bool(value)
+    raise ValueError(f"{str(value)[:80]!r} is neither true nor false")
+
+
+def _to_number(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = None) -> Any:
+    if isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, Mapping) and len(value) == 1:
+        value = next(iter(value.values()))
+    if isinstance(value, str):
+        value = _read_number(_unfence(value).strip().strip(_QUOTES), bounds or {})
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number")
+    return int(value) if issubclass(annotation, int) and float(value).is_integer() else value
+
+
+def _read_number(text: str, bounds: Mapping[str, Any]) -> float:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text[:80]!r} is no number")
+    digits = found["number"]
+    if re.fullmatch(r"[-+]?\d+,\d{1,2}", digits):
+        digits = digits.replace(",", ".")
+    elif "," in digits and not re.fullmatch(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", digits):
+        raise ValueError(f"{text[:80]!r} is no number")
+    number, highest = float(digits.replace(",", "")), bounds.get("maximum")
+    most = 100.0 if found["share"] else float(found["most"] or 0)
+    if not most:
+        return number
+    if highest is not None and most != highest and not bounds.get("minimum"):
+        return number / most * float(highest)
+    if found["share"] and highest is None:
+        raise ValueError(f"{text[:80]!r} is a share of an unknown number")
+    return number
+
+
+def _choose(choices: Iterable[Any], value: Any) -> Any:
+    choices = list(choices)
+    if value in choices and not isinstance(value, bool):
+        return value
+    said = _fold(str(value))
+    for reading in (said, said.split(" ")[0].rstrip(",.;:!"), said.split(":")[-1].strip()):
+        alike = [choice for choice in choices if _fold(str(choice)) == reading]
+        if len(alike) == 1:
+            return alike[0]
+    raise ValueError(f"{value!r} is none of {choices}")
+
+
+def _to_enum(annotation: Any, value: Any, bounds: Any = None) -> Any:
+    members = {member: (member.value, member.name) for member in annotation}
+    for member, names in members.items():
+        if value == member or value in names:
+            return member
+    for part in (0, 1):
+        with suppress(ValueError):
+            chosen = _choose([names[part] for names in members.values()], value)
+            return next(member for member, names in members.items() if names[part] == chosen)
+    raise ValueError(f"{value!r} is none of {[member.value for member in annotation]}")
+
+
+def _to_model(annotation: Any, value: Any, bounds: Any = None) -> Any:
+    if isinstance(value, annotation):
+        return value
+    if isinstance(value, str):
+        value = _parse(_unfence(value).strip())
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} is no object")
+    given = {_plain_name(name): name for name in value}
+    made, used = dict[str, Any](), set[Any]()
+    for name, field in annotation.model_fields.items():
+        names = [name, field.alias or name, *(_ID_KEYS if name in ("id", "doc_id") else ())]
+        written = next((given[plain] for plain in map(_plain_name, names) if plain in given), None)
+        if written is not None and written not in used:
+            made[field.alias or name] = convert(field.annotation, value[written])
+            used.add(written)
+    others = {name: one for name, one in value.items() if name not in used}
+    return made if annotation.model_config.get("extra") == "forbid" else {**others, **made}
+
+
+def _to_mapping(annotation: Any, value: Any, bounds: Any = None) -> Any:
+    value = _parse(_unfence(value).strip()) if isinstance(value, str) else value
+    inside = get_args(annotation)
+    if not isinstance(value, Mapping) or len(inside) != 2:
+        return value
+    return {convert(inside[0], key): convert(inside[1], one) for key, one in value.items()}
+
+
+_CONVERTERS: dict[Any, Callable[[Any, Any, Any], Any]] = {
+    dspy.Type: lambda annotation, value, bounds: value,  # DSPy's own types read their own forms
+    Enum: _to_enum,
+    bool: _to_bool,
+    int: _to_number,
+    float: _to_number,
+    str: _to_text,
+    list: _to_list,
+    set: _to_list,
+    frozenset: _to_list,
+    tuple: _to_list,
+    pydantic.BaseModel: _to_model,
+    dict: _to_mapping,
+}
+
+
+def _unfence(value: Any) -> Any:
+    fenced = _FENCED.fullmatch(value) if isinstance(value, str) else None
+    return fenced[1] if fenced else value
+
+
+def _parse(text: str) -> Any:
+    """Return the value that a text is as JSON or as Python writes it, mended where it is broken; else the text."""
+    with suppress(ValueError):
+        return json.loads(text, strict=False)
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        return ast.literal_eval(text)
+    with suppress(TooBroken, RecursionError):
+        repaired = repair_json(text)
+        return text if repaired == "" else repaired
+    return text
+
+
+def _plain_name(name: Any) -> str:
+    return re.sub(r"[\W_]+", "", str(name)).lower()
+
+
+def _fold(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(_QUOTES + " .")
+
+
+# Ids of documents
+
+_LABEL = re.compile(
+    r"^(?:(?:the\s+)?(?:documents?|docs?|passages?|texts?|results?|candidates?|ids?|identifiers?|numbers?|no|nr)"
+    r"(?:[\s_-]*(?:ids?|numbers?|no|nr))?[\s:=#._-]*)+",
+    re.IGNORECASE,
+)
+_EDGES = " \t\r\n.,;:!?*#`\"'()[]{}<>\u2018\u2019\u201c\u201d"
+_AFTER = re.compile(r"\s*(?:[:(\u2013\u2014]|\s-+\s|->|=)")  # what ends an id, before a title or a score
+_BETWEEN = re.compile(r"\s*(?:[,;>|\n]|\band\b|\s&\s)\s*|(?<=\])\s*(?=\[)")  # two ids
+
+
+class Ids:
+    """The ids that a model was shown: finds the one that it means by what it wrote."""
+
+    def __init__(self, among: Collection[str]) -> None:
+        self.among = among
+        self._alike: dict[str, set[str]] | None = None  # ids by each of their plain forms; made when it is needed
+
+    def find(self, written: Any) -> str | None:
+        """Return the id that is meant; None where it is none of them, or may be several."""
+        try:
+            text = _to_text(str, getattr(written, "id", written))
+        except ValueError:
+            return None
+        if text in self.among:
+            return text
+        for form in _forms(text):
+            if form in self.among:
+                return form
+            alike = self._index().get(_key(form), set())
+            if len(alike) == 1:
+                return next(iter(alike))
+        return None
+
+    def read(self, values: Any) -> list[Any]:
+        """Return a list with each value as the id that it means; what means none stays as it is, as a text."""
+        read = list[Any]()
+        for value in values:
+            found = self.find(value)
+            several = self._split(value) if found is None else [found]
+            read += several or [value if isinstance(value, str) else _shown(value)]
+        return read
+
+    def _split(self, value: Any) -> list[str]:
+        """Return the ids that one text names, where every part of it is one."""
+        if not isinstance(value, str):
+            return []
+        for parts in (_BETWEEN.split(value), value.split()):
+            named = [self.find(_ITEM.sub("", part)) for part in parts if part.strip(_EDGES)]
+            if len(named) > 1 and None not in named:
+                return [doc_id for doc_id in named if doc_id is not None]
+        return []
+
+    def _index(self) -> dict[str, set[str]]:
+        if self._alike is None:
+            self._alike = {}
+            for doc_id in self.among:
+                self._alike.setdefault(_key(doc_id), set()).add(doc_id)
+        return self._alike
+
+
+def _forms(text: str) -> Iterable[str]:
+    """Yield what an id may be, of what was written, the likeliest first."""
+    bare = text.strip()
+    yield bare
+    yield (edged := bare.strip(_EDGES))
+    unlabelled = _LABEL.sub("", edged).strip(_EDGES)
+    yield unlabelled
+    for form in (edged, unlabelled):
+        if (after := _AFTER.search(form)) and after.start():
+            yield form[: after.start()].strip(_EDGES)
+
+
+def _key(text: str) -> str:
+    """Return a form in which an id and what a model makes of it are alike: case, blanks, zeros and ".0" apart."""
+    plain = "".join(unicodedata.normalize("NFKC", text).casefold().split())
+    number = re.fullmatch(r"0*(\d+?)(?:\.0+)?", plain)
+    return number[1] if number else plain
+
+
+def _shown(value: Any) -> str:
+    with suppress(ValueError):
+        return _to_text(str, value)
+    return str(value)
+
+
+def converting(annotation: Any) -> Any:
+    """Return a type for a parameter of a tool: values are made into it before they are checked against it."""
+
+    def before(value: Any) -> Any:
+        with suppress(ValueError, TypeError):
+            return convert(annotation, value)
+        return value
+
+    return Annotated[annotation, pydantic.BeforeValidator(partial(before))]
