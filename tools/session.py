@@ -148,6 +148,7 @@ class Session(Recorder):
         self._documents, self._retrievers, self.limits, clock = world
         super().__init__(query.query_id, clock, snapshot)
         self.fault: Exception | None = None  # why a provider left a call unanswered, if one did
+        self.history = list[Any]()  # of its calls of a model, as DSPy keeps them
         self._query = query
         self._process = os.getpid()
         self._over = ""  # why nothing may be done any more, once that is so

@@ -15,13 +15,17 @@ from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import fields
+from datetime import datetime
 from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import dspy
 import orjson
+from dspy.utils.callback import BaseCallback
+from dspy.utils.usage_tracker import UsageTracker
 
 from tools import session
 from tools.console import in_thread, say
@@ -50,6 +54,9 @@ _NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate"
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
 _FINISH: ContextVar[str] = ContextVar("finish", default="stop")  # why the last answer of this context ended
+_CALLS = 1000  # of a query that its history has
+_PROMPTS = 10  # of them, those that it has with what was sent
+_NOT_KEPT = "(no longer kept)"
 CALLS_IN_TEXT = (
     "its server does not take them out (vLLM: --enable-auto-tool-choice --tool-call-parser, llama.cpp: --jinja); "
     "-P interface=dspy asks for them in a prompt instead"
@@ -140,6 +147,7 @@ class LanguageModel(dspy.LM):
         first = outputs[0] if outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
         ANSWERED.set(Answered(str(text or ""), answer.finish))
+        self._remember(prompt, messages, kwargs, outputs, answer)
         return outputs
 
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
@@ -182,6 +190,7 @@ class LanguageModel(dspy.LM):
         message = _read_message(answer.outputs[0], messages, [tool["function"]["name"] for tool in tools])
         if message.get("in_text"):
             self._tell_of_calls_in_text()
+        self._remember(None, messages, settings, [message], answer)
         return {**message, "finish": answer.finish}
 
     def _tell_of_calls_in_text(self) -> None:
@@ -190,6 +199,48 @@ class LanguageModel(dspy.LM):
         if not known.get("calls_in_text"):
             known["calls_in_text"] = True
             say(f"{self.model.removeprefix('openai/')}: calls of tools are read out of its text; {CALLS_IN_TEXT}")
+
+    @property
+    def history(self) -> list[Any]:
+        """The calls of the query that is being answered, as DSPy keeps them; outside of a run, of this model."""
+        payer = session.current()
+        return self._own_history if payer is None else payer.history
+
+    @history.setter
+    def history(self, entries: list[Any]) -> None:
+        self._own_history = list(entries)
+
+    def _remember(self, prompt: Any, messages: Any, kwargs: dict[str, Any], outputs: list[Any], answer: Answer) -> None:
+        """Let DSPy's usage tracker and the history have what a call used, as they do of a plain dspy.LM."""
+        used, tracker = _report(answer.usage), dspy.settings.usage_tracker
+        if tracker is not None:
+            tracker.add_usage(self.model, used)
+        if dspy.settings.disable_history:
+            return
+        choices = [
+            {"message": {"role": "assistant", "content": _content(output)}, "finish_reason": answer.finish}
+            for output in outputs
+        ]
+        entries = self.history
+        entries.append(
+            {
+                "prompt": prompt,
+                "messages": messages and [*messages],
+                "kwargs": {name: value for name, value in kwargs.items() if not name.startswith("api_")},
+                "response": {"model": self.model, "choices": choices, "usage": used},
+                "outputs": outputs,
+                "usage": used,
+                "cost": answer.usage.list_usd,
+                "timestamp": datetime.now().astimezone().isoformat(),
+                "uuid": str(uuid4()),
+                "model": self.model,
+                "response_model": self.model,
+                "model_type": self.model_type,
+            }
+        )
+        if len(entries) > _PROMPTS:  # the prompts of all calls would fill the memory
+            entries[-1 - _PROMPTS] |= {"prompt": _NOT_KEPT, "messages": None}
+        del entries[:-_CALLS]
 
     def update_history(self, entry: dict[str, Any]) -> None:
         """Keep why a response of DSPy's ended, and no more: prompts would fill the memory."""
@@ -233,8 +284,9 @@ class LanguageModel(dspy.LM):
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Sent:
         if isinstance(self.engine, str) and messages:
             messages = prompting.mark(self.model, messages, grows=False)
+        tracker = UsageTracker()  # and not dspy.track_usage(), which adds to the one outside: `_remember` does
         # An answer is on disk before the program sees any of it, so `dspy.streamify` gets no chunks.
-        with dspy.context(send_stream=None), dspy.track_usage() as tracker:
+        with dspy.context(send_stream=None, usage_tracker=tracker):
             outputs = super().__call__(prompt, messages=messages, **kwargs)
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]
         thoughts = [output.get("reasoning_content") for output in outputs if isinstance(output, dict)]
@@ -365,12 +417,31 @@ def _read_message(output: Message, messages: Sequence[Message], names: Sequence[
     return message | {"tool_calls": calls} | ({"parts": parts} if parts else {})
 
 
+def _content(output: Any) -> str:
+    if isinstance(output, dict):
+        return str(output.get("text") or output.get("content") or "")
+    return str(output or "")
+
+
 def _as_json(value: Any) -> Any:
     """Return a setting as it is sent: DSPy's JSONAdapter gives a class where the protocol has a schema."""
     if isinstance(value, type) and hasattr(value, "model_json_schema"):
         schema = {"name": value.__name__, "strict": True, "schema": value.model_json_schema()}
         return {"type": "json_schema", "json_schema": schema}
     return value
+
+
+def _report(usage: Usage) -> dict[str, Any]:
+    """Return what a call used in the protocol's words; nothing where that is not known."""
+    if usage.unmetered:
+        return {}
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
 
 
 def _finish(response: Any) -> str:
@@ -391,6 +462,20 @@ def _dumps(value: Any) -> bytes:
 
 
 logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # answers that were cut off are counted, by kind
+
+
+class _Publisher(BaseCallback):
+    """Shows the engine without a model the calls that other adapters than ours make: JSON, XML, two steps."""
+
+    def on_adapter_format_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Publish a call before its prompt is made."""
+        if not isinstance(instance, Adapter):
+            offline.CALL.set(offline.Call(instance, inputs["signature"], inputs["inputs"]))
+
+    def on_adapter_parse_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Take it back once there is an answer."""
+        if not isinstance(instance, Adapter):
+            offline.CALL.set(None)
 
 
 class Model(NamedTuple):
@@ -426,7 +511,9 @@ class Model(NamedTuple):
         """Have DSPy predictors in the block use this model, for one query whose time begins; in this context alone."""
         deadline = min(DEADLINE.get(), time.monotonic() + self.terms.query_seconds)  # a lens has its query's
         # Our signatures are checked by their answers; DSPy's look at every element of every list only logs.
-        context = dspy.context(lm=self.lm, adapter=Adapter(), trace=[], warn_on_type_mismatch=False)
+        callbacks = [*dspy.settings.callbacks, *([_Publisher()] if self.lm.caller.free else [])]
+        settings = {"lm": self.lm, "adapter": Adapter(), "trace": [], "callbacks": callbacks}
+        context = dspy.context(**settings, warn_on_type_mismatch=False)
         with session.setting(DEADLINE, deadline), context:
             yield
 

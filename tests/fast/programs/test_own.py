@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from dspy.adapters.baml_adapter import BAMLAdapter
 from langchain_core.documents import Document as LangChainDocument
 from langgraph.graph import START, StateGraph
 from openai_server import Failure
@@ -211,6 +212,72 @@ def test_compiling_takes_the_predictors_of_a_module_and_leaves_the_users_own_alo
     with lm.connect("offline", statistics=index.statistics).active():
         compiled = compiler.compile(program, trainset=[dspy.Example(query=QUERY).with_inputs("query")])
     assert any(one.demos for one in compiled.predictors()) and not any(one.demos for one in agent.predictors())
+
+
+ADAPTERS = {
+    "JSON": dspy.JSONAdapter,
+    "XML": dspy.XMLAdapter,
+    "chat": dspy.ChatAdapter,
+    "BAML": BAMLAdapter,
+    "two steps": lambda: dspy.TwoStepAdapter(dspy.settings.lm),
+}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_the_engine_without_a_model_fills_the_fields_under_any_adapter(adapter, corpus):
+    write = dspy.Predict("query -> searches: list[str], sure: bool, why")
+
+    def ask(query, search):
+        with dspy.context(adapter=ADAPTERS[adapter]()):
+            made = write(query=query)
+        assert made.sure is True and made.why
+        return [hit for text in made.searches for hit in search(text)]
+
+    found = outcome(ask, corpus)
+    assert found["error"] is None and found["ranking"]
+
+
+def test_a_prompt_of_a_program_s_own_is_not_answered_with_the_fields_of_the_call_before_it(corpus):
+    def ask(query, search):
+        with dspy.context(adapter=dspy.JSONAdapter()):
+            dspy.Predict("query -> words")(query=query)
+        assert dspy.settings.lm("And now?") == [""]
+        return search(query)
+
+    assert outcome(ask, corpus)["error"] is None
+
+
+@pytest.mark.parametrize("spec", ["offline", "server"])
+def test_a_program_sees_what_its_calls_use_as_with_a_plain_model_of_dspy_s(spec, corpus, server):
+    server.answer = lambda prompt: {"words": "octopus"}
+    write, seen = dspy.Predict("query -> words"), []
+
+    def ask(query, search):
+        model = dspy.settings.lm
+        assert not model.history, "each query has a history of its own"
+        with dspy.track_usage() as used:
+            made = [write(query=f"{query} {number}") for number in range(3)]
+        history = list(model.history)
+        with dspy.context(track_usage=True):
+            of_one = write(query=f"{query} 2").get_lm_usage()
+        seen.append((used.get_total_tokens(), of_one, history))
+        return search(made[0].words)
+
+    spec = server.spec if spec == "server" else spec
+    for _ in range(2):
+        assert outcome(ask, corpus, spec=spec)["error"] is None
+    (total, of_one, history), again = seen
+    [(name, used)] = total.items()
+    assert len(history) == len(again[2]) == 3
+    assert used["total_tokens"] == sum(entry["usage"]["total_tokens"] for entry in history)
+    assert of_one == {name: history[-1]["usage"]}
+    last = history[-1]
+    assert last["model"] == name and "blue blood 2" in str(last["messages"])
+    if spec != "offline":
+        assert used["total_tokens"] > 0 and last["cost"] is None, "its price is not known"
+        assert last["response"]["choices"][0]["finish_reason"] == "stop" and "octopus" in last["outputs"][0]
+    else:
+        assert last["cost"] == 0
 
 
 def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
