@@ -7,6 +7,7 @@ import them, or ask for them (programs/own.py).
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -22,7 +23,7 @@ from tools.models import prompting
 from tools.models.prompting import Fault, defuse
 from tools.models.values import Ids, convert
 from tools.records import Query, Snippet, Submission
-from tools.session import Session
+from tools.session import Session, current
 from tools.threads import REMEDY
 
 A_READING = 0.25  # of the model's window that one document may take: several are read in one turn
@@ -134,16 +135,50 @@ def as_json(content: Any) -> str:
     return defuse(json.dumps(content, ensure_ascii=False))
 
 
+def convert_arguments(tool: str, given: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of a tool by its own names, as values of the types of its parameters where that can be.
+
+    Models write docIds for doc_ids, and add arguments of their own, which are left out where all others are there.
+    """
+    own_names = {_fold(name): name for name in kinds}
+    named = {own_names.get(_fold(name), name): value for name, value in given.items()}
+    if len(named) == len(kinds) == 1:
+        named = dict(zip(kinds, named.values(), strict=True))
+    unknown = [name for name in named if name not in kinds]
+    if unknown and named.keys() >= kinds.keys():
+        named = {name: named[name] for name in kinds}
+        if payer := current():
+            payer.note(f"{tool} has no {', '.join(unknown)}: left out")
+    for name in named.keys() & kinds.keys():
+        with suppress(ValueError, TypeError):  # the tool says what it takes
+            named[name] = convert(kinds[name], named[name])
+    return named
+
+
+def _fold(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name).casefold().removesuffix("s")
+
+
+def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of the parameters of a tool."""
+    parameters = inspect.signature(function).parameters.values()
+    return {parameter.name: parameter.annotation for parameter in parameters}
+
+
 DESK: ContextVar[Desk | None] = ContextVar("desk", default=None)  # of the query that is being answered
 
 
 def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
     """Return a tool of the present desk as a function; what it refuses is its result, for the model to read."""
+    kinds = _kinds(partial(tool, None))
 
     @wraps(tool)
     def function(*arguments: Any, **named: Any) -> str:
         if (desk := DESK.get()) is None:
             raise UsageError(f"{tool.__name__} is called where no query is answered: {REMEDY}")
+        if len(arguments) <= len(kinds):
+            given = {**dict(zip(kinds, arguments, strict=False)), **named}
+            arguments, named = (), convert_arguments(tool.__name__, given, kinds)
         try:
             return tool(desk, *arguments, **named)
         except (SessionRefusal, Fault) as refusal:
@@ -166,16 +201,8 @@ class Tool(dspy.Tool):
         return super().__call__(**dict(zip(self.args or (), arguments, strict=False)), **named)
 
     def _validate_and_parse_args(self, **given: Any) -> dict[str, Any]:
-        return super()._validate_and_parse_args(**convert_arguments(given, self.arg_types or {}))  # type: ignore[no-any-return]
-
-
-def convert_arguments(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of a tool as values of the types of its parameters, where they can be made into such."""
-    converted = dict(given)
-    for name in given.keys() & kinds.keys():
-        with suppress(ValueError, TypeError):  # the tool says what it takes
-            converted[name] = convert(kinds[name], given[name])
-    return converted
+        converted = convert_arguments(str(self.name), given, _kinds(self.func))
+        return super()._validate_and_parse_args(**converted)  # type: ignore[no-any-return]
 
 
 def make_tools(kind: Callable[..., Any] = Tool) -> dict[str, Any]:

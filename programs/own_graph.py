@@ -42,7 +42,7 @@ class Tool(StructuredTool):
         if isinstance(tool_input, dict):
             parameters = inspect.signature(self.func or self).parameters
             kinds = {name: parameter.annotation for name, parameter in parameters.items()}
-            tool_input = convert_arguments(tool_input, kinds)
+            tool_input = convert_arguments(self.name, tool_input, kinds)
         return super()._parse_input(tool_input, tool_call_id)
 
 

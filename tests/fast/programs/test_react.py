@@ -178,6 +178,19 @@ def test_ids_in_arguments_are_taken_in_the_forms_that_models_write(ids, server, 
     assert submission.ranking[:2] == ("3", "1") and submission.trace.unusable == {}
 
 
+def test_arguments_by_other_names_are_read_and_those_that_no_tool_has_are_left_out(server, toolbox):
+    turns = [[("search", {"search_query": "blue blood"})], [("search", {"query": "heart", "top_k": 3})]]
+    Scripted(server, [*turns, [("read", {"docId": "d3"})], [("finish", {"doc-ids": ["d3"]})]])
+    submission = searched(toolbox, lm.connect(server.spec))
+    assert submission.trace.notes == ["search has no top_k: left out"]
+    assert [step.argument for step in submission.trace.steps if step.tool in ("search", "read")] == [
+        "blue blood",
+        "heart",
+        "d3",
+    ]
+    assert submission.ranking[0] == "d3" and submission.trace.unusable == {}
+
+
 def test_ids_that_a_server_gives_and_then_refuses_are_sent_with_nine_letters_and_digits(server, toolbox):
     Scripted(server, [BLUE, [("search", {"query": "blood"})], NOTHING])
     reply = server.reply
