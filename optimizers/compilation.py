@@ -128,14 +128,20 @@ def _conclude(inputs: Inputs, study: Study, problem: SextantError | None) -> tup
         )
     compiled, told = _compiled(inputs, study, best), str(best.parameters.get(OBJECTIVE, ""))
     file = study.folder / "compiled.json"
-    found = _about(inputs, study, file, told)
-    found |= result.summarise(study, best, _leaks(inputs, compiled, told), inputs.usage(study), str(problem or ""))
+    # What was paid for is on disk before anything else is read or computed.
     write(file, compiled)
+    found = _about(inputs, study, file, told)
     if told:
         run_folder.write(
             Path(found["instruction"]), f"{forms.toml(study.training.task.partition(':')[0])} = {forms.toml(told)}\n"
         )
+    found |= result.summarise(study, best, inputs.usage(study), str(problem or ""))
     _keep(study, found)
+    try:
+        found["leaks"] = _leaks(inputs, compiled, told)
+        _keep(study, found)
+    except SextantError as error:
+        problem = problem or error.saying(f"looking for texts of the test split in the prompts: {error}")
     if problem is None and inputs.request.held_out and found["kept"] != "before":
         try:
             start = inputs.request.start if found["kept"] == "compiled" else None
@@ -203,7 +209,8 @@ def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]
         return []
     passages: list[Passage] = []
     for environment in training.environments:
-        test = load(environment.task, request.data, "test", qrels=request.qrels, columns=request.columns)
+        # By the place that this environment was read from: of one's own data the name alone leads nowhere.
+        test = load(environment.task, environment.data, "test", qrels=request.qrels, columns=environment.columns)
         own: dict[Split, tuple[Query, ...]] = {"train": training.train, "validation": training.validation}
         for split, queries in own.items():
             passages += collect_passages(split, [one for one in queries if one in environment.queries], environment)

@@ -143,10 +143,11 @@ def _moved(study: Study, candidate: Candidate) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["difference"], row["query_id"]))
 
 
-def summarise(
-    study: Study, candidate: Candidate, leaks: Sequence[Mapping[str, Any]], usage: Usage, stopped: str
-) -> dict[str, Any]:
-    """Return what is shown, and kept as learnt.json; `stopped` is why it ended early, if it did."""
+def summarise(study: Study, candidate: Candidate, usage: Usage, stopped: str) -> dict[str, Any]:
+    """Return what is shown, and kept as learnt.json; `stopped` is why it ended early, if it did.
+
+    The texts of judged documents and queries that prompts repeat, "leaks", are looked for afterwards.
+    """
     first = study.candidates[study.before]
     same = candidate.prompts.keys() == first.prompts.keys()
     lines = {name: (_lines(first.prompts[name]), _lines(prompt)) for name, prompt in candidate.prompts.items() if same}
@@ -165,7 +166,7 @@ def summarise(
         "changes": {name: text for name, diff in diffs.items() if (text := "\n".join(diff))},
         "parameters": {name: pair for name, pair in values.items() if pair[0] != pair[1]},
         "moved": _moved(study, candidate),
-        "leaks": list(leaks),
+        "leaks": [],
         "usage": usage_json(usage),
         "stopped": stopped,
     }

@@ -105,8 +105,7 @@ def plan(request: CompileRequest) -> Plan:
     if not 0 <= request.seed < 2**32:
         raise UsageError(f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
     _check_models(request, row)
-    for task in (*request.tasks, *request.held_out_tasks):
-        environments.locate(task, request.data)
+    _check_tasks(request)
     template = first = request.retriever or "bm25"
     ranges: tune.Ranges = {}
     if request.optimizer == "tune":
@@ -126,6 +125,19 @@ def plan(request: CompileRequest) -> Plan:
     forced = getattr(resolved.constructor, "compiled_with", {}).items()
     values = {**resolved.values, **{name: value for name, value in forced if name not in resolved.fixed}}
     return Plan(request, replace(resolved, values=values), row, options, members, ranges, template)
+
+
+def _check_tasks(request: CompileRequest) -> None:
+    """Check that there are such tasks, and that no two places have one name: queries are kept by their task's."""
+    places = dict[str, tuple[str, str | None]]()
+    for task in (*request.tasks, *request.held_out_tasks):
+        name, place = environments.locate(task, request.data)
+        before, known = places.setdefault(name, (task, place))
+        if known != place:
+            raise UsageError(
+                f"{before} and {task} are both called {name}; a line `name = ...` in the benchmark.toml of one tells "
+                "them apart"
+            )
 
 
 def _check_models(request: CompileRequest, row: Teleprompter) -> None:

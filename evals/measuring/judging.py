@@ -20,6 +20,7 @@ from scipy.stats import kendalltau
 
 import environments
 from environments.base import Environment, Judgements
+from evals import folder as run_folder
 from evals.measuring import scored
 from evals.measuring.agreement import agree
 from evals.measuring.judge_correction import draw_true_grades, interval_of, measure_judge
@@ -100,12 +101,20 @@ class Pool(NamedTuple):
         return found
 
 
+def _is_of(config: run_folder.Config, task: str) -> bool:
+    """Return whether a run is of a task, by the name that runs have or, of one's own data, by its place."""
+    if config["task"] == task:
+        return True
+    name, place = environments.locate(task)
+    return config["task"] == name or (place is not None and config[run_folder.PROVENANCE]["folder"] == place)
+
+
 def open_pool(paths: Sequence[Path], task: str, depth: int) -> Pool:
     """Pool the first `depth` documents of the runs. UsageError for runs of another task, or of different data."""
     runs = [scored.read(path) for path in scored.find_folders(paths)]
     for run in runs:
         same = all(run.config[key] == runs[0].config[key] for key in ("data_fingerprint", "max_p"))
-        if run.config["task"] != environments.resolve(task) or not same:
+        if not _is_of(run.config, task) or not same:
             what = f"{run.name} is of {run.config['task']}, {run.config['split']} split, {run.config['data']} data"
             raise UsageError(f"{what}; give runs of one task, asked and scored alike on the same data")
     environment = load_environment(runs[0].config)

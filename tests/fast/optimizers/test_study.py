@@ -224,7 +224,7 @@ def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(stud
     again, candidates = evaluated(study, [[0.5] * count] * 6 + [[0.9] * 3])
     assert min(one.digest for one in candidates) != candidates[0].digest
     best = result.choose(again)
-    found = result.summarise(again, best, [], Usage(), "")
+    found = result.summarise(again, best, Usage(), "")
     assert best == candidates[0] and found["kept"] == "before"
     shown = [row["candidate"] for row in found["candidates"]]
     assert shown == [best.digest, *sorted(one.digest for one in candidates[1:6]), candidates[6].digest]
@@ -236,7 +236,7 @@ def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
     plain = [0.5] * count
     moves = [0.1 * place for place in (4, -4, 3, -3, 2, -2, 1, -1, 5, 0, 0, 4.5)]
     again, candidates = evaluated(study, [plain, [0.5 + move for move in moves]])
-    found = result.summarise(again, candidates[1], [], Usage(), "")
+    found = result.summarise(again, candidates[1], Usage(), "")
     expected = {query.query_id: move for query, move in zip(again.parts["validation"], moves, strict=True) if move}
     assert {row["query_id"]: row["difference"] for row in found["moved"]} == pytest.approx(expected)
     assert [row["difference"] for row in found["moved"]] == pytest.approx(sorted(expected.values(), reverse=True))
