@@ -4,12 +4,13 @@ A command is imported when it is called, so that each starts as fast as by `pyth
 """
 
 import sys
+from argparse import Namespace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from tools import installation
-from tools.console import run_and_leave, say, spell
+from tools.console import Parser, put_out, run_and_leave, run_command, say, spell
 from tools.errors import UnknownName
 
 # A name -> what `python -m` is given for it, a module and its sub-command if any, and what the command does.
@@ -44,14 +45,24 @@ def main() -> None:
     typed = "python -m evals" if Path(sys.argv[0]).name == "__main__.py" else "sextant"
     name, *rest = sys.argv[1:] or ["--help"]
     if name == "--version":
-        print(installation.version())  # noqa: T201
+        show(installation.version())
     elif name in ("-h", "--help"):
-        print(overview(typed))  # noqa: T201
+        show(overview(typed))
     elif name in COMMANDS:
         run_by_name(name, rest, typed)
     else:
         say(f"error: {UnknownName('command', name, COMMANDS)}")
         sys.exit(UnknownName.exit_code)
+
+
+def show(text: str) -> None:
+    """Print a text, and exit."""
+
+    def command(_: Namespace) -> int:
+        put_out(f"{text}\n")
+        return 0
+
+    sys.exit(run_command(Parser(), command, []))  # whose arguments have been read here
 
 
 def run_by_name(name: str, arguments: list[str], typed: str) -> None:

@@ -7,6 +7,8 @@ everything on disk survives.
 """
 
 import argparse
+import codecs
+import io
 import json
 import logging
 import math
@@ -17,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -78,6 +81,10 @@ class Parser(argparse.ArgumentParser):
         """Raise UsageError, for exit code 2 without the usage block."""
         raise UsageError(f"{message}; see --help")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print --help, which argparse does without a word where that fails."""
+        put_out(message)
+
 
 def _number(read: Callable[[str], Number], fits: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
     def argument(text: str) -> Number:
@@ -104,8 +111,48 @@ def clock(text: str) -> float:
     return float(match[1]) * {"m": 60.0, "h": 3600.0}.get(match[2], 1.0)
 
 
+def spell_in(encoding: str, text: str) -> str:
+    """Return text as a stream of this encoding shows it, with signs like those that it lacks."""
+    return text.encode(encoding, _SPELLING).decode(encoding)
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    """Write what an encoding lacks: lines and bars with signs like them, anything else by its number, as in Python."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(map(_spell_sign, lacking)), error.end
+
+
+def _spell_sign(sign: str) -> str:
+    if sign in _SIGNS:
+        return _SIGNS[sign]
+    name = unicodedata.name(sign, "")
+    if name.startswith("BOX DRAWINGS"):
+        if " AND " in name:
+            return "+"
+        return "-" if name.endswith("HORIZONTAL") else "|"
+    return "#" if name.endswith("BLOCK") else sign.encode("ascii", "backslashreplace").decode()
+
+
+# A sign for each, so that columns stay where they are. The ellipsis is rich's, where a cell is cut.
+_SIGNS = {"\N{HORIZONTAL ELLIPSIS}": "~", "\N{DAGGER}": "*", "\N{REPLACEMENT CHARACTER}": "?"}
+_SIGNS |= dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")  # dashes and the minus
+_SIGNS |= {"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'}
+_SPELLING = "sextant.spelling"
+codecs.register_error(_SPELLING, _spell)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal that can be drawn on."""
+    return stream is not None and not stream.closed and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def run_and_leave(parser: Parser, command: Command) -> NoReturn:
     """Run a command as the whole process, and exit; after an interrupt, without waiting for its threads."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # also for what libraries and a user's program print
+            stream.reconfigure(errors=_SPELLING)
     code = _run_in_thread(lambda: run_command(parser, command))
     if code is None:
         last = threading.Thread(target=_say_last_words, daemon=True)
@@ -153,7 +200,7 @@ def _fail(error: SextantError | OSError) -> int:
 
 
 def _say_last_words() -> None:
-    if sys.stderr is not None and sys.stderr.isatty():
+    if is_terminal(sys.stderr):
         sys.stderr.write("\x1b[?25h")  # a bar that was cut off has hidden the cursor
     say("interrupted")
     _close_all()
@@ -310,7 +357,7 @@ class Progress:
             if not n or now < (self._started + _QUIET_SECONDS if finished else self._next):
                 return
             own = sys.stderr is sys.__stderr__  # the table of a run puts another in its place, for lines above it
-            terminal = own and sys.stderr is not None and sys.stderr.isatty()
+            terminal = own and is_terminal(sys.stderr)
             draws = terminal and not finished and _LOG.isEnabledFor(logging.INFO)
             self._next = now + (_BAR_SECONDS if draws else _LINE_SECONDS)
             speed = (self.done - self._before) / (now - self._started)

@@ -15,7 +15,7 @@ from rich.text import Text
 from evals.folder import RunFolder
 from evals.running.evaluation import Ready
 from evals.running.events import Event, Progress, Resumed, Waiting, Watch
-from tools.console import clean, queries, say
+from tools.console import clean, is_terminal, queries, say
 from tools.models.terms import Status
 from tools.records import Usage
 
@@ -25,14 +25,19 @@ PLAIN_SHARE = 0.25
 PLAIN_SECONDS = 5.0
 STILL_SECONDS = 60.0
 GAP = 2  # characters between columns
+WIDTH = 80  # characters of a terminal that does not say how wide it is
 
 
 def report(ready: Ready, folder: RunFolder) -> Watch:
     """Return the watch of a run that is about to ask its queries, for a person."""
-    done, console = len(folder.outcomes), Console(stderr=True, highlight=False, soft_wrap=True)
+    done, terminal = len(folder.outcomes), is_terminal(sys.stderr)
+    # Where FORCE_COLOR is set, rich takes any file for a terminal, and would draw in a log.
+    console = Console(stderr=True, force_terminal=terminal, highlight=False, soft_wrap=True)
+    if not console.width:  # COLUMNS=0 says nothing
+        console.width = WIDTH
     before = f", {done} answered before" if done else ""
     say(f"{ready.environment.task}: {queries(len(ready.environment.queries))}{before}")
-    return Watch(ready, folder, LiveTable(console).tell if console.is_terminal else Lines(done).tell)
+    return Watch(ready, folder, LiveTable(console).tell if terminal else Lines(done).tell)
 
 
 class Lines:
@@ -74,8 +79,8 @@ class LiveTable:
         self._console = console
         self._waits = False
         # What others say on stderr goes above it; on stdout too, where that is the same terminal.
-        to_terminal = sys.stdout is not None and sys.stdout.isatty()
-        self._live = Live(console=console, auto_refresh=False, redirect_stdout=to_terminal, vertical_overflow="crop")
+        same = is_terminal(sys.stdout)
+        self._live = Live(console=console, auto_refresh=False, redirect_stdout=same, vertical_overflow="crop")
 
     def tell(self, event: Event, *, last: bool = False) -> None:
         """Draw the progress; the `last` stays where it is."""

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from rich.text import Text
 from evals.measuring.scored import list_bounds
 from evals.measuring.traces import WORDS
 from programs import SCHEMES
-from tools.console import clean, number, plural, put_out, queries
+from tools.console import clean, is_terminal, number, plural, put_out, queries, spell_in
 
 WIDTH = 80  # characters that a table has to fit into, where its cells are short
 BAR = 30  # characters of a waterfall: all of the recall
@@ -50,28 +51,30 @@ def printed(parts: Iterable[Part]) -> str:
     # Rich writes into the text, so that it meets no closed pipe, with the width and colours of the real stdout. A file
     # or pipe has no width; rich takes 80 then, and would fold the cells of a wide table.
     real = Console()
-    width, colours = real.width if real.is_terminal else max(real.width, 200), real.color_system
-    as_real: Any = {"width": width, "force_terminal": real.is_terminal, "color_system": colours}
+    width = (real.width or WIDTH) if is_terminal(sys.stdout) else max(real.width, 200)
+    as_real: Any = {"width": width, "force_terminal": real.is_terminal, "color_system": real.color_system}
     console = Console(file=text, highlight=False, soft_wrap=True, **as_real)
     for part in parts:
         if isinstance(part, Grid) and part.title:
-            console.print(_plain(part.title))
-        console.print(_plain(part) if isinstance(part, str) else _draw(part))
+            console.print(_plain(part.title, real.encoding))
+        console.print(_plain(part, real.encoding) if isinstance(part, str) else _draw(part, real.encoding))
     return text.getvalue()
 
 
-def _plain(text: str) -> Text:
-    return Text(clean(text), style="bold" if isinstance(text, Best) else "")
+def _plain(text: str, encoding: str) -> Text:
+    return Text(spell_in(encoding, clean(text)), style="bold" if isinstance(text, Best) else "")
 
 
-def _draw(grid: Grid) -> Table:
+def _draw(grid: Grid, encoding: str) -> Table:
     widths = [max(map(len, column)) for column in zip(grid.heads, *grid.rows, strict=True)]
     padding = (0, 0 if sum(widths) + 3 * len(widths) > WIDTH else 1)
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=padding, collapse_padding=False)
     for place, head in enumerate(grid.heads):
-        table.add_column(_plain(head), justify="left" if place in grid.names else "right", no_wrap=not head)
+        side: Any = "left" if place in grid.names else "right"
+        # On a narrow terminal a number goes on in the next line; rich would cut it.
+        table.add_column(_plain(head, encoding), justify=side, no_wrap=not head, overflow="fold")
     for row in grid.rows:
-        table.add_row(*map(_plain, row))
+        table.add_row(*(_plain(cell, encoding) for cell in row))
     return table
 
 

@@ -7,6 +7,7 @@ this model or this retriever stay pending; once the budget is used up, all that 
 """
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -32,7 +33,7 @@ from evals.running.watch import STILL_SECONDS, plain_line
 from evals.showing.tables import Grid, Part
 from evals.studies.plan import Cell
 from tools import retrievers
-from tools.console import check_interrupts, clean, plural, say
+from tools.console import check_interrupts, clean, is_terminal, plural, say
 from tools.errors import (
     FAULTS,
     BudgetReached,
@@ -103,8 +104,11 @@ class Board:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._texts = {(cell.row, cell.task): "" for cell in cells}
-        self._ended, self._many, console = 0, len(cells), Console(stderr=True, highlight=False)
-        self.live, self.draws = Live(console=console, auto_refresh=False), console.is_terminal
+        self._ended, self._many = 0, len(cells)
+        self.draws = is_terminal(sys.stderr)
+        # Where FORCE_COLOR is set, rich takes any file for a terminal.
+        console = Console(stderr=True, force_terminal=self.draws, highlight=False)
+        self.live = Live(console=console, auto_refresh=False)
 
     def report(self, cell: Cell) -> Callable[..., Watch]:
         """Return what follows the run of a cell."""
