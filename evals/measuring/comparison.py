@@ -107,7 +107,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     if problems:
         raise problems[0]
     baseline, *others = systems = _group(runs, paths)
-    forced, notes = _check_contracts(runs, metrics, force=force)
+    forced, notes = _check_contracts(runs, force=force)
     chosen = [_choose_metrics(baseline, system, metrics) for system in others]
     pairs = list(zip(others, chosen, strict=True))
     tests = sum(len(names) for _, names in pairs)
@@ -125,6 +125,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
         "forced": forced,
         "notes": [
             *notes,
+            *([] if metrics else _note_left_out(baseline, pairs)),
             *_note_rows(comparisons),
             *without_losses,
             *_note_repeats(systems, runs, headline),
@@ -201,18 +202,12 @@ def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]
     return stdev(fmean(run.columns[metric][one] or 0.0 for one in query_ids) for run in runs)
 
 
-def _check_contracts(runs: list[Run], metrics: Sequence[str], *, force: bool) -> tuple[list[str], list[str]]:
+def _check_contracts(runs: list[Run], *, force: bool) -> tuple[list[str], list[str]]:
     baseline, forced, notes = runs[0], list[str](), list[str]()
     for run in runs[1:]:
         differ = differences(baseline, run)
         if "data_fingerprint" in differ:
             differ["data_fingerprint"] += "; of texts, queries, judgements, exclusions and pools"
-        if not metrics and baseline.columns.keys() != run.columns.keys():
-            only = [
-                ", ".join(name for name in one.columns if name not in other.columns) or "none"
-                for one, other in ((baseline, run), (run, baseline))
-            ]
-            differ["cutoffs"] = f"only the first has {only[0]}, only the second {only[1]}; --metric chooses"
         values = ", ".join(f"{key} ({value})" for key, value in differ.items())
         what = f"{baseline.name} and {run.name} were not asked the same: {values}"
         if not set(baseline.query_ids) & set(run.query_ids):
@@ -231,6 +226,24 @@ def _choose_metrics(baseline: System, system: System, metrics: Sequence[str]) ->
     if not common:
         raise UsageError(f"{baseline.name} and {system.name} have no metric in common")
     return [name for name in common if not metrics or name in metrics]
+
+
+def _note_left_out(baseline: System, pairs: Sequence[tuple[System, Sequence[str]]]) -> list[str]:
+    """Name the metrics that are not compared because a run lacks them, in one note; none where all runs have all."""
+    left_out: dict[tuple[str, str], list[str]] = {}  # (a run, the runs that lack its metrics) -> these metrics
+    for system, compared in pairs:
+        runs = (*baseline.runs, *system.runs)
+        for run in runs:
+            for metric in run.columns:
+                if metric not in compared:
+                    lacking = ", ".join(other.name for other in runs if metric not in other.columns)
+                    left_out.setdefault((run.name, lacking), []).append(metric)
+    if not left_out:
+        return []
+    parts = [
+        f"{', '.join(dict.fromkeys(names))} of {run} (not in {lacking})" for (run, lacking), names in left_out.items()
+    ]
+    return [f"metrics that not all runs have are left out: {'; '.join(parts)}"]
 
 
 def _compare_metric(baseline: System, system: System, metric: str, tests: int) -> Result:

@@ -181,15 +181,19 @@ def test_what_is_compared_is_no_contract(made, command):
     assert "compiled gepa 12ab34cd (was none), parameters.hops 2 (was 4), lm.model openai/x (was offline/1)" in printed
 
 
-def test_runs_with_other_metrics_are_compared_in_those_that_both_have(made):
+def test_runs_with_other_metrics_are_compared_in_those_that_both_have(made, command):
     a = made("a", {"nDCG@10": [0.1, 0.2], "R@5": [0.0, 1.0]})
     b = made("b", {"R@5": [1.0, 1.0], "R@20": [1.0, 1.0]}, {"split": "dev"})
     c = made("c", {"P@10": [1.0, 1.0]})
     d = made("d", {"R@5": [1.0, 1.0], "R@20": [1.0, 1.0]}, {"lm": {"name": "x"}})
-    with pytest.raises(UsageError, match=r"cutoffs \(only the first has nDCG@10, only the second R@20; --metric ch"):
-        compare([a, d])
-    assert compare([a, d], force=True)["forced"] == ["cutoffs"] and compare([a, d], ["R@5"])["forced"] == []
+    shared = compare([a, d])
+    assert [row["metric"] for row in shared["comparisons"]] == ["R@5"] and shared["forced"] == []
+    left_out = f"metrics that not all runs have are left out: nDCG@10 of {a} (not in {d}); R@20 of {d} (not in {a})"
+    assert [note for note in shared["notes"] if "left out" in note] == [left_out]
+    assert left_out in command(a, d).out
+    assert not any("left out" in note for note in compare([a, d], ["R@5"])["notes"])
     result = compare([a, b], force=True)
+    assert result["forced"] == ["split"]
     assert [row["metric"] for row in result["comparisons"]] == ["R@5"] == [row["metric"] for row in result["moved"]]
     with pytest.raises(UsageError, match="no metric in common"):
         compare([a, c], force=True)
