@@ -100,7 +100,8 @@ class Command(Program):
         if code and not any(step.tool != "note" for step in opened.trace.steps):
             last = (said or "it said nothing").splitlines()[-1]
             raise AgentFailed(f"{self.words[0]} ended with exit code {code}: {hide_keys(last)[:500]}")
-        episode.cut()
+        # The agent has ended by itself. If a search was refused, the session says that its limit was the reason.
+        episode.cut(why=f"exit code {code}" if code else "done")
         session.enter(None)
         submission: Submission = replace(episode.submission, usage=opened.usage)
         return submission

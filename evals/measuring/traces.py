@@ -122,10 +122,10 @@ class Anytime:
         return found
 
 
-def submit_so_far(session: Session) -> Submission:
-    """Submit the ranking that the trace has by now, for a session that one of its limits has ended."""
+def submit_so_far(session: Session, *, why: str = "budget") -> Submission:
+    """Submit the ranking that the trace has by now, for a session that ended without one; by default, by a limit."""
     session.join()
-    return session.submit(rank_so_far(session), why="budget")
+    return session.submit(rank_so_far(session), why=why)
 
 
 def rank_so_far(session: Session) -> tuple[str, ...]:

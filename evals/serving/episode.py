@@ -251,12 +251,15 @@ class Episode:
         with self._lock:
             self.desk.session.charge(Usage(used.get("calls", 1), 0, tokens_in, tokens_out, usd, usd))
 
-    def cut(self) -> float:
-        """End the episode with the ranking that its trace would have handed in by now; return the last reward."""
+    def cut(self, *, why: str = "budget") -> float:
+        """End the episode with the ranking that its trace would have handed in by now; return the last reward.
+
+        The trace says `why`: by default, because of a limit.
+        """
         with self._lock:
             if self.over:
                 return 0.0
-            self._end(submit_so_far(self.desk.session))
+            self._end(submit_so_far(self.desk.session, why=why))
             return self._reward()
 
     def value_so_far(self) -> float:

@@ -194,6 +194,12 @@ def test_a_runs_losses_are_what_its_recall_misses(run, program, task):
     assert sum(losses["documents"].values()) == sum(len(line["relevant"]) for line in lines)
 
 
+def test_an_agent_outside_that_ends_by_itself_without_a_search_lost_nothing_to_a_limit(run):
+    scores = run("--program", "command:true", "--task", "congress", "--limit", 1, "--json").json
+    documents = scores["losses"]["documents"]
+    assert documents["never_surfaced"] == sum(documents.values()) > 0
+
+
 def test_a_waterfall_is_printed_under_the_scores(run):
     printed = run("--program", "multihop", "--task", "congress", "--limit", 8).out
     assert "R@10: what became of relevant documents" in printed
