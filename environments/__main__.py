@@ -103,6 +103,7 @@ def _card_text(facts: dict[str, Any]) -> str:
         "judgements": ", ".join(facts["judgements"]),
         "variants": ", ".join(f":{variant}" for variant in facts["variants"]) or "none",
         "dev split": f"{facts['dev_split']}; here: {', '.join(dev[:NAMES])}{more}",
+        **facts["hints"],
         "licence": facts["licence"],
         "release": f"{release['of']} at {release['revision']} ({release['by']})",
     }

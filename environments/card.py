@@ -88,6 +88,7 @@ def card(task: str, data: str | None = None, columns: Columns = None) -> dict[st
         "dev_queries": [query.query_id for query in dev.queries],
         "paper": {"title": suite.release.paper, "documents": documents, "queries": facts.queries},
         "here": here | {"test": len(test.queries), "relevant_per_query": sum(relevant) / len(relevant)},
+        "hints": dict(test.hints),
         "licence": suite.release.licence if test.data != "mini" else "original text, made for this repository",
         "release": {"of": suite.release.repository, "revision": suite.release.revision, "by": suite.release.kind},
         "samples": [_sample(test, query) for query in test.queries[:SAMPLES]],

@@ -122,7 +122,19 @@ def make(build: Build) -> Benchmark:
     left = [query for query, _ in kept]
     judgements = {"gold": gold} | judged.pool(build, recipe.attribute.lens, left, gold)
     made_of = [{"query_id": query.query_id, "label": draft.label, "members": draft.members} for query, draft in kept]
-    return build.finish(left, judgements, made_of, lens=recipe.attribute.lens)
+    attribute = _word_for_index(recipe.attribute.attribute)
+    return build.finish(left, judgements, made_of, lens=recipe.attribute.lens, attribute=attribute)
+
+
+def _word_for_index(attribute: str) -> str:
+    """Return an attribute's own wording as the retriever `lens` takes it: one line, no `"`, more than one word.
+
+    It stands in that retriever's name, in "...", and a single word there is the name of a lens.
+    """
+    wording = " ".join(attribute.replace('"', "'").split())
+    if wording and " " not in wording:
+        return f"what to write down: {wording}"
+    return wording
 
 
 def _screen(build: Build, wording: str) -> list[str]:

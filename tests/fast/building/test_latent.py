@@ -5,9 +5,13 @@ import json
 import pytest
 from building import bcubed, build, load, prepare, relevant
 from building.knowing import Knowing
-from openai_server import OpenAIServer
+from openai_server import OpenAIServer, annotate
 
+from environments import __main__ as environments_command
+from evals.running.configuration import Engines
 from tools.errors import BudgetReached, DataError, UnknownName
+from tools.models.terms import Terms
+from tools.retrievers import check, parse
 
 STANCE = {"attribute": {"lens": "stance"}, "limits": {"min_positives": 2}, "write": {"words": [5, 60]}}
 
@@ -77,6 +81,26 @@ def test_offline_makes_a_task_that_runs_and_calls_it_a_floor(tmp_path, command_o
     before = (tmp_path / "own/release/queries.jsonl").read_bytes()
     assert made("run", tmp_path / "own", "--limit", 40).code == 0
     assert (tmp_path / "own/release/queries.jsonl").read_bytes() == before and (tmp_path / "own/limit-40").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("wording", "kept"),
+    [
+        ('what is "meant",\nand not said', "what is 'meant', and not said"),
+        ("irony", "what to write down: irony"),
+    ],
+)
+def test_a_release_tells_the_attribute_in_the_recipes_own_words(tmp_path, server, knowing, wording, kept, command_of):
+    about = STANCE | {"attribute": {"attribute": wording}}
+    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **about)
+    build(folder, server.spec)
+    environment = load(folder)
+    assert environment.hints == {"attribute": kept}
+    engines = Engines(environment, Terms())
+    server.answer = annotate
+    named = str(engines.build(check(f"lens(bm25,model={server.spec})")).name)
+    assert parse(named).options["attribute"] == kept and kept in json.dumps(server.requests[-1])
+    assert kept in command_of(environments_command)("show", folder / "release").out
 
 
 def test_a_recipe_that_leaves_nothing_says_where_it_went(tmp_path):
