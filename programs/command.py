@@ -91,7 +91,7 @@ class Command(Program):
             (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
             code = self._run(given, folder)
             printed, said = (_read_end(folder / name) for name in ("stdout", "stderr"))
-        used = _book(opened, printed)
+        used = _book(opened, printed, episode.reported)
         budget.resume(used, used.calls or 1)
         if kept := f"{printed}\n{said if code else ''}".replace(token, "***").strip():
             opened.note(hide_keys(kept)[-KEPT:])
@@ -101,7 +101,7 @@ class Command(Program):
             last = (said or "it said nothing").splitlines()[-1]
             raise AgentFailed(f"{self.words[0]} ended with exit code {code}: {hide_keys(last)[:500]}")
         # The agent has ended by itself. If a search was refused, the session says that its limit was the reason.
-        episode.cut(why=f"exit code {code}" if code else "done")
+        episode.cut(why="error" if code else "done")
         session.enter(None)
         submission: Submission = replace(episode.submission, usage=opened.usage)
         return submission
@@ -133,8 +133,11 @@ def _read_end(path: Path) -> str:
         return file.read().decode("utf-8", "replace").strip()
 
 
-def _book(opened: session.Session, printed: str) -> Usage:
-    """Book what an agent says in its last line that it has used, and return it; unknown where nothing says so."""
+def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
+    """Book what an agent says in its last line that it has used, and return it; unknown where nothing says so.
+
+    What it `reported` with its calls of tools is booked already.
+    """
     said = read_object(printed.rpartition("\n")[2]) or {}
     cost, metered = said.get("total_cost_usd"), read_report(said.get("usage"))
     usd = float(cost) if isinstance(cost, int | float) and 0 <= cost < float("inf") else None
@@ -144,8 +147,8 @@ def _book(opened: session.Session, printed: str) -> Usage:
         calls = turns if isinstance(turns, int) and turns > 0 else 1
         tokens = metered.input_tokens, metered.output_tokens
         used = Usage(calls, 0, *tokens, usd, usd, cached_tokens=metered.cached_tokens)
-    elif usd is None and opened.usage != Usage():  # it has said so with its calls of tools
-        return opened.usage
+    elif usd is None and reported != Usage():
+        return reported
     opened.charge(used)
     return used if metered else replace(used, unmetered=1)
 

@@ -28,6 +28,7 @@ from evals.measuring.metrics import add_metrics, compute, ranking_of
 from evals.measuring.scored import bounds_beside
 from evals.measuring.scoring import count_looks, record_look, score, summarise_unfinished
 from evals.running import runner
+from evals.running.agents import brings_agents, count_agents
 from evals.running.configuration import Engines, Resolved, configuration, fit, resolve
 from evals.running.request import LIMITS, WORKERS, Common, Request
 from tools import options
@@ -201,7 +202,11 @@ def _run(opened: Opened, report: Report | None, answer: Answer, started: float, 
     with run_folder.claim(place, ready.config) as folder:
         if request.again:
             ready.model.lm.anew = folder.ask_failed_again()
-        ready.model.begin(folder.path, folder.usage)
+        if brings_agents(request.program):
+            ready.model.begin(folder.path, Usage())
+            count_agents(terms.budget, folder.path, terms.ledger)
+        else:
+            ready.model.begin(folder.path, folder.usage)
         if resolved.pool:  # only now: what its searches cost is in the books of the run
             ready.environment = resolved.pool.add_to(environment, list(map(engines.build, resolved.pool.parts)))
         if request.shard:  # only now: the identity of a run, and pools, are of all its queries

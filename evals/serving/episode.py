@@ -134,6 +134,7 @@ class Episode:
             self.desk = Desk(world.toolbox.open(query), hops=0)
         session.enter(before)
         self._lock = RLock()
+        self.reported = Usage()  # what the agent says that it has used
         self.given = 0.0  # the sum of the rewards so far
         self._unit_of: Callable[[str], str] = str
         if world.reward:
@@ -249,7 +250,9 @@ class Episode:
         tokens_in, tokens_out = used.get("tokens_in", 0), used.get("tokens_out", 0)
         usd = used.get("usd")
         with self._lock:
-            self.desk.session.charge(Usage(used.get("calls", 1), 0, tokens_in, tokens_out, usd, usd))
+            usage = Usage(used.get("calls", 1), 0, tokens_in, tokens_out, usd, usd)
+            self.reported += usage
+            self.desk.session.charge(usage)
 
     def cut(self, *, why: str = "budget") -> float:
         """End the episode with the ranking that its trace would have handed in by now; return the last reward.

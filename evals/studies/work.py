@@ -23,6 +23,7 @@ import environments
 from environments.base import Environment
 from evals.measuring.bounds import KINDS, bound
 from evals.measuring.scored import Run, read
+from evals.running.agents import brings_agents, count_agents
 from evals.running.configuration import Engines, conditions, resolve
 from evals.running.evaluation import Opened, Ready, ask_all, connect, make_terms, open_task, run
 from evals.running.events import Event, Progress, Watch
@@ -254,10 +255,12 @@ class Workshop:
         return self._bounds[key]
 
     def _count(self, found: Run) -> None:
-        if (found.path / "run-id").exists():
-            books = open_ledger(found.path).books
-            self._budget.resume(books.usage, books.sent)
-        else:  # it sent nothing
+        ledger = open_ledger(found.path) if (found.path / "run-id").exists() else None
+        if ledger:
+            self._budget.resume(ledger.books.usage, ledger.books.sent)
+        if brings_agents(found.scores["program"]):
+            count_agents(self._budget, found.path, ledger)
+        elif not ledger:  # it sent nothing
             self._budget.resume(Usage(calls=usage_from_json(found.scores["usage"]).calls))
 
 

@@ -384,6 +384,15 @@ class Ledger:
         self.answers.write([self._row(query_id, key, model, answer, "") | {"request": request}], parts)
         self._book(sent=1, answered=1, usage=answer.usage)
 
+    def used_by_query(self) -> dict[str, Usage]:
+        """Return query_id -> what its answered requests used, those included whose answers were there."""
+        used = dict[str, Usage]()
+        condition = "WHERE run = ? AND query_id != '' AND fault IN ('', ?, ?)"
+        for row in self.answers.select(("query_id", "usage"), condition, (self.run, CACHED, INDEX)):
+            query_id = row["query_id"]
+            used[query_id] = used.get(query_id, Usage()) + usage_from_json(row["usage"])
+        return used
+
     def speed(self) -> dict[str, float]:
         """Return the median of seconds to a first token, and tokens a second from there; {} where none was streamed."""
         statement = "SELECT first, seconds - first, json_extract(usage, '$.output_tokens') FROM calls"

@@ -1,0 +1,50 @@
+"""What the agents outside of a run (`command:`) have used, which its outcomes say and no ledger has."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from evals.folder import MEND, Outcome
+from tools import disk
+from tools.models.answers import Ledger
+from tools.models.terms import Budget
+from tools.records import Usage, usage_from_json
+
+
+def brings_agents(program: str) -> bool:
+    """Return whether a program starts agents outside."""
+    return program.startswith("command:")
+
+
+def count_agents(budget: Budget, folder: Path, ledger: Ledger | None) -> None:
+    """Count what the agents of earlier sittings of the run in `folder` used, but not what its `ledger` has already.
+
+    Every outcome counts, those of queries included that failed and were asked again.
+    """
+    booked = ledger.used_by_query() if ledger else {}
+    for outcome in _read_all_outcomes(folder):
+        query_id, used = outcome["query_id"], usage_from_json(outcome["usage"])
+        if query_id in booked:  # retrievers that send something
+            by_agent = _subtract(used, booked[query_id])
+            booked[query_id] = _subtract(booked[query_id], used)
+            used = by_agent
+        if used == Usage() and outcome["error"] is not None:
+            continue  # no agent was started
+        if not used.calls:
+            used += Usage(unmetered=1)  # it did not say how many tokens it took
+        budget.resume(used, used.calls or 1)
+
+
+def _read_all_outcomes(folder: Path) -> Iterator[Outcome]:
+    for _, outcome in disk.read_lines(folder / "outcomes.jsonl", disk.loads, MEND):
+        yield outcome
+
+
+def _subtract(used: Usage, booked: Usage) -> Usage:
+    """Return what is left of `used`; a price that is not known stays unknown."""
+    return Usage(
+        calls=max(0, used.calls - booked.calls),
+        input_tokens=max(0, used.input_tokens - booked.input_tokens),
+        output_tokens=max(0, used.output_tokens - booked.output_tokens),
+        paid_usd=None if used.paid_usd is None else max(0.0, used.paid_usd - (booked.paid_usd or 0.0)),
+        unmetered=max(0, used.unmetered - booked.unmetered),
+    )
