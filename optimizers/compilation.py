@@ -94,7 +94,7 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:  # with
         "objective": {"is": str(aim), "judgements": environment.headline},
         "teacher": inputs.teacher and inputs.teacher.settings,
         "prompt_lm": inputs.prompter and inputs.prompter.settings,
-        "members": [member.digest() for member in plan.members],
+        "members": [member.digest() for member in plan.members.values()],
         "ranges": {name: list(values) for name, values in plan.ranges.items()},
         "tuned": plan.template if plan.ranges else None,
         "code": of_run["code"] + own["code"],
@@ -107,6 +107,10 @@ def _announce(inputs: Inputs, study: Study) -> None:
     train, validation, *folds = study.sizes.values()
     each = f", in each of {folds[0]} folds" if folds else ""
     inputs.tell(f"{training.task}: {train} dev queries to train on, {validation} to validate{each}; {optimizer}")
+    given = len(inputs.request.of)
+    if repeated := given - len(inputs.plan.members):
+        verb = "is" if repeated == 1 else "are"
+        inputs.tell(f"of the {given} compiled programs, {repeated} {verb} equal to an earlier one, and left out")
     if training.left_out:
         ids = ", ".join(one.query_id for one in training.left_out[:3])
         more = ", ..." if len(training.left_out) > 3 else ""

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import dspy
@@ -45,7 +46,7 @@ class Plan:
     resolved: Resolved  # of the program as it is before
     optimizer: Teleprompter
     options: Mapping[str, Any]  # of the optimizer
-    members: tuple[Compiled, ...]  # of an ensemble
+    members: Mapping[Path, Compiled]  # of an ensemble, by their files; no two are equal
     ranges: tune.Ranges  # of what is tuned
     template: str  # the retriever as it was given, with {names} to be tuned
 
@@ -75,7 +76,7 @@ class Plan:
         if self.optimizer.prompts and not trial(resolved.constructor, resolved.values).predictors():
             remedy = "--optimizer tune searches its parameters and retriever"
             raise UsageError(f"{request.program_label} has no prompts; {remedy}")
-        for file, member in zip(request.of, self.members, strict=True):
+        for file, member in self.members.items():
             own = {**resolved.values, **member.parameters}
             member.check(request.program_label, trial(resolved.constructor, own), str(file))
             if dict(member.parameters) != resolved.values or member.retriever != str(resolved.retriever):
@@ -115,9 +116,7 @@ def plan(request: CompileRequest) -> Plan:
             retrievers.require(chosen)
         check_prices(request, (), choices)
         first = tune.fill(template, {name: values[0] for name, values in ranges.items()} | {tune.RETRIEVER: template})
-    if request.optimizer == "ensemble" and len(request.of) < 2:
-        raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
-    members = tuple(read(file) for file in request.of)
+    members = _read_members(request) if request.optimizer == "ensemble" else {}
     retriever = request.retriever if request.start else first  # a compiled program has one of its own
     resolved = resolve(request.run(split="dev", retriever=retriever, compiled=request.start))
     if resolved.compiled:
@@ -125,6 +124,23 @@ def plan(request: CompileRequest) -> Plan:
     forced = getattr(resolved.constructor, "compiled_with", {}).items()
     values = {**resolved.values, **{name: value for name, value in forced if name not in resolved.fixed}}
     return Plan(request, replace(resolved, values=values), row, options, members, ranges, template)
+
+
+def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
+    """Read the programs of an ensemble; of equal ones the first. UsageError unless two of them differ."""
+    if len(request.of) < 2:
+        raise UsageError("ensemble needs two compiled programs or more; name each with --of FILE")
+    members = dict[Path, Compiled]()
+    digests = set[str]()
+    for file in request.of:
+        member = read(file)
+        if member.digest() not in digests:
+            digests.add(member.digest())
+            members[file] = member
+    if len(members) < 2:
+        same = f"the {len(request.of)} given are equal (the same prompts and demonstrations)"
+        raise UsageError(f"ensemble needs two compiled programs that differ, and {same}; name another with --of FILE")
+    return members
 
 
 def _check_tasks(request: CompileRequest) -> None:

@@ -296,11 +296,12 @@ def _steps(strategy: str) -> list[str]:
 @_row({}, step=False)
 def ensemble(job: Job) -> Found:
     """Compiled programs side by side, their rankings fused (Ensemble); --of names them."""
+    members = tuple(job.inputs.plan.members.values())
     program = dspy.Ensemble(reduce_fn=fuse).compile(
-        [member.assemble(job.inputs.program_to_start()) for member in job.inputs.plan.members]
+        [member.assemble(job.inputs.program_to_start()) for member in members]
     )
-    parameters = {"members": [member.digest() for member in job.inputs.plan.members]}
-    return Found(job.study.instrument(program, parameters), {"members": tuple(job.inputs.plan.members)})
+    parameters = {"members": [member.digest() for member in members]}
+    return Found(job.study.instrument(program, parameters), {"members": members})
 
 
 @_row({"trials": (8, 16, 32)}, prompts=False, step=False)

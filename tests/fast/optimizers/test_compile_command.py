@@ -150,7 +150,8 @@ def test_a_metric_that_no_ranking_of_a_pool_changes_is_refused(compiles):
 
 
 def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(compiles, labeled, changed, tmp_path):
-    result = compiles(*SMALL, "--of", labeled, "--of", changed(origin={}), optimizer="ensemble", runs=tmp_path / "both")
+    other = changed(prompts=reworded(read(labeled)))
+    result = compiles(*SMALL, "--of", labeled, "--of", other, optimizer="ensemble", runs=tmp_path / "both")
     assert result.code == 0
     wrong = {
         changed(parameters={**read(labeled).parameters, "hops": 2}): (2, "has other parameters"),
@@ -161,6 +162,31 @@ def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(compi
     for file, (code, word) in wrong.items():
         assert refused(compiles(*SMALL, "--of", labeled, "--of", file, optimizer="ensemble"), code, word)
     assert refused(compiles(*SMALL, "--of", labeled, optimizer="ensemble"), 2, "needs two")
+
+
+def reworded(compiled):
+    """The prompts of a compiled program, with other instructions."""
+    return {
+        name: replace(prompt, instructions=f"{prompt.instructions} Be brief.")
+        for name, prompt in compiled.prompts.items()
+    }
+
+
+def test_equal_programs_count_once_in_an_ensemble(compiles, labeled, changed, tmp_path):
+    again, other = changed(origin={}), changed(prompts=reworded(read(labeled)))
+    result = compiles(*SMALL, *of(labeled, again, labeled), optimizer="ensemble")
+    assert refused(result, 2, "two compiled programs that differ", "the 3 given are equal", "--of FILE")
+    result = compiles(*SMALL, *of(labeled, again, other, labeled), optimizer="ensemble")
+    assert result.code == 0 and "of the 4 compiled programs, 2 are equal to an earlier one" in result.err
+    first = folders(result)
+    assert folders(compiles(*SMALL, *of(labeled, other), optimizer="ensemble")) == first
+    [candidate] = [row for row in rows(tmp_path / "runs", "candidates.jsonl") if "members" in row["parameters"]]
+    assert candidate["parameters"]["members"] == [read(labeled).digest(), read(other).digest()]
+
+
+def of(*files):
+    """The words of a command that name the members of an ensemble."""
+    return [word for file in files for word in ("--of", file)]
 
 
 def test_the_values_of_a_compiled_program_are_the_defaults_and_the_command_line_wins(run, changed):
