@@ -137,6 +137,8 @@ class ScoresForm(TypedDict):
     lm: str
     queries: Count
     failed: Count
+    documents: NotRequired[Count]  # of the corpus
+    candidates: NotRequired[Count | None]  # the most that a query of a task with candidate pools has
     owed: NotRequired[Count]
     metric: NotRequired[str]
     metrics: Annotated[dict[str, _Measured], Field(min_length=1)]

@@ -79,7 +79,8 @@ def list_held_out(compared: Sequence[Mapping[str, Any]], study: Study) -> list[d
 
 
 def _adjust(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # p, for all these tasks
-    return [{**row, "p_holm": p} for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True)]
+    adjusted = iter(holm([row["p"] for row in rows if row["p"] is not None]))
+    return [{**row, "p_holm": None if row["p"] is None else next(adjusted)} for row in rows]
 
 
 def _tasks(title: str, rows: Sequence[Mapping[str, Any]]) -> list[Part]:

@@ -31,12 +31,14 @@ from evals.measuring.metrics import (
     is_weighted,
     ranking_of,
     ranking_value,
+    unordered_depth,
 )
 from evals.measuring.scored import ABOUT, CONTRACT, NAMED, USED, Column, Run, differences, pair, read
 from evals.measuring.scoring import describe_cuts, summarise_column, weigh_queries
 from evals.measuring.stats import ALPHA, TIE, Paired, bootstrap_means, holm, paired
 from evals.measuring.traces import WORDS, Fate, choose_cutoffs, fate_at
 from evals.running.configuration import load_environment
+from tools.console import plural
 from tools.errors import DataError, SextantError, UnknownName, UsageError
 
 Result = dict[str, Any]  # what `compare` returns and --json prints
@@ -110,7 +112,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     forced, notes = _check_contracts(runs, force=force)
     chosen = [_choose_metrics(baseline, system, metrics) for system in others]
     pairs = list(zip(others, chosen, strict=True))
-    tests = sum(len(names) for _, names in pairs)
+    tests = sum(_is_tested(baseline, system, name) for system, names in pairs for name in names)
     comparisons = [_compare_metric(baseline, system, name, tests) for system, names in pairs for name in names]
     tested = [row for row in comparisons if row["p"] is not None]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):  # over all metrics of all systems
@@ -126,6 +128,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
         "notes": [
             *notes,
             *([] if metrics else _note_left_out(baseline, pairs)),
+            *note_exhausted(runs, [row["metric"] for row in comparisons if row["queries"] and row["p"] is None]),
             *_note_rows(comparisons),
             *without_losses,
             *_note_repeats(systems, runs, headline),
@@ -246,6 +249,26 @@ def _note_left_out(baseline: System, pairs: Sequence[tuple[System, Sequence[str]
     return [f"metrics that not all runs have are left out: {'; '.join(parts)}"]
 
 
+def _is_tested(baseline: System, system: System, metric: str) -> bool:
+    """Return whether a metric is tested: not if there is no pair of values, or if each run exhausts its documents."""
+    if all(run.is_exhausted_by(metric) for run in (*baseline.runs, *system.runs)):
+        return False
+    return bool(pair(baseline.values(metric), system.values(metric)))
+
+
+def note_exhausted(runs: Iterable[Run], metrics: Iterable[str]) -> list[str]:
+    """Say in a line why `metrics` are not tested: they are as deep as all that was searched; none for no metric."""
+    names = list(dict.fromkeys(metrics))
+    searched = max((run.searched for run in runs if run.searched), key=lambda one: one.documents, default=None)
+    if not names or searched is None:
+        return []
+    deeper = all((unordered_depth(name) or 0) > searched.documents for name in names)
+    relation = "deeper than" if deeper else "at least as deep as"
+    are, they = ("is", "it is") if len(names) == 1 else ("are", "they are")
+    size = f"the {searched.name} of {plural(searched.documents, 'document')}"
+    return [f"{' and '.join(names)} {are} {relation} {size}, so {they} not tested"]
+
+
 def _compare_metric(baseline: System, system: System, metric: str, tests: int) -> Result:
     row: Result = {"run": system.name, "metric": metric, "baseline_mean": None, "mean": None}
     pairs = pair(baseline.values(metric), system.values(metric))
@@ -253,7 +276,8 @@ def _compare_metric(baseline: System, system: System, metric: str, tests: int) -
         return row | dict.fromkeys(Paired._fields) | {"p_holm": None, "wins": 0, "ties": 0, "losses": 0, "queries": 0}
     before, after = zip(*pairs.values(), strict=True)
     means = {"baseline_mean": math.fsum(before) / len(pairs), "mean": math.fsum(after) / len(pairs)}
-    return row | means | paired(before, after, tests=tests)._asdict() | {"p_holm": None}
+    result = row | means | paired(before, after, tests=max(tests, 1))._asdict() | {"p_holm": None}
+    return result if _is_tested(baseline, system, metric) else result | {"p": None}
 
 
 def fewest_for_holm(tests: int) -> int:
@@ -269,8 +293,8 @@ def _note_rows(comparisons: list[Result]) -> list[str]:
     tested = [row for row in comparisons if row["p"] is not None]
     for name in dict.fromkeys(row["run"] for row in comparisons):
         rows = [row for row in comparisons if row["run"] == name and row["queries"]]
-        moved = {row["metric"]: row["wins"] + row["losses"] for row in rows}
-        if rows and not any(moved.values()):
+        moved = {row["metric"]: row["wins"] + row["losses"] for row in rows if row["p"] is not None}
+        if rows and not any(row["wins"] + row["losses"] for row in rows):
             notes.append(f"{name} has the baseline's value for every query: no difference")
         elif few := [metric for metric, count in moved.items() if 0 < count < LEAST]:
             notes.append(f"{name}: fewer than {LEAST} queries differ in {', '.join(few)}, so p cannot be below .05")

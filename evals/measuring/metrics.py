@@ -134,6 +134,7 @@ PAIRWISE = ("Win", "Flip", "Triplets")
 LOWER_IS_BETTER = ("Flip",)
 WEIGHTED = ("Triplets",)  # a run's mean counts a query as often as it has comparisons
 LANGUAGE = f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)} and Win(LABEL)"
+UNORDERED = ("R", "P", "Judged")  # the order of the first k documents does not matter
 _WHOLE = 1_000_000_000  # the depth where none is named: the whole of any ranking
 
 
@@ -202,6 +203,14 @@ def is_lower_better(name: str) -> bool:
 def is_weighted(name: str) -> bool:
     """Return whether a run's own mean of the metric counts comparisons and not queries."""
     return metric_family(name) in WEIGHTED
+
+
+def unordered_depth(name: str) -> int | None:
+    """Return the depth of a metric that only counts which documents are within it; None for any other metric."""
+    if metric_family(name) not in UNORDERED:
+        return None
+    depth = name.partition(" ")[0].partition("@")[2]
+    return int(depth or _WHOLE)
 
 
 def ranking_metric(name: str, judged: Judged) -> float | None:

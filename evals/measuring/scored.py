@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from evals import folder as run_folder
 from evals.forms import JudgedForm, ScoresForm
+from evals.measuring.metrics import unordered_depth
 from evals.measuring.stats import Interval, Paired, paired, share_closed
 from evals.running.configuration import load_environment
 from programs import FLOOR
@@ -37,6 +38,13 @@ ABOUT, NAMED = ("task", "data", "split", "judgements"), ("program", "retriever",
 USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
 _COMPILED = "compiled"  # where compilations lie beside the runs; their folders have other files
 JUDGED = "judged-"  # so begin the folders of judges beside the runs (evals/measuring/judging.py)
+
+
+class Searched(NamedTuple):
+    """What a query retrieves documents from."""
+
+    name: str
+    documents: int  # for the query with the most
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,31 @@ class Run:
     def metric(self) -> str:
         """The headline metric."""
         return str(self.scores.get("metric") or next(iter(self.scores["metrics"])))
+
+    @property
+    def searched(self) -> Searched | None:
+        """What a query could retrieve documents from; None for a run that was scored by an earlier version."""
+        documents = self.scores.get("documents")
+        if documents is None:
+            return None
+        sizes = [Searched("corpus", documents)]
+        if candidates := self.scores.get("candidates"):
+            sizes.append(Searched("candidate pool", candidates))
+        if pool := self.config.get("pool"):
+            sizes.append(Searched("pool", pool["size"]))
+        return min(sizes, key=lambda searched: searched.documents)
+
+    def is_exhausted_by(self, metric: str) -> bool:
+        """Return whether a metric counts all that a query could retrieve, so that its value says nothing of a search.
+
+        A ranking that ends before that, at the run's depth, is still a choice.
+        """
+        depth = unordered_depth(metric)
+        return (
+            depth is not None
+            and self.searched is not None
+            and min(depth, self.config["depth"]) >= self.searched.documents
+        )
 
     @property
     def usage_known(self) -> bool:

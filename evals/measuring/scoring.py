@@ -65,6 +65,8 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     scores = about | {
         "judgements": environment.headline,
         "metric": environment.metric,
+        "documents": len(environment.documents),
+        "candidates": _largest_candidate_pool(environment),
         "metrics": _summarise(values, environment, resampled=environment.resampled),
         "losses": losses.json(),
         **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
@@ -90,6 +92,11 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     scores = run_folder.seal_scores(scores | {"made_of": of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
     return scores
+
+
+def _largest_candidate_pool(environment: Environment) -> int | None:
+    sizes = [len(query.candidates) for query in environment.queries if query.candidates is not None]
+    return max(sizes) if sizes and len(sizes) == len(environment.queries) else None
 
 
 def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> dict[str, Any]:

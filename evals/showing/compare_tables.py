@@ -30,7 +30,7 @@ def lay_out_comparison(result: Result) -> list[Part]:
         parts += [f"    repeat: {path}" for path in system["repeats"][1:]]
     tested = sum(row["p"] is not None for row in result["comparisons"])
     explained = [
-        f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for all {tested} comparisons here",
+        f"p: two-sided sign-flip permutation test over queries; Holm: adjusted for all {tested} comparisons with a p",
         "w/t/l: queries won, tied, lost; shows: the smallest change that so many queries show at 80 % power",
     ]
     for label, run, changed in zip(labels[1:], result["runs"], result["differences"], strict=True):
@@ -44,7 +44,11 @@ def _verdicts(result: Result, labels: list[str]) -> list[str]:
     base, *names = [f"{one['program']} ({label})" for one, label in zip(result["systems"], labels, strict=True)]
     said, metric, named = list[str](), result["metric"], dict(zip(result["runs"], names, strict=True))
     for row in [row for row in result["comparisons"] if row["metric"] == metric and row["queries"]]:
-        name, p = named[row["run"]], _round_p(row["p_holm"])
+        name = named[row["run"]]
+        if row["p_holm"] is None:
+            said.append(f"{metric} of {name} and {base} is not tested")
+            continue
+        p = _round_p(row["p_holm"])
         tested = f"(p {'' if p[0] == '<' else '= '}{p} by Holm, {queries(row['queries'])})"
         if row["p_holm"] < ALPHA:
             better = "worse" if (row["difference"] > 0) is is_lower_better(metric) else "better"
@@ -103,7 +107,9 @@ def _round(value: float, digits: int, sign: str = "-") -> str:
     return f"{round(value, digits) + 0.0:{sign}.{digits}f}"  # no minus before a zero
 
 
-def _round_p(p: float) -> str:
+def _round_p(p: float | None) -> str:
+    if p is None:  # not tested
+        return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 

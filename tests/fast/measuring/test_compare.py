@@ -67,8 +67,11 @@ def test_two_runs_compare_as_scipy_compares_their_tables(run, command, tmp_path)
     assert result["task"] == "obliq/congress" and result["split"] == "test" and result["forced"] == []
     assert result["baseline"] == str(folders[0]) and result["runs"] == [str(folders[1])]
     assert [row["metric"] for row in result["comparisons"]][:2] == ["nDCG@10", "nDCG@50"]
-    ps = []
-    for row in result["comparisons"]:
+    [deep] = [row for row in result["comparisons"] if row["metric"] == "R@1000"]  # of 288 documents
+    assert deep["p"] is deep["p_holm"] is None and deep["losses"] > 0 and deep["difference"] < 0
+    assert "R@1000 is deeper than the corpus of 288 documents, so it is not tested" in result["notes"]
+    tested, ps = [row for row in result["comparisons"] if row is not deep], []
+    for row in tested:
         before, after = (np.array(column(folder, row["metric"])) for folder in folders)
         assert (row["baseline_mean"], row["mean"]) == pytest.approx((before.mean(), after.mean()))
         difference = (after - before).round(14)
@@ -81,11 +84,52 @@ def test_two_runs_compare_as_scipy_compares_their_tables(run, command, tmp_path)
         assert row["p"] == pytest.approx(ps[-1], abs=1e-9)
     order = np.argsort(ps, kind="stable")
     by_hand = np.minimum(1, np.maximum.accumulate(np.array(ps)[order] * np.arange(len(ps), 0, -1)))
-    assert [result["comparisons"][place]["p_holm"] for place in order] == pytest.approx(by_hand.tolist())
+    assert [tested[place]["p_holm"] for place in order] == pytest.approx(by_hand.tolist())
     printed = command(*folders)
     assert printed.code == 0 and "mini: bundled" in printed.out and "offline, no language model" in printed.out
     assert "program multihop (was retrieve)" in printed.out
-    assert "Holm: adjusted for all 7 comparisons" in printed.out
+    assert "Holm: adjusted for all 6 comparisons" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("metric", "config", "scores", "note"),
+    [
+        ("R@20", {}, {"documents": 20}, "R@20 is at least as deep as the corpus of 20 documents, so it is not tested"),
+        ("P@30", {}, {"documents": 20}, "P@30 is deeper than the corpus of 20 documents, so it is not tested"),
+        ("R", {}, {"documents": 20}, "R is deeper than the corpus of 20 documents, so it is not tested"),
+        (
+            "R@9",
+            {},
+            {"documents": 20, "candidates": 8},
+            "R@9 is deeper than the candidate pool of 8 documents, so it is not tested",
+        ),
+        (
+            "R@9",
+            {"pool": {"kind": "oracle", "size": 5, "of": ["bm25"]}},
+            {"documents": 20},
+            "R@9 is deeper than the pool of 5 documents, so it is not tested",
+        ),
+        ("R@19", {}, {"documents": 20}, ""),
+        ("R@20", {"depth": 10}, {"documents": 20}, ""),  # 10 of 20 documents are a choice
+        ("nDCG@20", {}, {"documents": 20}, ""),  # the order of all documents is a choice
+        ("R@20", {}, {}, ""),  # scored by an earlier version
+    ],
+)
+def test_a_metric_that_counts_all_documents_is_not_tested(made, command, metric, config, scores, note):
+    columns = [{"RR@5": [0.1] * 8, metric: [value] * 8} for value in (0.5, 1.0)]
+    a = made("a", columns[0], config, **scores)
+    b = made("b", columns[1], config | {"program": "retrieve"}, **scores)
+    result = compare([a, b])
+    first, row = result["comparisons"]
+    assert first["p_holm"] == 1.0 and (row["difference"], row["wins"]) == (0.5, 8)
+    assert [line for line in result["notes"] if "not tested" in line] == [note] * bool(note)
+    printed = next(line for line in command(a, b).out.splitlines() if line.split()[:1] == [metric])
+    if note:
+        assert row["p"] is row["p_holm"] is None and printed.split()[-4:-2] == ["-", "-"]
+        alone = command(a, b, "--metric", metric)
+        assert alone.code == 0 and f"{metric} of retrieve (run 1) and multihop (baseline) is not tested" in alone.out
+    else:
+        assert (row["p"], row["p_holm"]) == (2 / 2**8, 4 / 2**8)
 
 
 def test_identical_runs_do_not_differ_and_it_says_so(made, command):
