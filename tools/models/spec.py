@@ -187,8 +187,8 @@ def read_keys(folder: Path = Path()) -> None:
     """Take keys that the environment lacks from `.env` in `folder`; UsageErrors show no line, which may be a key."""
     file = folder / ".env"
     try:
-        if not file.is_file() and (not file.is_dir() or (file / "pyvenv.cfg").is_file()):
-            return  # no file, and no folder by mistake: some call their virtual environment so
+        if not file.is_file():
+            return  # some call the folder of their environment so
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None

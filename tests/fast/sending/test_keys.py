@@ -171,11 +171,9 @@ def test_a_file_of_keys_that_cannot_be_used_is_refused_in_words_that_show_no_key
     assert str(file) in message and said in message and "\n" not in message and not seen(message)
 
 
-def test_a_folder_is_no_file_of_keys_but_may_be_a_virtual_environment(tmp_path):
-    (tmp_path / ".env").mkdir()
-    with pytest.raises(UsageError, match=r"\.env cannot be read: is a directory"):
-        spec.read_keys(tmp_path)
-    (tmp_path / ".env" / "pyvenv.cfg").touch()
+@pytest.mark.parametrize("inside", ["pyvenv.cfg", "conda-meta", ""])
+def test_a_folder_is_no_file_of_keys(tmp_path, inside):
+    (tmp_path / ".env" / inside).mkdir(parents=True)
     spec.read_keys(tmp_path)
 
 
