@@ -185,7 +185,8 @@ def fit(resolved: Resolved, environment: Environment) -> Resolved:
         resolved.compiled.check(request.program_label, program, str(request.compiled or request.prompts))
         resolved = replace(resolved, compiled=resolved.compiled.without_defaults(trial(resolved.constructor, values)))
         if not resolved.compiled:
-            _LOG.info("no prompt in %s is edited, so this is %s as it is", request.prompts, request.program_label)
+            file = request.prompts or request.compiled
+            _LOG.info("no prompt in %s is edited, so this is %s as it is", file, request.program_label)
     return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, _attribute(hints)))
 
 
