@@ -383,6 +383,16 @@ def plural(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
+def ordinal(number: int) -> str:
+    """Write a place in an order: "second", "third", "21st"."""
+    words = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+    if 1 <= number <= len(words):
+        return words[number - 1]
+    if number % 100 in (11, 12, 13):
+        return f"{number:,}th"
+    return f"{number:,}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
 def queries(count: int) -> str:
     """Write a number of queries."""
     return plural(count, "query", "queries")

@@ -20,7 +20,7 @@ from rich.text import Text
 from evals.measuring.scored import list_bounds
 from evals.measuring.traces import WORDS
 from programs import SCHEMES
-from tools.console import clean, is_terminal, number, plural, put_out, queries, spell_in
+from tools.console import clean, is_terminal, number, ordinal, plural, put_out, queries, spell_in
 
 WIDTH = 80  # characters that a table has to fit into, where its cells are short
 BAR = 30  # characters of a waterfall: all of the recall
@@ -269,7 +269,7 @@ def _footings(scores: dict[str, Any]) -> list[str]:
         lines.append(f"prompts shortened to fit the model: {scores['shortened']}")
     if scores.get("looks", 0) > 1 and scores["split"] != "dev":
         task = f"{scores['task']} ({scores['data']})"
-        lines.append(f"look {scores['looks']} at test queries of {task} with {scores['program']}")
+        lines.append(f"{ordinal(scores['looks'])} evaluation of {scores['program']} on these test queries of {task}")
     if ledger and scores["owed"]:
         used = f"for the answered ones: {used}"
         lines.append(f"in all, unanswered queries included: {plural(ledger['sent'], 'request')} sent{_used(ledger)}")

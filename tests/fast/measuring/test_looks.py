@@ -62,7 +62,10 @@ def test_a_run_says_which_look_it_is_from_the_second_on(run, tmp_path):
     assert run(*task, "--split", "dev", "--json").json["looks"] == 0
     assert "look " not in run(*task).out
     assert run(*task, "--json").json["looks"] == 1  # the same run again
-    assert "look 2 at test queries of obliq/congress (mini) with retrieve\n" in run(*task, "--split", "all").out
+    assert (
+        "second evaluation of retrieve on these test queries of obliq/congress (mini)\n"
+        in run(*task, "--split", "all").out
+    )
     assert "look " not in run(*task, "--split", "dev").out
     assert run(*task, "--k", 20, "--json").json["looks"] == 3
     scores = [json.loads(path.read_text()) for path in (tmp_path / "runs").rglob("scores.json")]
