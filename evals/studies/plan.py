@@ -75,7 +75,7 @@ def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
             tasks = _list_tasks(study, given["tasks"]) if "tasks" in given else columns
             if strange := [task for task in tasks if task not in columns]:
                 raise UnknownName("task of the study", strange[0], columns)
-            new = [Cell(row, task, options.make(Request, asked | {"task": task})) for task in tasks]
+            new = [Cell(row, task, options.make(Request, _ask_about(task, asked))) for task in tasks]
         except UsageError as error:
             raise error.saying(f"row {row!r}: {error}") from None
         for cell in new:
@@ -91,10 +91,28 @@ def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
 
 
 def _list_tasks(study: Study, names: Sequence[str]) -> list[str]:
-    """Return the full names of tasks, each once."""
+    """Return the full names of tasks, or the places of data of the user's own, each once."""
     data = study.fixed.get("data")
-    located = [(one, *environments.locate(one, data)) for name in names for one in list_tasks(name)]
-    return list(dict.fromkeys(full if place == data else name for name, full, place in located))  # else it is a place
+    tasks = [task for name in names for task in list_tasks(name)]
+    full_names = [task if _is_place(task) else environments.locate(task, data)[0] for task in tasks]
+    return list(dict.fromkeys(full_names))
+
+
+def _is_place(task: str) -> bool:
+    """Return whether a task is named by the place of its data, so that `data` is for the other tasks."""
+    try:
+        full_name, _ = environments.locate(task)
+    except (DataError, UsageError):
+        return False
+    return full_name.startswith("own/") and not task.startswith("own/")
+
+
+def _ask_about(task: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row for one task."""
+    fields_of_row = {**asked, "task": task}
+    if _is_place(task):
+        fields_of_row.pop("data", None)
+    return fields_of_row
 
 
 def list_tasks(name: str) -> list[str]:

@@ -166,6 +166,23 @@ def test_a_row_whose_weights_are_not_there_is_announced_and_the_others_are_made(
     assert len(list((tmp_path / "runs").glob("*/*/scores.json"))) == 1
 
 
+def test_a_folder_of_ones_own_stands_beside_miniatures(tmp_path):
+    own = tmp_path / "mine"
+    (own / "qrels").mkdir(parents=True)
+    write(own / "corpus.jsonl", '{"_id": "d1", "text": "an octopus"}\n{"_id": "d2", "text": "a squid"}\n')
+    write(own / "queries.jsonl", '{"_id": "q1", "text": "octopus"}\n')
+    write(own / "qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    text = f"""
+        name = "both"
+        tasks = ["congress", "{own}"]
+        fixed = {{ data = "mini", limit = 2 }}
+        rows = {{ program = ["retrieve"] }}
+    """
+    made, _, problem = run_cells(write(tmp_path / "study.toml", text), tmp_path / "runs")
+    assert problem is None and [one.cell.request.data for one in made] == ["mini", None]
+    assert all(one.folder for one in made)
+
+
 def run_cells(file, runs):
     """What came of the cells of a study, without its report; the lines on those that are unfinished, and the error."""
     made = work.run_cells(plan.cells(plan.read(file), runs))
