@@ -7,7 +7,7 @@ from pathlib import Path
 
 import environments
 from evals import folder as run_folder
-from tools.console import Parser, put_out, queries, run_and_leave, say
+from tools.console import Parser, plural, put_out, queries, run_and_leave, say
 from tools.errors import DataError, UsageError
 from tools.options import pair
 
@@ -35,7 +35,7 @@ def parser() -> Parser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Check, import, score, print; exit code 7 when queries of the run had failed."""
+    """Check, import, score, print; exit code 7 when queries of the run had failed, 3 for files of no use."""
     from evals.formats import birco_ranks, importing, inspect_log  # here, as all below, for the sake of --help
     from evals.measuring.scoring import count_looks, record_look  # as above
     from evals.showing.tables import show_scores  # as above
@@ -45,6 +45,9 @@ def command(arguments: argparse.Namespace) -> int:
         rows = [{"file": str(file), "run": str(one)} for file, one in made]
         lines = "".join(f"{row['file']}: {row['run']}\n" for row in rows)
         put_out(json.dumps(rows) + "\n" if arguments.json else lines)
+        refused = [one for _, one in made if isinstance(one, DataError)]
+        if refused:
+            raise DataError(f"{len(refused)} of {plural(len(made), 'file')} refused, the others imported: {refused[0]}")
         return 0
     if arguments.name is not None and arguments.name != (fit := importing.as_name(arguments.name)):
         raise UsageError(f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}")
@@ -64,7 +67,12 @@ def command(arguments: argparse.Namespace) -> int:
         if file.suffix in (".json", ".eval"):
             model, file, given["trajectories"] = inspect_log.unpack(file, Path(folder))
             given |= {"model": arguments.model or model, "encoded": True}
-        path = importing.import_run(file, environment, name=name, **given)
+        try:
+            path = importing.import_run(file, environment, name=name, **given)
+        except DataError as error:
+            if file != arguments.run:
+                raise error.saying(importing.say_of(arguments.run, str(error), Path(folder))) from None
+            raise
     config = run_folder.read_config(path)
     record_look(config, path)
     scores = json.loads((path / "scores.json").read_bytes())

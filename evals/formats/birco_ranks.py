@@ -11,10 +11,10 @@ from pathlib import Path
 
 import environments
 from environments.birco import TASKS, unpickle
-from evals.formats.importing import as_name, import_run
+from evals.formats.importing import as_name, import_run, say_of
 from evals.measuring.scoring import run_lines
 from evals.published.sections import find
-from tools.errors import DataError
+from tools.errors import DataError, UsageError
 
 _WORDS = r"rankllama(?!2)|rank|score|reason|subtask|gpt|llama|lm|hyena|sh|70b|13b|7b|monot5|tart|e5|simcse|specter|"
 _WORDS += r"splade|\+\+|pp|roberta|promptagator|(?<![a-z])o(?![a-z])"
@@ -40,10 +40,13 @@ def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
         raise DataError(f"{file} is not of lists of documents by query")
     if missing := [query.query_id for query in environment.queries if query.query_id not in ranks]:
         raise DataError(f"{file} is of other queries than {task}: it lacks {len(missing)}, e.g. {missing[0]!r}")
-    with tempfile.TemporaryDirectory() as place:
-        written = Path(place) / "ranks.trec"
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "ranks.trec"
         written.write_text("".join(run_lines(query_id, [*map(str, one)], "birco") for query_id, one in ranks.items()))
-        return import_run(written, environment, runs=runs, name=as_name(find_system(file.stem)), encoded=True)
+        try:
+            return import_run(written, environment, runs=runs, name=as_name(find_system(file.stem)), encoded=True)
+        except (DataError, UsageError) as error:  # in the words of a TREC file, which the user has not written
+            raise DataError(say_of(file, str(error), Path(folder))) from None
 
 
 def find_system(stem: str) -> str:

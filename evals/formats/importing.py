@@ -257,3 +257,9 @@ def make_config(environment: Environment, name: str, model: str, imported: dict[
         "imported": imported,
         run_folder.PROVENANCE: {"compiled": None, **origin(environment)},
     }
+
+
+def say_of(file: Path, message: str, folder: Path) -> str:
+    """Return a message about files in a temporary `folder` as one about the user's `file`, of which they were made."""
+    text = re.sub(rf"{re.escape(str(folder))}[^\s,:;]*(?:, line \d+)?", str(file), message)
+    return text if str(file) in text else f"{file}: {text}"

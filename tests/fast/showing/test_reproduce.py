@@ -125,8 +125,10 @@ def test_the_authors_own_rankings_fill_their_rows_as_their_script_scores_them(
     shipped, conditions, command_of, tmp_path
 ):
     ranks = (tmp_path / "evaluation", "--from", "birco-ranks", "--data", "mini")
-    done = command_of(import_run)(*ranks, "--runs", conditions.runs, "--json").json
+    imported = command_of(import_run)(*ranks, "--runs", conditions.runs, "--json")
+    done = imported.json
     left_out = [row["run"] for row in done if "Tart_O" in row["file"]]
+    assert imported.code == 3 and "1 of 5 files refused" in imported.err and "Tart_O.pickle" in imported.err
     assert len(done) == 5 and "of other queries than birco/clinical_trial" in left_out[0]
 
     made = list(part("birco/table7", conditions, "Score+O GPT4", "E5-L-v2", "Random").cells())
@@ -137,6 +139,20 @@ def test_the_authors_own_rankings_fill_their_rows_as_their_script_scores_them(
             assert (cell["ours"], cell["remark"]) == (pytest.approx(mean), "the authors' own ranking")
         marks = [found[task, system]["mark"] for system in ("Score+O GPT4", "E5-L-v2", "Random")]
         assert "*" in marks[:2] and marks[2] == ""
+
+
+def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_file(shipped, command_of, tmp_path):
+    for file in (tmp_path / "evaluation/ranks").glob("*/*.pickle"):
+        if file.parent.name != "arguana":
+            file.unlink()
+    file = tmp_path / "evaluation/ranks/arguana/E5.pickle"
+    ranks = pickle.loads(file.read_bytes())
+    next(iter(ranks.values())).append("nobody")
+    file.write_bytes(pickle.dumps(ranks))
+    given = (tmp_path / "evaluation", "--from", "birco-ranks", "--data", "mini", "--runs", tmp_path / "runs")
+    done = command_of(import_run)(*given)
+    assert done.code == 3 and str(file) in done.err and "nobody" in done.err and "ranks.trec" not in done.out + done.err
+    assert "Score_O_GPT4.pickle: " in done.out
 
 
 def test_the_name_of_a_ranking_is_taken_for_the_row_with_the_same_words():
