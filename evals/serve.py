@@ -9,12 +9,14 @@ import os
 import secrets
 import sys
 from dataclasses import fields
+from importlib import import_module
 
 from evals.running.request import Request
 from evals.serving.clients import TOKEN, Place, print_config
 from tools import options
-from tools.console import Parser, positive, run_and_leave
+from tools.console import Parser, positive, run_and_leave, say
 from tools.errors import UsageError
+from tools.installation import explain_missing
 from tools.models.spec import Settings
 
 # A door -> what serves a host there, as serve(host, place).
@@ -59,6 +61,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         again = [word for word in sys.argv[1:] if word != "--print-config"]  # paths may be read in another folder
         print_config(place, [sys.executable, "-m", "evals.serve", *again, "--runs", str(request.runs.resolve())])
+        if missing := _find_missing(arguments):
+            say(f"before an agent can come in, {missing}")
         return 0
     from evals.serving import episode, host  # what a run takes: not for --help
 
@@ -69,6 +73,18 @@ def command(arguments: argparse.Namespace) -> int:
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0
+
+
+def _find_missing(arguments: argparse.Namespace) -> str:
+    """Return how to install what the door needs and is not here; "" where all is."""
+    door = next(door for name, door in DOORS.items() if getattr(arguments, name))
+    module, _, _ = door.partition(":")
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        extra = module.rpartition(".")[2]
+        return f"it needs {explain_missing(error.name, extra)}"
+    return ""
 
 
 def _place(arguments: argparse.Namespace) -> Place:
