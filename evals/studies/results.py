@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from evals.measuring.comparison import System, fill_metrics
+from evals.measuring.comparison import System, fill_metrics, note_exhausted
 from evals.measuring.metrics import is_lower_better, is_weighted
 from evals.measuring.scored import Run, read
 from evals.measuring.stats import bootstrap_mean
@@ -72,9 +72,22 @@ def gather(study: Study, made: Sequence[Made]) -> Results:
     values: dict[str, dict[str, dict[str, float]]] = {task: {} for task in metrics}
     for (row, task), some in runs.items():
         values[task][row] = System(tuple(some)).values(metrics[task])
-    tests = findings.test_rows(values, baseline, metrics)
-    sentences = [*say_failures(runs), *findings.say(tests, baseline, named)]
+    untested = note_untested(runs, metrics)
+    tested = {task: by_row for task, by_row in values.items() if task not in untested}
+    tests = findings.test_rows(tested, baseline, metrics)
+    sentences = [*say_failures(runs), *findings.say(tests, baseline, named), *untested.values()]
     return Results(study, made, runs, metrics, values, baseline, tests, sentences)
+
+
+def note_untested(runs: Mapping[tuple[str, str], Sequence[Run]], metrics: Mapping[str, str]) -> dict[str, str]:
+    """Return task -> a sentence, for the tasks whose metric counts every document that can be retrieved."""
+    sentences = dict[str, str]()
+    for task, metric in metrics.items():
+        of_task = [run for (_, other), repeats in runs.items() if other == task for run in repeats]
+        if of_task and all(run.is_exhausted_by(metric) for run in of_task):
+            [note] = note_exhausted(of_task, [metric])
+            sentences[task] = f"{task}: {note}"
+    return sentences
 
 
 def say_failures(runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[str]:
@@ -99,7 +112,10 @@ def lay_out(results: Results) -> Table:
             metrics = dict.fromkeys(results.metrics[task] for task in tasks)
             columns.append(Column(tasks, ", ".join(metrics), "", label))
     rows = [Row("ours", row, [_cell(results, row, one) for one in columns]) for row in dict(results.runs.keys())]
+    untested = note_untested(results.runs, results.metrics)
     for place, column in enumerate(columns):
+        if not untested.keys().isdisjoint(column.tasks):
+            continue
         best, tests = findings.find_best({task: results.values[task] for task in column.tasks}, results.metrics)
         for row, cell in [(row.label, row.cells[place]) for row in rows]:
             if cell and row == best:

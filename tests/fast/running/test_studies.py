@@ -135,6 +135,21 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
     assert "bare retrievers: retrieve" in text
 
 
+def test_a_task_whose_metric_counts_all_of_its_documents_is_not_tested(command, tmp_path):
+    text = """
+        name = "deep"
+        tasks = ["congress"]
+        fixed = {{ data = "mini", limit = 4 }}
+        rows = {{ program = ["retrieve", "multihop"] }}
+        compare = {{ metric = "{metric}" }}
+    """
+    for metric, tested in (("R@1000", False), ("R@100", True)):
+        done = command(write(tmp_path / "study.toml", text.format(metric=metric)), "--json")
+        note = "obliq/congress: R@1000 is deeper than the corpus of 288 documents, so it is not tested"
+        assert done.code == 0 and len(done.json["tests"]) == tested, done.err
+        assert (note in done.json["findings"]) is not tested
+
+
 def test_over_a_pool_the_floor_and_the_ceiling_are_those_of_the_pool(command, tmp_path):
     text = """
         name = "pools"
