@@ -65,14 +65,16 @@ def of(documents: Any, queries: Mapping[str, str], qrels: Any, *, name: str, **s
 
 
 def expand(names: str) -> list[str]:
-    """Return the tasks that "congress,multiconir/*:format" names, each once. UnknownName where * finds none."""
-    found: list[str] = []
+    """Return the tasks that "congress,multiconir/*:format" names, each once. UnknownName for a * that finds none."""
+    known = tasks()
+    expanded = dict[str, None]()
     for name in map(str.strip, names.split(",")):
         plain, colon, variant = name.partition(":")
-        found += [f"{one}{colon}{variant}" for one in fnmatch.filter(tasks(), plain)] if "*" in plain else [name]
-    if not found:
-        raise UnknownName("task", names, tasks())
-    return list(dict.fromkeys(found))
+        matches = [f"{task}{colon}{variant}" for task in fnmatch.filter(known, plain)] if "*" in plain else [name]
+        if not matches:
+            raise UnknownName("task", name, known)
+        expanded.update(dict.fromkeys(matches))
+    return list(expanded)
 
 
 def resolve(name: str) -> str:

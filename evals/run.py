@@ -1,30 +1,50 @@
 """`python -m evals.run --program multihop --task congress`: run a search system on a task, score it, print it.
 
 The options are the fields of evals/running/request.py; what is done with them is in evals/running/evaluation.py.
+Several tasks, as `--task "obliq/*"` or `--task congress,math`, are run in turn, each as a command of its own would do.
 """
 
 import argparse
 import inspect
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import environments
 from agents import AGENTS
 from evals.running.request import SYSTEMS, Request, find_program
 from programs import PROGRAMS
 from tools import names, options
-from tools.console import Parser, clean, put_out, run_and_leave
-from tools.errors import UsageError
+from tools.console import Parser, clean, is_interrupted, plural, put_out, run_and_leave, say
+from tools.errors import (
+    BudgetReached,
+    DataError,
+    Interrupted,
+    ProviderRefused,
+    RunIncomplete,
+    SextantError,
+    UsageError,
+)
 from tools.options import list_parameters
 
 if TYPE_CHECKING:
+    from evals.running.evaluation import Opened, Result
     from evals.running.events import Events
+
+# The errors that a command over several tasks may end with; the first that a task has met decides.
+ERRORS_BY_WEIGHT = (BudgetReached, RunIncomplete, ProviderRefused, DataError, UsageError)
+ABOUT = (
+    "Run a search system on a task and score it. --task 'obliq/*' or --task congress,math runs each of these tasks in "
+    "turn; budgets and the time limit hold for all of them together."
+)
 
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.run", description="Run a search system on a task and score it.")
+    made = Parser(prog="python -m evals.run", description=ABOUT)
     options.add_options(made, Request)
     add = made.add_argument
     add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
@@ -49,6 +69,8 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
     if arguments.program == "list":
         show_programs(as_json=arguments.json)
         return 0
+    if names_several(arguments.task):
+        return run_tasks(arguments, events)
     request = options.from_options(Request, vars(arguments))
     if arguments.dry_run:
         from evals.running import forecast  # as above
@@ -56,25 +78,112 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
         found = forecast.forecast(request)
         put_out(json.dumps(found) + "\n" if arguments.json else forecast.render(found))
         return 0
+    result = run_request(request, arguments, events)
+    if events:
+        events.result = result.json()
+    elif arguments.json:
+        put_out(json.dumps(result.json()) + "\n", kept="in the run folder")
+    if result.problem:
+        raise result.problem
+    return 7 if result.failed else 0
+
+
+def run_request(
+    request: Request,
+    arguments: argparse.Namespace,
+    events: "Events | None",
+    opening: "Callable[[Request], Opened] | None" = None,
+) -> "Result":
+    """Run one request, and print its scores where a person reads them."""
     workers = import_module("tools.processes").starting("evals.workers.worker") if request.forks else nullcontext()
     with workers as start:
         from evals.running import evaluation  # as above, and while workers import what they need
 
+        opening = opening or evaluation.open_run
         if events:
-            result = evaluation.run(request, events.report, start=start)
-            events.result = result.json()
-        elif arguments.json:
-            result = evaluation.run(request, start=start)
-            put_out(json.dumps(result.json()) + "\n", kept="in the run folder")
-        else:
-            from evals.running.watch import report  # rich: not for --json
-            from evals.showing.tables import show_scores  # as above
+            return evaluation.run(request, events.report, opening=opening, start=start)
+        if arguments.json:
+            return evaluation.run(request, opening=opening, start=start)
+        from evals.running.watch import report  # rich: not for --json
+        from evals.showing.tables import show_scores  # as above
 
-            result = evaluation.run(request, report, start=start)
-            show_scores(result.json())
-    if result.problem:
-        raise result.problem
-    return 7 if result.failed else 0
+        result = evaluation.run(request, report, opening=opening, start=start)
+        show_scores(result.json())
+        return result
+
+
+def names_several(task: str) -> bool:
+    """Return whether --task is a pattern or a list, and not the place of data that has such a name."""
+    return ("*" in task or "," in task) and not Path(task).exists()
+
+
+def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
+    """Return the request of each task that --task names, by the task. UsageError before anything is run."""
+    if arguments.cassette:
+        raise UsageError("a cassette has the answers of one run; name one task with --cassette")
+    tasks = dict[tuple[str, str | None], str]()  # a task may be named twice, by its short and its full name
+    for task in environments.expand(arguments.task):
+        tasks.setdefault(environments.locate(task, arguments.data), task)
+    return {task: options.from_options(Request, vars(arguments) | {"task": task}) for task in tasks.values()}
+
+
+def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
+    """Run each task in turn, or say ahead what it takes. A task that fails keeps no other from running."""
+    requests = list_requests(arguments)
+    from evals.running import evaluation, forecast  # with what they import, --help would take longer
+
+    budget = evaluation.make_terms(next(iter(requests.values()))).budget
+
+    def open_on_shared_budget(request: Request) -> "Opened":
+        terms = evaluation.make_terms(request)
+        terms.budget = budget
+        return evaluation.open_run(request, terms)
+
+    results = list[dict[str, Any]]()
+    problems = dict[str, SextantError]()
+    failed_queries = 0
+    for task, request in requests.items():
+        problem: SextantError | None = None
+        values: dict[str, Any] = {"task": task}
+        try:
+            if arguments.dry_run:
+                values = forecast.forecast(request)
+                if not arguments.json:
+                    put_out(("\n" if results else "") + forecast.render(values))
+            else:
+                if results and not (arguments.json or events):
+                    put_out("\n")
+                result = run_request(request, arguments, events, open_on_shared_budget)
+                values = result.json()
+                problem = result.problem
+                failed_queries += result.failed
+        except SextantError as error:
+            problem = error
+        if problem:
+            if is_interrupted() or isinstance(problem, Interrupted):
+                raise problem
+            say(f"{task}: {problem}")
+            problems[task] = problem
+            values = values | {"error": str(problem)}
+        results.append(values)
+        if events:
+            events.result = {"runs": results}
+    if arguments.json:
+        put_out(json.dumps({"runs": results}) + "\n", kept="in the run folders")
+    if problems:
+        raise summarise(problems, len(requests), failed_queries)
+    return 7 if failed_queries else 0
+
+
+def summarise(problems: dict[str, SextantError], tasks: int, failed_queries: int) -> SextantError:
+    """Return the error that ends the command, with the exit code that comes first in ERRORS_BY_WEIGHT."""
+    codes = {problem.exit_code for problem in problems.values()} | (
+        {RunIncomplete.exit_code} if failed_queries else set()
+    )
+    kind = next((error for error in ERRORS_BY_WEIGHT if error.exit_code in codes), SextantError)
+    return kind(
+        f"{len(problems)} of {plural(tasks, 'task')} did not finish: {', '.join(problems)}; the reasons are above"
+    )
 
 
 def show_programs(*, as_json: bool) -> None:

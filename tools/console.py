@@ -220,6 +220,11 @@ def check_interrupts() -> None:
         raise KeyboardInterrupt
 
 
+def is_interrupted() -> bool:
+    """Return whether a signal has come, so that an error may be its consequence."""
+    return bool(_signals)
+
+
 def may_interrupt() -> bool:
     """Return whether a KeyboardInterrupt in this thread may come from a signal."""
     return threading.current_thread() in (_working, threading.main_thread())

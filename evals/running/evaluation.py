@@ -150,9 +150,9 @@ class Opened(NamedTuple):
     terms: Terms
 
 
-def open_run(request: Request) -> Opened:
-    """Open what one run needs, for itself alone."""
-    terms = make_terms(request)
+def open_run(request: Request, terms: Terms | None = None) -> Opened:
+    """Open what one run needs, for itself alone but for `terms`."""
+    terms = terms or make_terms(request)
     resolved, environment = open_task(request)
     return Opened(resolved, environment, Engines(environment, terms), terms)
 

@@ -175,6 +175,30 @@ def test_a_limit_asks_the_first_queries_and_an_id_asks_that_one_once(run):
     assert one["metrics"]["nDCG@10"]["low"] is None, "one query has no interval"
 
 
+def test_a_pattern_runs_each_of_its_tasks_on_one_budget_and_none_that_fails_stops_the_others(run, tmp_path):
+    words = ("--program", "retrieve", "--data", "mini", "--limit", 2)
+    suite = [task for task in environments.tasks() if task.startswith("obliq/")]
+    several = run(*words, "--task", "obliq/*", "--json")
+    assert several.code == 0 and [one["task"] for one in several.json["runs"]] == suite
+    assert len({one["run"] for one in several.json["runs"]}) == len(suite)
+    alone = run(*words, "--task", suite[0], "--json").json
+    assert alone | {"seconds": 0} == several.json["runs"][0] | {"seconds": 0}, "the same run as by itself"
+    ahead = run(*words, "--task", "obliq/*", "--dry-run", "--json").json["runs"]
+    assert [one["answered"] for one in ahead] == [2] * len(suite)
+
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "corpus.jsonl").write_text("no JSON")
+    (broken / "queries.jsonl").write_text("no JSON")
+    tables = run("--program", "retrieve", "--limit", 2, "--task", f"{broken},congress,obliq/congress,math")
+    assert tables.code == 3 and tables.out.count("nDCG@10") >= 2 and "1 of 3 tasks did not finish" in tables.err
+    shared = run("--program", "multihop", "--limit", 2, "--task", "congress,math", "--budget-calls", 3, "--json")
+    assert shared.code == 8 and all("error" in one for one in shared.json["runs"])
+    assert sum(one["usage"]["calls"] for one in shared.json["runs"]) <= 3
+    unknown = run(*words, "--task", "congress,obliqq/*")
+    assert unknown.code == 2 and unknown.err.count("\n") == 1 and "obliqq/*" in unknown.err and not unknown.out
+
+
 WRONG = {
     "a misspelt task": (("--program", "retrieve", "--task", "congres"), 2, "did you mean 'congress'"),
     "a misspelt program": (("--program", "multihopp", "--task", "congress"), 2, "did you mean 'multihop'"),
