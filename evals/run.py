@@ -69,7 +69,7 @@ def _command(arguments: argparse.Namespace, events: "Events | None" = None) -> i
     if arguments.program == "list":
         show_programs(as_json=arguments.json)
         return 0
-    if names_several(arguments.task):
+    if arguments.task and names_several(arguments.task):
         return run_tasks(arguments, events)
     request = options.from_options(Request, vars(arguments))
     if arguments.dry_run:

@@ -210,6 +210,7 @@ WRONG = {
     "limit 0": ((*RETRIEVE, "--limit", "0"), 2, "'0' is not a whole number of at least 1"),
     "a budget of nothing": ((*RETRIEVE, "--budget-usd", "0"), 2, "not an amount above 0"),
     "no program": (("--task", "congress"), 2, "--program"),
+    "no task": (("--program", "retrieve"), 2, "--task is missing"),
     "an empty pool": ((*RETRIEVE, "--pool", ""), 2, "has nothing where"),
     "an unknown query": ((*RETRIEVE, "--query-id", "MINI-q99"), 2, "'MINI-q99'"),
     "data that is not there": ((*RETRIEVE, "--data", "full"), 3, "use --data mini"),
