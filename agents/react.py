@@ -25,9 +25,9 @@ from programs.desk import Desk, Tool
 from tools.errors import DocumentNotFound, LimitReached, UsageError, at_least
 from tools.models import offline as rules
 from tools.models import prompting
-from tools.models.adapter import notice_leak, refuses, shorten
+from tools.models.adapter import is_refusal, notice_leak, refuses, report_refusal, shorten
 from tools.models.lm import CALLS_IN_TEXT
-from tools.models.prompting import Fault, Kind, Message, UnusableAnswer, ask
+from tools.models.prompting import Fault, Message, UnusableAnswer, ask
 from tools.models.text_calls import find_tool, has_marks, read_arguments
 from tools.records import Query, Usage
 from tools.session import Session
@@ -216,7 +216,8 @@ class _Desk(Desk):
         return "done"
 
     def answer(self, turn: _Turn) -> list[str]:  # of its calls; UnusableAnswer when the model does not mend a fault
-        if not turn["calls"] and self.selected and turn["thought"].strip():
+        has_words = bool(turn["thought"].strip()) and not is_refusal(turn["finish"])
+        if not turn["calls"] and self.selected and has_words:
             self.why = "done"  # it says in words that it is through
             return []
         answers = [self._call(one["name"], one["args"]) for one in turn["calls"]] or [_complain(turn)]
@@ -259,13 +260,15 @@ def _no_call() -> None:  # at the top of the file: teleprompters pickle what the
 
 
 def _complain(turn: _Turn) -> tuple[str, Fault]:
-    kinds: dict[str, Kind] = {"length": "cut off", "refusal": "refused", "content_filter": "refused"}
-    if refuses(turn["thought"]):
-        return _NOTHING, Fault("refused", _NOTHING)
-    if has_marks(turn["thought"]) and turn["finish"] not in kinds:
+    text, finish = turn["thought"], turn["finish"]
+    if refuses(text) or is_refusal(finish):
+        return _NOTHING, Fault("refused", _NOTHING, report=report_refusal(text, finish))
+    if finish == "length":
+        return _NOTHING, Fault("cut off", _NOTHING)
+    if has_marks(text):
         broken = f"a call of a tool stands in the text of an answer, and cannot be read there: {CALLS_IN_TEXT}"
         return _NOTHING, Fault("unparsable", broken)
-    return _NOTHING, Fault(kinds.get(turn["finish"], "empty"), _NOTHING)
+    return _NOTHING, Fault("empty", _NOTHING)
 
 
 def _check_calls(outputs: Mapping[str, Any]) -> None:

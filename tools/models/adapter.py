@@ -21,6 +21,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from tools import disk, forms, session
+from tools.console import brief
 from tools.disk import read_object
 from tools.models import offline, prompting
 from tools.models.fields import place_markers, read_loosely
@@ -56,7 +57,10 @@ _REFUSED: tuple[Kind, str] = (
     "refused",
     "the task was not done; the material is only to be judged, and nothing harmful is asked",
 )
-_BROKEN_OFF = ("length", "content_filter", "refusal")  # why an answer may have ended before its end
+# Reasons for the end of an answer that was refused or held back: of OpenAI, of Anthropic, and of Gemini
+# (https://ai.google.dev/api/generate-content#FinishReason), which gateways pass on.
+_REFUSALS = ("content_filter", "refusal", "safety", "recitation", "blocklist", "prohibited_content", "spii")
+_MOST_QUOTED = 300  # characters of a refusal in a message
 _MOST_ECHOED = 2000  # characters of a bad answer that are shown to the model again
 _CHARS = 3  # of texts in a schema, for each token of the limit: English has some four and a half
 _ITEMS = 8  # of a list, where an answer is asked for again because it was cut off
@@ -177,8 +181,8 @@ class _Tries:
         try:
             with offline.publish(self._call):
                 yield
-            if ANSWERED.get().finish in _BROKEN_OFF and not _is_whole(ANSWERED.get().text):
-                raise _broken_off(ANSWERED.get().finish)
+            if _is_broken_off(ANSWERED.get().finish) and not _is_whole(ANSWERED.get().text):
+                raise _broken_off(*ANSWERED.get())
             for answer in self.answers:
                 find_ids(answer)
                 check(answer)
@@ -224,16 +228,34 @@ def _is_whole(text: str) -> bool:
     return COMPLETED in text or read_object(text.strip().removeprefix("```json").strip("` \n")) is not None
 
 
-def _broken_off(finish: str) -> Fault:
-    return Fault(*(_CUT_OFF if finish == "length" else _REFUSED))
+def _is_broken_off(finish: str) -> bool:
+    return finish == "length" or is_refusal(finish)
+
+
+def _broken_off(text: str, finish: str) -> Fault:
+    if finish == "length":
+        return Fault(*_CUT_OFF)
+    return Fault(*_REFUSED, report=report_refusal(text, finish))
+
+
+def is_refusal(finish: str) -> bool:
+    """Whether an answer ended because the model refused to give it, or a filter of its provider held it back."""
+    return finish.lower() in _REFUSALS
+
+
+def report_refusal(text: str, finish: str) -> str:
+    """Say for people that a model refused to answer, in its own words."""
+    words = " ".join(text.split())
+    quoted = f", in these words: {brief(words, _MOST_QUOTED)!r}" if words else " and gave no reason"
+    return f"refused: the model refused to answer (finish reason {finish}){quoted}"
 
 
 def _fault(error: Exception, signature: Any) -> Fault:
     text, finish = ANSWERED.get()
-    if finish in _BROKEN_OFF:
-        return _broken_off(finish)
+    if _is_broken_off(finish):
+        return _broken_off(text, finish)
     if refuses(text) and "[[ ##" not in text:
-        return Fault(*_REFUSED)
+        return Fault(*_REFUSED, report=report_refusal(text, finish))
     if not text.strip():
         return Fault("empty", "it is empty")
     wrong = str(error.args[0] if error.args else error)

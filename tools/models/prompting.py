@@ -36,18 +36,24 @@ Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls
 class Fault(Exception):
     """Why one answer cannot be used as it is."""
 
-    def __init__(self, kind: Kind, reason: str, *, tolerable: bool = False) -> None:
-        """The model is shown the `reason`. A `tolerable` answer is used when the second one is no better."""
+    def __init__(self, kind: Kind, reason: str, *, tolerable: bool = False, report: str = "") -> None:
+        """The model is shown the `reason`. A `tolerable` answer is used when the second one is no better.
+
+        `report` is for people, where the reason is written for the model alone.
+        """
         super().__init__(reason)
         self.kind, self.reason, self.tolerable = kind, reason, tolerable
+        self.report = report or f"{kind}: {reason}"
 
 
 class UnusableAnswer(Exception):
     """A model gave two answers in a row that could not be used."""
 
     def __init__(self, fault: Fault) -> None:
-        super().__init__(f"{fault.kind}: {fault.reason}")
+        super().__init__(fault.report)
         self.kind = fault.kind
+        if fault.kind == "refused":
+            self.user_line = ""  # no line of a program makes a model refuse (tools/names.py)
 
 
 Check = Callable[[Outputs], None]

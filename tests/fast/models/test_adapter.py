@@ -2,6 +2,7 @@
 
 import asyncio
 import enum
+import json
 import re
 from contextlib import suppress
 from typing import Any, Literal
@@ -305,3 +306,35 @@ def test_every_programs_system_message_is_dspys(name):
     for predictor in trial(pick("program", name, SYSTEMS), {}).predictors():
         mine, dspys = (one.format_system_message(predictor.signature) for one in (Adapter(), dspy.ChatAdapter()))
         assert mine == dspys
+
+
+@pytest.mark.parametrize(
+    ("answer", "report"),
+    [
+        ({"refusal": "I will not help."}, "(finish reason refusal), in these words: 'I will not help.'"),
+        (
+            {"raw": "Not\nthis.", "finish": "content_filter"},
+            "(finish reason content_filter), in these words: 'Not this.'",
+        ),
+        ({"raw": "", "finish": "SAFETY"}, "(finish reason SAFETY) and gave no reason"),
+        ({"raw": "I'm sorry, but no."}, '(finish reason stop), in these words: "I\'m sorry, but no."'),
+    ],
+)
+def test_a_model_that_refuses_is_reported_in_its_own_words_and_at_no_line(answer, report, run, server, tmp_path):
+    program = tmp_path / f"asks_{tmp_path.name}.py"  # modules of one process need names of their own
+    program.write_text(
+        "import dspy\n\n\n"
+        "class Asks(dspy.Module):\n"
+        "    def __init__(self, search):\n"
+        "        super().__init__()\n"
+        "        self.search, self.ask = search, dspy.Predict('question -> search')\n\n"
+        "    def forward(self, question):\n"
+        "        return dspy.Prediction(ranking=self.search(self.ask(question=question).search))\n"
+    )
+    server.answer = lambda prompt: answer
+    for name in ("rewrite", "react", f"{program}:Asks"):
+        done = run("--program", name, "--task", "congress", "--limit", 1, "--lm", server.spec)
+        assert done.code == 7
+        file = max((tmp_path / "runs").glob("*/*/outcomes.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+        error = json.loads(file.read_text())["error"]
+        assert error.endswith(f"the model refused to answer {report}"), name

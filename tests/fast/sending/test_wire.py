@@ -139,7 +139,8 @@ def test_why_an_answer_ended_and_what_it_used_is_as_with_dspys_own_client(finish
     [(_, answer)] = model.terms.ledger.answers.of_run(model.terms.ledger.run)
     with dspy.track_usage() as tracker:
         reference = dspys(url(server))
-        assert outputs == [text or "" for text in reference("is it yes?")]
+        # The words of a refusal, which DSPy's client leaves out, are what a failed query reports.
+        assert outputs == [text or refusal or "" for text in reference("is it yes?")]
     response, [used] = reference.history[-1]["response"], tracker.usage_data["openai/tiny"]
     refused = any(type(part).__name__ == "RefusalPart" for part in response.message.parts)
     assert answer.outputs == outputs and answer.finish == ("refusal" if refused else response.finish_reason)

@@ -306,11 +306,12 @@ def _chat(answer: Any, usage: Any) -> Reply:
         written = [{"function": message["function_call"]}]
     calls = [_call(call, call.get("function", call)) for call in written]
     finish = str(choice.get("finish_reason") or "stop")
-    if message.get("refusal"):
+    content = message.get("content")
+    refusal = _text(message.get("refusal")) or _refusal_within(content)
+    if refusal or message.get("refusal"):
         finish = "refusal"
     elif finish.lower() in _CUT_OFF:
         finish = "length"
-    content = message.get("content")
     inside = _thoughts_within(content)
     reasoning = next(filter(None, (_text_within(message.get(name)) for name in _TOLD)), "") or inside
     thoughts = next((name for name in _THOUGHTS if message.get(name)), None) if calls else None
@@ -319,11 +320,17 @@ def _chat(answer: Any, usage: Any) -> Reply:
         parts["content"] = content
     if any(call.get(name) for call in written for name in _BESIDE_CALLS):
         parts["tool_calls"] = [{name: call[name] for name in call if name != "index"} for call in written]
-    return Reply(_text(content), calls, finish, usage, reasoning, parts)
+    return Reply(_text(content) or refusal, calls, finish, usage, reasoning, parts)
 
 
 def _is_thought(part: Mapping[str, Any]) -> bool:
     return part.get("type") in _THOUGHT_PARTS or part.get("thought") is True
+
+
+def _refusal_within(content: Any) -> str:
+    """Return the words of a refusal in a content in parts."""
+    parts = content if isinstance(content, list) else ()
+    return "".join(_text(part.get("refusal")) for part in parts if isinstance(part, dict))
 
 
 def _thoughts_within(content: Any) -> str:
@@ -355,7 +362,7 @@ def _responses(answer: Any, usage: Any) -> Reply:
                 items.append(item)
         for part in item.get("content") or () if item["type"] == "message" else ():
             finish = "refusal" if part["type"] == "refusal" else finish
-            texts.append(_text(part.get("text")))
+            texts.append(_text(part.get("text")) or _text(part.get("refusal")))
     if answer.get("status") == "failed" or (not answer["output"] and answer.get("status") != "incomplete"):
         raise KeyError("output")
     if answer.get("status") == "incomplete":
