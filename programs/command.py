@@ -94,7 +94,7 @@ class Command(Program):
         used = _book(opened, printed, episode.reported)
         budget.resume(used, used.calls or 1)
         if kept := f"{printed}\n{said if code else ''}".replace(token, "***").strip():
-            opened.note(hide_keys(kept)[-KEPT:])
+            opened.note_at_end(hide_keys(kept)[-KEPT:])
         if code is None and not episode.submission:
             raise OutOfTime("the query's time is up (--query-timeout), and the agent was ended")
         if code and not any(step.tool != "note" for step in opened.trace.steps):

@@ -302,6 +302,11 @@ class Session(Recorder):
         """Write `text` into the trace."""
         self._record("note", text)
 
+    def note_at_end(self, text: str) -> None:
+        """Write `text` into the trace, also after the query has been answered: the last words of an agent outside."""
+        with self._lock:
+            self._add(Step("note", text))
+
     def shorten(self, what: str) -> None:
         """Record what was left out of a prompt for it to fit the model, in words."""
         self._record("shorten", what)

@@ -23,6 +23,7 @@ _MARKER = re.compile(
     r"(?::?(?:\*{1,3}|__|`))?:?"
 )
 _BEFORE = re.compile(r"[ \t]*(?:\*{1,3}|__|#+[ \t]+|`|>[ \t]*)?$")  # blanks and marks before a marker
+_QUOTES = re.compile(r'(?<!\\)"')
 _MOST_OBJECTS = 50  # in a text that are tried
 
 
@@ -39,6 +40,9 @@ def place_markers(signature: Any, answer: str) -> str:
         if name := names.get(_plain(marker["name"])):
             before = answer[place : marker.start()]
             line = before.rpartition("\n")[2]
+            quoted = line.endswith(("'", '"')) and answer.startswith(line[-1], marker.end())
+            if quoted or len(_QUOTES.findall(line)) % 2:
+                continue  # the marker is in a text of JSON, or of a list as Python writes it
             before = before[: len(before) - len(line)] + _BEFORE.sub("", line)
             placed += before
             if placed and not placed.endswith("\n"):
