@@ -245,7 +245,7 @@ ODD = {
     "content that is no text": (chat({"content": 7}), "", [], "stop"),
     "no reason": (chat({"content": "blue"}, finish_reason=None), "blue", [], "stop"),
     "cut off": (chat({"content": "bl"}, finish_reason="length"), "bl", [], "length"),
-    "a refusal": (chat({"content": None, "refusal": "I won't."}), "", [], "refusal"),
+    "a refusal": (chat({"content": None, "refusal": "I won't."}), "I won't.", [], "refusal"),
     "null calls": (chat({"content": "blue", "tool_calls": None}), "blue", [], "stop"),
     "arguments as an object": (
         chat({"content": "", "tool_calls": [{"id": "1", "function": {"name": "read", "arguments": {"doc_id": "d1"}}}]}),
