@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test soak check installation clean
+.PHONY: run test plain soak check installation clean
 
 run: .venv/installed
 	$(BIN)/python -m evals.run --program multihop --task congress
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest
+
+# In an environment of its own, with the wheel and no extra
+plain: .venv/installed-test
+	$(BIN)/python -m pytest tests/plain
 
 soak: .venv/installed-soak
 	$(BIN)/python tests/by_folder.py tests/soak

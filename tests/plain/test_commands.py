@@ -1,0 +1,197 @@
+"""Every command and sub-command of docs/reference.md, typed as `sextant ...` and as `python -m ...`."""
+
+import argparse
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from importlib import import_module
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import pytest
+from hub_server import HubServer
+from openai_server import OpenAIServer, fill
+from plain_installation import ROOT, STUDY, Shell
+
+from environments import obliq
+
+# `sextant NAME` and the same as `python -m MODULE`, as the table of commands has them
+TYPED = re.findall(
+    r"^\| `([a-z]+)` \| `python -m ([\w. ]+)` \|", (ROOT / "docs/reference.md").read_text(encoding="utf-8"), re.M
+)
+
+
+class Leaf(NamedTuple):
+    """A command that does something: `sextant tasks show`, or `python -m environments show`."""
+
+    as_sextant: str
+    as_module: str
+
+
+def parsers(module: str) -> argparse.ArgumentParser:
+    """The parser of a command that `python -m` is given, a module and its sub-command if any."""
+    name, *sub_commands = module.split()
+    spec = find_spec(name)
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    parser = import_module(f"{name}.__main__" if is_package else name).parser()
+    for word in sub_commands:
+        parser = sub_parsers(parser)[word]
+    return parser
+
+
+def sub_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The sub-commands of a command, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def leaves() -> Iterator[Leaf]:
+    """Every command that has no sub-commands, and every sub-command."""
+    for name, module in TYPED:
+        sub_commands = sub_parsers(parsers(module))
+        for sub_command in sub_commands:
+            yield Leaf(f"sextant {name} {sub_command}", f"python -m {module} {sub_command}")
+        if not sub_commands:
+            yield Leaf(f"sextant {name}", f"python -m {module}")
+
+
+LEAVES = list(leaves())
+COMMANDS_TYPED = [typed for name, module in TYPED for typed in (f"sextant {name}", f"python -m {module}")]
+EVERYTHING_TYPED = sorted({*COMMANDS_TYPED, *(typed for leaf in LEAVES for typed in leaf)})
+
+# A real call of each: its arguments, in which a word in capitals stands for what the fixture `names` has made,
+# and OUT for a file or folder that is not there.
+LATENT = "--recipe latent --corpus task:twitter --set attribute.lens=stance"
+CALLS = {
+    "run": "--program rewrite --task code_retrieval --limit 2",
+    "study": "study.toml",
+    "serve": "--task congress --split dev --http",
+    "gather": "SHARDED",
+    "score": "RUN",
+    "compare": "RUN OTHER",
+    "curves": "RUN OTHER",
+    "behaviour": "RUN OTHER",
+    "replay": "OTHER --retriever bm25s",
+    "view": "RUN OTHER --export OUT.html",
+    "report": "RUN OTHER --out OUT",
+    "reproduce": "",
+    "judge": "--task code_retrieval --runs RUN",
+    "build list": "",
+    "build new": f"OUT {LATENT}",
+    "build run": "BUILD",
+    "build status": "BUILD",
+    "build review": "BUILD --out OUT.html",
+    "build check": "BUILD",
+    "build contamination": "--task code_retrieval",
+    "export": "RUN --to trec --out OUT",
+    "import": "RUN/run.trec --task code_retrieval --name theirs",
+    "compile": "--program rewrite --task code_retrieval --optimizer labeled",
+    "prompts show": "multihop",
+    "prompts draw": "planner",
+    "tasks list": "",
+    "tasks show": "congress",
+    "tasks fetch": "congress",
+    "tasks check": "congress",
+    "tasks search": "congress ferry",
+    "tasks init": "OUT",
+    "retrievers list": "",
+    "retrievers check": "bm25",
+    "retrievers push": "bm25 --task congress",
+    "retrievers indexes": "",
+    "retrievers delete": "--all",
+    "models check": "LM",
+    "cache list": "",
+    "cache show": "KEY",
+    "cache export": "OUT.jsonl",
+    "cache clear": "--days 1",
+}
+# What a plain installation cannot do ends with 2, in one line that names the extra.
+NEEDS_AN_EXTRA = {"serve": "[rest]"}
+
+
+@pytest.fixture(scope="module")
+def lm() -> Iterator[str]:
+    """The spec of a model on this machine."""
+    with closing(OpenAIServer()) as server:
+        server.answer = fill
+        yield server.spec
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HubServer]:
+    """A hub that has the release of congress, as small as the miniature."""
+    mini = ROOT / "environments" / "mini" / "obliq"
+    files = {path: (mini / path).read_bytes() for path in obliq.SUITE.tasks["congress"].files}
+    with closing(HubServer(obliq.RELEASE.repository, obliq.RELEASE.revision, files)) as server:
+        yield server
+
+
+@pytest.fixture
+def fetching_shell(environment, home, hub, tmp_path) -> Shell:
+    """A shell of a user who gets releases from that hub, and keeps them apart."""
+    return Shell(environment, home, tmp_path, HF_ENDPOINT=hub.address, SEXTANT_HOME=str(tmp_path / "releases"))
+
+
+@pytest.fixture(scope="module")
+def names(module_shell, lm) -> dict[str, object]:
+    """What stands for the words in capitals: runs, a build, a task, answers that are kept."""
+    shell: Shell = module_shell
+    run = ("sextant", "run", "--task", "code_retrieval", "--json")
+    first = shell.succeed(*run, "--program", "retrieve").json["run"]
+    second = shell.succeed(*run, "--program", "rewrite", "--lm", lm).json["run"]
+    for part in ("1/2", "2/2"):
+        sharded = shell.succeed(*run, "--program", "query_to_doc", "--shard", part).json["run"]
+    shell.succeed("sextant", "build", "new", "mine", *LATENT.split())
+    shell.succeed("sextant", "build", "run", "mine")
+    calls = shell.succeed("sextant", "cache", "list", "--calls", "--json").json
+    (shell.folder / "study.toml").write_text(STUDY, encoding="utf-8")
+    task = shell.folder / "data"
+    task.mkdir()
+    (task / "corpus.jsonl").write_text('{"_id": "d1", "text": "a ferry"}\n{"_id": "d2", "text": "a dam"}\n')
+    (task / "queries.jsonl").write_text('{"_id": "q1", "text": "ferry"}\n')
+    (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    return {
+        "RUN": shell.folder / first,
+        "OTHER": shell.folder / second,
+        "SHARDED": shell.folder / sharded,
+        "BUILD": shell.folder / "mine",
+        "TASK": task,
+        "LM": lm,
+        "KEY": calls["calls"][0]["key"],
+    }
+
+
+def test_the_reference_names_every_command_and_here_is_a_call_of_each():
+    from evals.__main__ import COMMANDS
+
+    assert dict(TYPED) == {name: module for name, (module, _) in COMMANDS.items()}
+    assert {leaf.as_sextant.removeprefix("sextant ") for leaf in LEAVES} == set(CALLS)
+
+
+@pytest.mark.parametrize("typed", EVERYTHING_TYPED)
+def test_help_begins_with_what_was_typed(typed, shell):
+    assert shell.succeed(*typed.split(), "--help").out.startswith(f"usage: {typed} ")
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.as_sextant)
+def test_a_call_does_what_it_is_for_however_it_is_typed(leaf, names, module_shell, fetching_shell, tmp_path):
+    command = leaf.as_sextant.removeprefix("sextant ")
+    shell = fetching_shell if command == "tasks fetch" else module_shell
+    for typed in leaf:
+        out = tmp_path / typed.replace(" ", "-")
+        if command == "tasks init":
+            shutil.copytree(names["TASK"], out)
+        done = shell(*typed.split(), *(put_in(word, names | {"OUT": out}) for word in CALLS[command].split()))
+        if command in NEEDS_AN_EXTRA:
+            assert done.code == 2 and NEEDS_AN_EXTRA[command] in done.err and done.err.count("\n") == 1, done
+        else:
+            assert done.code == 0, done
+
+
+def put_in(word: str, names: dict[str, object]) -> str:
+    """Put what a name in capitals stands for in its place."""
+    found = re.match("[A-Z]+", word)
+    return word if found is None else word.replace(found[0], str(names[found[0]]), 1)
