@@ -20,7 +20,7 @@ from waiting import wait_for
 
 from tools.console import Parser, run_command
 from tools.errors import DataError, LimitReached, RunIncomplete
-from tools.models import lm
+from tools.models import answers, lm
 from tools.models.answers import NAME, Answer, Answers, open_answers, open_ledger
 from tools.models.terms import Patience, Terms
 from tools.records import Query, Usage, total, usage_json
@@ -280,10 +280,17 @@ def test_when_the_one_that_was_sent_fails_all_who_wait_for_it_fail_with_it_and_w
 
 @pytest.mark.parametrize(
     ("error", "seconds"),
-    [(LimitReached("all calls"), math.inf), (dspy.LMTimeoutError("time is up"), 5.0), (KeyboardInterrupt(), math.inf)],
+    [
+        (LimitReached("all calls"), math.inf),
+        (dspy.LMTimeoutError("time is up"), 600.0),
+        (KeyboardInterrupt(), math.inf),
+    ],
     ids=["a limit of its session", "little time left", "a stop"],
 )
-def test_what_ended_the_one_that_was_sent_alone_ends_nobody_who_waits_and_the_next_one_is_sent(error, seconds, path):
+def test_what_ended_the_one_that_was_sent_alone_ends_nobody_who_waits_and_the_next_one_is_sent(
+    error, seconds, path, monkeypatch
+):
+    monkeypatch.setattr(answers, "_SHORT", 1200.0)  # so that the test may take its time
     found, sent = asked_at_once(Answers(path).ledger("run"), error, deadline=time.monotonic() + seconds)
     assert sent == 2 and found.count(error) == 1 and found.count(["yes"]) == 4
 

@@ -192,7 +192,7 @@ def test_steps_and_notes_of_lines_are_in_the_trace_by_number_whichever_was_first
     turn[3].set()
 
     def job(number):  # the last one works first
-        assert turn[number + 1].wait(5)
+        assert turn[number + 1].wait(120)
         session.search(f"blood {number}", 2)
         session.note(f"note {number}")
         turn[number].set()

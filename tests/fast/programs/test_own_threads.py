@@ -170,7 +170,7 @@ def test_a_thread_that_outlives_its_query_can_do_nothing_more(corpus):
 
     def leaving(query, search):
         def late():
-            after.wait(10)
+            after.wait(120)
             for work in (lambda: write(query=query, part="late"), lambda: search("late")):
                 try:
                     refused.put(work())
@@ -182,7 +182,7 @@ def test_a_thread_that_outlives_its_query_can_do_nothing_more(corpus):
 
     found = outcome(leaving, corpus)
     after.set()
-    assert [refused.get(timeout=10) for _ in range(2)] == ["the query has been answered"] * 2
+    assert [refused.get(timeout=120) for _ in range(2)] == ["the query has been answered"] * 2
     assert steps(found) == ["search", "rank", "stop"] and found["usage"]["calls"] == 0
 
 
@@ -319,7 +319,7 @@ def test_a_thread_that_outlives_its_query_may_send_by_itself(corpus, server):
 
     def tracing(query, search):
         def late():
-            after.wait(10)
+            after.wait(120)
             sent.set_result(httpx.post(f"{url}/chat/completions", json=body).status_code)
 
         threading.Thread(target=late).start()
