@@ -211,8 +211,8 @@ def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_
 
 def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_ever_after(path):
     side_by_side = {run: Answers(path) for run in ("first", "second")}
-    for run, answers in side_by_side.items():
-        answers.ledger(run).answered("q", key(1), "tiny", Answer([f"of {run}"], paid()))
+    for run, kept in side_by_side.items():
+        kept.ledger(run).answered("q", key(1), "tiny", Answer([f"of {run}"], paid()))
     for run in side_by_side:
         again = Answers(path)
         assert [(key(1), [f"of {run}"])] == [(one, answer.outputs) for one, answer in again.of_run(run)]
