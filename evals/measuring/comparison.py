@@ -112,8 +112,12 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     forced, notes = _check_contracts(runs, force=force)
     chosen = [_choose_metrics(baseline, system, metrics) for system in others]
     pairs = list(zip(others, chosen, strict=True))
-    tests = sum(_is_tested(baseline, system, name) for system, names in pairs for name in names)
-    comparisons = [_compare_metric(baseline, system, name, tests) for system, names in pairs for name in names]
+    contrasts = [(system, name, _is_tested(baseline, system, name)) for system, names in pairs for name in names]
+    tests = sum(is_tested for _, _, is_tested in contrasts)
+    comparisons = []
+    for system, name, is_tested in contrasts:
+        row = _compare_metric(baseline, system, name, tests)
+        comparisons.append(row if is_tested else row | {"p": None})
     tested = [row for row in comparisons if row["p"] is not None]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):  # over all metrics of all systems
         row["p_holm"] = p
@@ -276,8 +280,7 @@ def _compare_metric(baseline: System, system: System, metric: str, tests: int) -
         return row | dict.fromkeys(Paired._fields) | {"p_holm": None, "wins": 0, "ties": 0, "losses": 0, "queries": 0}
     before, after = zip(*pairs.values(), strict=True)
     means = {"baseline_mean": math.fsum(before) / len(pairs), "mean": math.fsum(after) / len(pairs)}
-    result = row | means | paired(before, after, tests=max(tests, 1))._asdict() | {"p_holm": None}
-    return result if _is_tested(baseline, system, metric) else result | {"p": None}
+    return row | means | paired(before, after, tests=max(tests, 1))._asdict() | {"p_holm": None}
 
 
 def fewest_for_holm(tests: int) -> int:

@@ -211,9 +211,9 @@ def _correct(pool: Pool, chosen: Wanted, by_kind: Mapping[str, Grades]) -> Resul
     """
     grades = by_kind[POOL]
     pairs = _pairs(pool, chosen, by_kind)
-    sample = [(pool.known[query_id][doc_id], _whole(by_kind[SAMPLE][query_id][doc_id])) for query_id, doc_id in pairs]
+    sample = [(pool.known[query_id][doc_id], int(by_kind[SAMPLE][query_id][doc_id])) for query_id, doc_id in pairs]
     keys = [(query_id, doc_id) for query_id, of in grades.items() for doc_id in of]
-    judged = [_whole(grades[query_id][doc_id]) for query_id, doc_id in keys]
+    judged = [int(grades[query_id][doc_id]) for query_id, doc_id in keys]
     nothing = {"judge": None, "corrected": [None] * len(pool.runs)}
     if not judged or len({true for true, _ in sample}) < 2:
         return nothing
@@ -231,10 +231,6 @@ def _correct(pool: Pool, chosen: Wanted, by_kind: Mapping[str, Grades]) -> Resul
     corrected = [interval_of(values)._asdict() for values in means]
     figures = {name: share and share._asdict() for name, share in shares._asdict().items()}
     return {"judge": figures, "corrected": corrected}
-
-
-def _whole(grade: float) -> int:
-    return int(grade)
 
 
 def _pairs(pool: Pool, sample: Wanted, by_kind: Mapping[str, Grades]) -> list[tuple[str, str]]:
