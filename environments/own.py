@@ -30,7 +30,7 @@ from environments.tables import check_grade, check_text, read_id
 from tools import disk, forms, names
 from tools.console import clean, plural
 from tools.corpus import Corpus
-from tools.errors import DataError, SextantError, UnknownName, UsageError
+from tools.errors import DataError, OwnCodeFailed, SextantError, UnknownName, UsageError
 from tools.records import Document, Query
 
 Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]  # texts by id, or documents, or (id, text)
@@ -192,7 +192,7 @@ def _open(request: Request) -> Environment:
         except SextantError:
             raise
         except Exception as error:  # a user's function may raise anything
-            raise UsageError(f"{names.label(place)}: {names.describe(error)}") from error
+            raise OwnCodeFailed(f"{names.label(place)}: {names.describe(error)}") from error
         if isinstance(made, Environment):
             return made
         if not isinstance(made, str | Path):

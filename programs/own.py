@@ -30,7 +30,7 @@ from programs.base import Program
 from programs.desk import DESK, Desk, make_tools, read, search, select
 from programs.own_results import ANSWERS, describe, list_ids
 from tools import names, session
-from tools.errors import SextantError, UsageError
+from tools.errors import OwnCodeFailed, SextantError, UsageError
 from tools.models import offline
 from tools.models.lm import LanguageModel
 from tools.models.prompting import Fault
@@ -231,7 +231,7 @@ class Own(Program):
         except SextantError:
             raise
         except Exception as error:  # a user's code may raise anything
-            raise UsageError(f"{self.label} cannot be made: {names.describe(error)}") from error
+            raise OwnCodeFailed(f"{self.label} cannot be made: {names.describe(error)}") from error
         if isinstance(self.inner, dspy.Module) and "toolbox" not in self.asks:
             self.inputs = _inputs_of(self.inner, self.label)
 

@@ -20,7 +20,7 @@ from programs.own import QUERY
 from programs.own_results import ANSWERS
 from tools import names
 from tools.console import in_thread
-from tools.errors import UsageError
+from tools.errors import OwnCodeFailed, UsageError
 from tools.models.offline import Call, publish
 from tools.models.prompting import ask
 from tools.models.text_calls import find_tool, identify, read_arguments
@@ -196,7 +196,7 @@ class Runner(Shared):
         except Exception as error:
             remedy = "with sqlite3, connect(FILE, check_same_thread=False)"
             wrong = f"the checkpointer of {self._label} cannot be used in a thread; {remedy}"
-            raise UsageError(f"{wrong}: {names.describe(error)}") from error
+            raise OwnCodeFailed(f"{wrong}: {names.describe(error)}") from error
         return False
 
 

@@ -43,6 +43,10 @@ class UnknownName(UsageError):
         super().__init__(f"no {kind} is called {name!r}; {hint}")
 
 
+class OwnCodeFailed(UsageError):
+    """A program, retriever or task of the user's own cannot be made, whatever it is used with."""
+
+
 class UnknownPrice(UsageError):
     """A budget in dollars for something whose price is not known; nothing was sent."""
 

@@ -36,7 +36,7 @@ from programs.base import check_offline
 from tools import installation, names, retrievers, sources
 from tools.corpus import Corpus
 from tools.disk import home
-from tools.errors import DataError, SextantError, UsageError
+from tools.errors import DataError, OwnCodeFailed, SextantError, UsageError
 from tools.models.spec import parse as parse_model
 from tools.models.spec import price_is_known
 from tools.models.terms import Terms, unknown_price
@@ -202,7 +202,7 @@ def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
     except Exception as error:
         if isinstance(error, SextantError) or not names.user_line(error):
             raise
-        raise UsageError(f"the program cannot be made: {names.describe(error)}") from error
+        raise OwnCodeFailed(f"the program cannot be made: {names.describe(error)}") from error
 
 
 def _check_pools(resolved: Resolved, environment: Environment) -> None:

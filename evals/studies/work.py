@@ -39,6 +39,7 @@ from tools.errors import (
     FAULTS,
     BudgetReached,
     DataError,
+    OwnCodeFailed,
     ProviderRefused,
     RunBusy,
     RunConflict,
@@ -200,6 +201,11 @@ class Workshop:
             bounds = self._bound(request, ready.environment, str(ready.resolved.pool or ""))
             return ask_all(ready, *words)
 
+        def open_once(request: Request) -> Opened:
+            nonlocal opened
+            opened = opened or self.open(request)
+            return opened
+
         try:
             if not request.isolated:  # which starts a process
                 opened = self.open(request)
@@ -208,7 +214,7 @@ class Workshop:
                     return Made(cell, found.path, bounds=self._bound(request, opened.environment))
             if problem := self._find_obstacle(request, opened):
                 return Made(cell, problem=problem)
-            result = run(request, report, answer=answer, opening=lambda request: opened or self.open(request))
+            result = run(request, report, answer=answer, opening=open_once)
             problem = result.problem
         except RunBusy:
             return None
@@ -217,7 +223,9 @@ class Workshop:
         except RunConflict:
             raise
         except UsageError as error:
-            return Made(cell, unfit=str(error))
+            if opened is None and does_not_apply(error):
+                return Made(cell, unfit=str(error))
+            problem = error
         if problem:
             self._note(problem, request)
             return Made(cell, problem=problem)
@@ -262,6 +270,11 @@ class Workshop:
             count_agents(self._budget, found.path, ledger)
         elif not ledger:  # it sent nothing
             self._budget.resume(Usage(calls=usage_from_json(found.scores["usage"]).calls))
+
+
+def does_not_apply(error: SextantError) -> bool:
+    """Return whether an error that opening a run has met says that the row does not fit the task."""
+    return isinstance(error, UsageError) and not isinstance(error, UnknownPrice | OwnCodeFailed)
 
 
 def check(cells: Sequence[Cell]) -> None:
@@ -325,7 +338,7 @@ def look_ahead(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[Made]]:
                 one["state"] = f"{one['queries']} to ask, {one['answered']} there"
             made.append(Made(cell))
         except SextantError as error:
-            unfit = isinstance(error, UsageError) and not isinstance(error, UnknownPrice)
+            unfit = does_not_apply(error)
             one |= {"state": "does not apply" if unfit else "cannot be made", "why": str(error), "queries": 0}
             one |= dict.fromkeys(FIGURES, dict.fromkeys(LEVELS, 0))
             made.append(Made(cell, unfit=str(error)) if unfit else Made(cell, problem=error))

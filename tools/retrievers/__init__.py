@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tools import names
-from tools.errors import DataError, SextantError, UsageError
+from tools.errors import DataError, OwnCodeFailed, SextantError, UsageError
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.corpus import Corpus
@@ -414,9 +414,14 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
     try:
         made = kind.made(*place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options)
     except Exception as error:
-        if isinstance(error, SextantError) or not (line := names.user_line(error)):
+        line = names.user_line(error)
+        if not line or isinstance(error, OwnCodeFailed):
             raise
-        raise UsageError(f"{spec} cannot be built: {type(error).__name__}: {error}{line}") from error
+        if isinstance(error, UsageError):
+            raise OwnCodeFailed(f"{spec} cannot be built: {error}{line}") from error
+        if isinstance(error, SextantError):
+            raise
+        raise OwnCodeFailed(f"{spec} cannot be built: {type(error).__name__}: {error}{line}") from error
     if not hasattr(made, "name"):  # a user's class may leave it to us
         given = {name: spec.options.get(name, option.default) for name, option in kind.options.items()}
         made.name = spell(spec.kind, spec.subject or kind.model, [part.name for part in made.parts], given)

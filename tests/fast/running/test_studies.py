@@ -181,6 +181,37 @@ def test_a_row_whose_weights_are_not_there_is_announced_and_the_others_are_made(
     assert len(list((tmp_path / "runs").glob("*/*/scores.json"))) == 1
 
 
+@pytest.mark.parametrize("error", ["UsageError", "ValueError"])
+def test_a_retriever_of_ones_own_that_cannot_be_built_is_a_fault_and_not_unfit(error, command, tmp_path):
+    own = write(
+        tmp_path / f"raises_{error}.py",
+        f"""
+from tools.errors import UsageError
+from tools.retriever import Retriever
+
+
+class Mine(Retriever):
+    def __init__(self, corpus):
+        raise {error}("the index of Mine is not there")
+
+    def _search_many(self, searches, k):
+        return []
+""",
+    )
+    text = f"""
+        name = "own"
+        tasks = ["congress"]
+        fixed = {{ data = "mini", limit = 2, program = "retrieve" }}
+        row = [{{ retriever = "bm25" }}, {{ retriever = "{own}:Mine" }}]
+    """
+    study = write(tmp_path / "study.toml", text)
+    ahead = command(study, "--dry-run", "--json").json
+    assert "does not apply" not in {cell["state"] for cell in ahead["cells"]}
+    done = command(study)
+    assert done.code == 2 and "does not apply" not in done.err
+    assert "1 cell of 2 unfinished" in done.err and "the index of Mine is not there" in done.err
+
+
 def test_a_folder_of_ones_own_stands_beside_miniatures(tmp_path):
     own = tmp_path / "mine"
     (own / "qrels").mkdir(parents=True)
