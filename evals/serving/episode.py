@@ -129,6 +129,7 @@ class Episode:
         self.submission: Submission | None = None
         self.over = False
         self.opened = time.monotonic()
+        self.touched = self.opened  # when somebody last went on with it
         before = session.current()
         with session.answering(query):
             self.desk = Desk(world.toolbox.open(query), hops=0)
@@ -167,7 +168,13 @@ class Episode:
                 text = getattr(self, tool)(**read_arguments(tool, arguments))
             except (SessionRefusal, Fault) as refusal:
                 text = as_json({"error": str(refusal)})
+            finally:
+                self.touch()
             return Observation(text, self._reward(), self.over)
+
+    def touch(self) -> None:
+        """Note that somebody goes on with it."""
+        self.touched = time.monotonic()
 
     def search(self, query: str, k: int = 10) -> str:
         """Search the collection; gives the best matches, each with its doc_id, title and the beginning of its text.
@@ -277,6 +284,16 @@ class Episode:
             if not self.over:
                 self.over = True
                 self.world.leave(self)
+
+    def leave_if_idle(self, seconds: float) -> None:
+        """Leave it if nobody has gone on with it for so long. While something is done in it, it is not idle."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if time.monotonic() - self.touched > seconds:
+                self.leave()
+        finally:
+            self._lock.release()
 
     def _end(self, submission: Submission) -> None:
         self.submission = submission

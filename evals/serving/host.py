@@ -3,6 +3,10 @@
 `serve` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what came of them. A
 query's first submission is its outcome, on disk before anybody hears of it; a query whose agent went away is handed
 out again. With `repeat`, queries go on being handed out for training, and what comes of that is scored, not kept.
+
+A thread takes locks in one order: that of Clients (mcp.py), an Episode's (episode.py), the Host's. Each is held while
+later ones are taken, never earlier ones, and no thread holds the locks of two episodes. An episode's lock is held as
+long as its search takes, so nothing that others wait for may wait for it.
 """
 
 import threading
@@ -47,7 +51,7 @@ class Host(World):
     most: int = MOST
     idle: float = IDLE
     _todo: deque[str] = field(init=False)
-    _open: dict[Episode, float] = field(init=False, default_factory=dict)  # and when it last did something
+    _open: set[Episode] = field(init=False, default_factory=set)
     _lock: threading.RLock = field(init=False, default_factory=threading.RLock)
     _news: SimpleQueue[Outcome] = field(init=False, default_factory=SimpleQueue)
 
@@ -60,9 +64,8 @@ class Host(World):
 
         NothingOpen where there is none, or too many are open; UsageError for a query that there is not.
         """
+        self._take_back_idle()
         with self._lock:
-            for idle in [one for one, last in self._open.items() if time.monotonic() - last > self.idle]:
-                idle.leave()
             if len(self._open) >= self.most:
                 raise NothingOpen(f"{self.most} episodes are open, which is the most; end one, or come again later")
             if not self._todo and self.repeat:
@@ -75,18 +78,18 @@ class Host(World):
             episode = World.open(self, query_id or self._todo[0])
             if episode.query.query_id in self._todo:
                 self._todo.remove(episode.query.query_id)
-            self._open[episode] = time.monotonic()
+            self._open.add(episode)
             return episode
 
-    def touch(self, episode: Episode) -> None:
-        """Note that somebody goes on with an episode."""
+    def _take_back_idle(self) -> None:
+        """Hand the queries of episodes out again that nobody goes on with."""
         with self._lock:
-            if episode in self._open:
-                self._open[episode] = time.monotonic()
+            episodes = list(self._open)
+        for episode in episodes:  # without the lock: an episode takes its own first
+            episode.leave_if_idle(self.idle)
 
     def act(self, episode: Episode, tool: str, arguments: Any) -> Observation:
         """Do one thing in an episode. RunIncomplete where that cannot be done now; its query is handed out again."""
-        self.touch(episode)
         try:
             return episode.act(tool, arguments)
         except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
@@ -104,13 +107,16 @@ class Host(World):
                 outcome = {"query_id": query.query_id, **fields, "seconds": round(time.monotonic() - episode.opened, 4)}
                 self.folder.append(outcome)
                 self._news.put(outcome)
-            self._open.pop(episode, None)
+            self._open.discard(episode)
 
     def leave(self, episode: Episode) -> None:
         """Hand the query of an episode out again."""
         with self._lock:
             query_id = episode.query.query_id
-            if self._open.pop(episode, None) and query_id not in self.folder.outcomes and query_id not in self._todo:
+            if episode not in self._open:
+                return
+            self._open.remove(episode)
+            if query_id not in self.folder.outcomes and query_id not in self._todo:
                 self._todo.append(query_id)
 
     def state(self) -> dict[str, int]:

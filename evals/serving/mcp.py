@@ -101,14 +101,15 @@ class Clients:
                 for gone in [name for name, one in self._episodes.items() if one.over]:
                     del self._episodes[gone]
                 self._episodes[client] = there
-        if self.host:
-            self.host.touch(there)
+        there.touch()
         return there
 
     def leave(self, client: str) -> None:
         """Take back what a client was at, where it could be another's."""
-        if self.host and (there := self._episodes.pop(client, None)):
-            there.leave()
+        with self._lock:
+            episode = self._episodes.pop(client, None) if self.host else None
+        if episode:  # without the lock: a search of this client may take long, and others go on
+            episode.leave()
 
 
 open_clients = cache(Clients)  # programs/command.py calls it in one thread at a time

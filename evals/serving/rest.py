@@ -181,7 +181,7 @@ class Rest:
     def _find(self, session: str) -> Episode:
         if (episode := self._sessions.get(session)) is None:
             raise HTTPException(404, "there is no such session, or it is over")
-        self._host.touch(episode)
+        episode.touch()
         return episode
 
 
