@@ -6,7 +6,7 @@ import time
 
 
 class LockOrder:
-    """Makes locks of named kinds, which threads have to take in the order of `kinds`; `inversions` has each violation."""
+    """Makes locks of named kinds, which threads have to take in the order of `kinds`; keeps each violation."""
 
     def __init__(self, *kinds):
         self.kinds = kinds
