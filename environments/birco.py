@@ -24,6 +24,7 @@ from environments import tables
 from environments.base import Comparison, Environment, Facts, Judgements, Release, Request, Suite
 from environments.collections import read_port
 from environments.layouts import Collection
+from environments.raw import check_data
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.records import Document, Query
@@ -197,6 +198,7 @@ def _read(folder: Path, split: str) -> Collection:
 
 def unpickle(path: Path) -> Any:
     """Return what a pickle holds, read in a process of its own: a hostile pickle can bring Python down."""
+    check_data(path)
     try:
         with path.open("rb") as file:
             command = [sys.executable, "-I", str(Path(__file__).with_name("plain_pickle.py"))]

@@ -5,8 +5,10 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -57,6 +59,23 @@ def git_revision() -> str | None:
 def explain_missing(package: str | None, extra: str) -> str:
     """Return that a package is missing, and the command that installs the extra which brings it."""
     return f"the package {package}, which is not installed; {tell_how_to_install(extra)}"
+
+
+@contextmanager
+def importing_extra(extra: str, module: str) -> Iterator[None]:
+    """Have imports that lack a package say which extra of ours brings it; `module` is the __name__ of who imports.
+
+    A module that is run by `python -m` ends with one line and exit code 2.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        spec = sys.modules["__main__"].__spec__ if module == "__main__" else None
+        needs = f"{spec.name if spec else module} needs {explain_missing(error.name, extra)}"
+        if module == "__main__":
+            print(f"error: {needs}", file=sys.stderr)  # noqa: T201  # before there is a console
+            raise SystemExit(2) from None
+        raise ModuleNotFoundError(needs, name=error.name, path=error.path) from None
 
 
 def tell_how_to_install(extra: str) -> str:

@@ -8,7 +8,10 @@ Importing this registers them. Left out: AsyncVectorEnv with shared memory, whic
 
 from typing import Any
 
-import gymnasium
+from tools.installation import importing_extra
+
+with importing_extra("gymnasium", __name__):
+    import gymnasium
 
 from evals.serving.episode import World, told
 from evals.serving.host import Host

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from inspect_ai import Task, task
-from inspect_ai.dataset import Sample
-from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
-from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
-from inspect_ai.tool import Tool, ToolDef
+from tools.installation import importing_extra
+
+with importing_extra("inspect", __name__):
+    from inspect_ai import Task, task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+    from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
+    from inspect_ai.tool import Tool, ToolDef
 
 from evals.measuring.metrics import compute, is_pairwise, ranking_of
 from evals.running.runner import describe_submission

@@ -8,12 +8,17 @@ out: its web interface, and reset and step by HTTP alone, which have no session.
 from functools import partial
 from typing import Any
 
-from openenv.core.env_server import create_fastapi_app
-from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
-from evals.serving import web
+from tools.installation import importing_extra
+
+with importing_extra("openenv", __name__):
+    from openenv.core.env_server import create_fastapi_app
+    from openenv.core.env_server.interfaces import Environment
+    from openenv.core.env_server.types import Action, Observation, State
+
+    from evals.serving import web
+
 from evals.serving.arguments import read_text
 from evals.serving.clients import Place
 from evals.serving.episode import TOOLS, Episode, told

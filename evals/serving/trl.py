@@ -11,7 +11,10 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from datasets import Dataset
+from tools.installation import importing_extra
+
+with importing_extra("trl", __name__):
+    from datasets import Dataset
 
 from evals.serving.episode import TOOLS, Episode, World
 from evals.serving.training import prompt_rows

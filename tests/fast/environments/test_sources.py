@@ -488,7 +488,6 @@ INERT = {
     "a set": pickle.dumps(in_a_label({1})),
     "something after its end": WHOLE + b"junk",
     "nothing": b"",
-    "Git LFS's pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
     **{f"broken off after {share:.0%}": WHOLE[: int(len(WHOLE) * share)] for share in (0.1, 0.5, 0.99)},
 }
 
@@ -517,6 +516,11 @@ def test_a_hostile_pickle_is_refused_and_nothing_in_it_runs(payload, tmp_path):
 @pytest.mark.parametrize("payload", INERT)
 def test_a_pickle_that_is_no_plain_data_is_refused_in_one_line(payload, tmp_path):
     assert re.search("is refused: |fetch it again", refusal(INERT[payload], tmp_path))
+
+
+def test_a_pickle_that_git_lfs_has_not_fetched_is_called_so(tmp_path):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    assert "Git LFS has not fetched it; run `git lfs pull`" in refusal(pointer, tmp_path)
 
 
 # --- 3. Damage -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """What tools/installation.py says of an installation, asked in a process of its own with just that installation."""
 
+import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +114,24 @@ def test_in_a_checkout_the_command_for_an_extra_installs_the_checkout(tmp_path):
     (site / "pyproject.toml").write_text(PROJECT.format("sextant-search"))
     said = ask(site, "installation.tell_how_to_install('mcp')")
     assert said == f"run cd '{site}' && pip install -e '.[mcp]' (Sextant is not on the package index)"
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("evals.serving.gym", "gymnasium", "gymnasium"),
+        ("evals.serving.trl", "datasets", "trl"),
+        ("evals.serving.inspect", "inspect_ai", "inspect"),
+        ("evals.serving.openenv", "openenv", "openenv"),
+    ],
+)
+def test_a_module_whose_extra_is_missing_says_which_in_one_line(module, package, extra, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {module} needs the package {package}") and f"[{extra}]" in line
+    with pytest.raises(ModuleNotFoundError, match=f"needs the package {package}.*{extra}"):
+        importlib.import_module(module)
