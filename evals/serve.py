@@ -14,7 +14,7 @@ from importlib import import_module
 from evals.running.request import Request
 from evals.serving.clients import TOKEN, Place, print_config
 from tools import options
-from tools.console import Parser, positive, run_and_leave, say
+from tools.console import Parser, cost, positive, run_and_leave, say
 from tools.errors import UsageError
 from tools.installation import explain_missing
 from tools.models.spec import Settings
@@ -46,8 +46,8 @@ def parser() -> Parser:
     add("--rewards", action="store_true", help="tell the reward of each step; on test of the last one alone")
     add("--reward", default="", metavar="METRIC", help="what an episode is worth; the task's own metric")
     add("--shaping", default="", metavar="WHAT", help="reward steps by recall of what is surfaced, read or selected")
-    add("--search-cost", type=float, default=0.0, metavar="X", help="what a search takes off the reward")
-    add("--token-cost", type=float, default=0.0, metavar="X", help="what a token that the agent reports takes off")
+    add("--search-cost", type=cost, default=0.0, metavar="X", help="what a search takes off the reward")
+    add("--token-cost", type=cost, default=0.0, metavar="X", help="what a token that the agent reports takes off")
     add("--allow-test", action="store_true", help="let --rewards tell how good answers to test queries are")
     add("--repeat", action="store_true", help="go on when all is answered, for training; first answers are kept")
     return made

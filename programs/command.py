@@ -29,13 +29,14 @@ from typing import Any, ClassVar
 import dspy
 
 from programs.base import Program
-from tools import session
+from tools import forms, session
 from tools.disk import read_object
 from tools.errors import UsageError
 from tools.installation import explain_missing
 from tools.models.call import DEADLINE, read_report
 from tools.models.faults import OutOfTime
 from tools.models.spec import hide_keys
+from tools.names import show
 from tools.records import Query, Submission, Usage
 
 PROMPT = """Search with the tools of the MCP server "sextant": take the query with next_query, search and read until you
@@ -139,12 +140,19 @@ def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
     What it `reported` with its calls of tools is booked already.
     """
     said = read_object(printed.rpartition("\n")[2]) or {}
-    cost, metered = said.get("total_cost_usd"), read_report(said.get("usage"))
-    usd = float(cost) if isinstance(cost, int | float) and 0 <= cost < float("inf") else None
+    metered = read_report(said.get("usage"))
+    cost = said.get("total_cost_usd")
+    usd: float | None = None
+    if cost is not None:
+        try:
+            usd = float(forms.check(forms.Amount, cost))
+        except ValueError:
+            wrong = f"total_cost_usd is {show(cost)[:40]}, which is no price"
+            opened.note_at_end(f"{wrong}; what the agent cost is not known")
     used = Usage(paid_usd=usd, list_usd=usd)
     if metered:
         turns = said.get("num_turns")
-        calls = turns if isinstance(turns, int) and turns > 0 else 1
+        calls = turns if isinstance(turns, int) and 0 < turns <= forms.LARGEST else 1
         tokens = metered.input_tokens, metered.output_tokens
         used = Usage(calls, 0, *tokens, usd, usd, cached_tokens=metered.cached_tokens)
     elif usd is None and reported != Usage():

@@ -98,7 +98,8 @@ def _number(read: Callable[[str], Number], fits: Callable[[Number], bool], what:
 
 positive = _number(int, lambda number: number >= 1, "a whole number of at least 1")
 port = _number(int, lambda number: 0 <= number <= 65535, "a port from 0 to 65535")
-dollars = _number(float, lambda amount: amount > 0, "an amount above 0")
+dollars = _number(float, lambda amount: 0 < amount < math.inf, "an amount above 0")
+cost = _number(float, lambda amount: 0 <= amount < math.inf, "an amount of at least 0")
 share = _number(float, lambda number: 0 < number <= 1, "a number above 0, to 1")
 temperature = _number(float, lambda number: 0 <= number <= 2, "a number from 0 to 2")
 

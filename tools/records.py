@@ -63,6 +63,14 @@ class Usage:
         return Usage(*sums)
 
 
+def check_usage(usage: Usage) -> None:
+    """Raise ValueError for a number below 0, or one that is no number: nothing gives back what was used."""
+    for name in Usage.__slots__:
+        amount = getattr(usage, name)
+        if amount is not None and not 0 <= amount < float("inf"):
+            raise ValueError(f"a usage has {name} = {amount}; write a number of at least 0")
+
+
 def total(usages: Iterable[Usage]) -> Usage:
     """Return the sum of usages; without any, no calls and no cost."""
     return sum(usages, Usage())

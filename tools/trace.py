@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
-from tools.records import Step, Trace, Usage, trace_json, usage_from_json, usage_json
+from tools.records import Step, Trace, Usage, check_usage, trace_json, usage_from_json, usage_json
 
 _LINE: ContextVar["_Line | None"] = ContextVar("line", default=None)
 
@@ -89,7 +89,11 @@ class Recorder:
                 self.trace.notes += [step.argument for step in steps if step.tool == "note"]
 
     def charge(self, usage: Usage, key: str = "") -> None:
-        """Book a model call on this query; the next step of the same line of work carries it, and the `key` it has."""
+        """Book a model call on this query; the next step of the same line of work carries it, and the `key` it has.
+
+        ValueError, and nothing is booked, where the usage has a number below 0.
+        """
+        check_usage(usage)
         with self._lock:
             self._line.pending += usage
             self._line.calls += [key] if key else []

@@ -26,7 +26,7 @@ from tools.models.faults import OutOfTime, fault, refusal
 from tools.models.lm import Model
 from tools.models.spec import hide_keys
 from tools.names import describe, list_causes
-from tools.records import Document, Query, Submission, Trace, Usage, trace_json, usage_json
+from tools.records import Document, Query, Submission, Trace, Usage, check_usage, trace_json, usage_json
 from tools.session import Session
 
 OUTAGE = 5  # provider faults in a row, each of them after many attempts, after which a run gives up until it is resumed
@@ -292,6 +292,7 @@ def describe_submission(submission: Submission, query: Query, documents: Mapping
     check_ranking(ranking, query, documents)
     if submission.trace.query_id != query.query_id:
         raise ValueError(f"the trace is of query {submission.trace.query_id!r}, and {query.query_id!r} was asked")
+    check_usage(submission.usage)
     fields: Outcome = {
         "ranking": ranking,
         "answer": submission.answer,

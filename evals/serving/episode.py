@@ -29,9 +29,9 @@ from evals.serving.arguments import read as read_arguments
 from programs.desk import Desk, as_json
 from tools import forms, session
 from tools.errors import SessionRefusal, UsageError
-from tools.forms import Amount, Count
+from tools.forms import Amount, Count, UsageForm
 from tools.models.prompting import Fault
-from tools.records import Query, Submission, Usage
+from tools.records import Query, Submission, Usage, usage_json
 from tools.session import Toolbox
 
 TOOLS = ("search", "read", "select", "note", "submit")
@@ -39,6 +39,7 @@ TOOLS = ("search", "read", "select", "note", "submit")
 POTENTIALS = {"surfaced": "search", "read": "read", "selected": "select"}
 LONGEST_QUERY = 10_000  # characters
 LONGEST_NOTE = 100_000
+NOT_BOOKED = "what the agent has used is not booked: report it before submit"
 _AROUND_IDS = " \t\r\n\"'`[]"  # what models write around an id
 _TYPES: dict[Any, dict[str, Any]] = {str: {"type": "string"}, int: {"type": "integer"}}  # as JSON Schema has them
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
@@ -81,6 +82,13 @@ class Reward:
     def __post_init__(self) -> None:
         if self.potential and self.potential not in POTENTIALS:
             raise UsageError(f"there is no potential {self.potential!r}; there are {', '.join(POTENTIALS)}")
+        for name in ("search_cost", "token_cost"):
+            try:
+                amount = forms.check(Amount, getattr(self, name))
+            except ValueError:
+                wrong = f"{name} is {getattr(self, name)!r}"
+                raise UsageError(f"{wrong}; what is taken off a reward is a number of at least 0") from None
+            object.__setattr__(self, name, amount)
         if self.metric:
             check_metric(self.metric)
         if is_pairwise(self.metric):
@@ -248,7 +256,10 @@ class Episode:
         return {*self.desk.best_rank, *((self.query.candidates or frozenset()) - self.query.excluded)}
 
     def charge(self, sent: Any) -> None:
-        """Book what the agent says that its own model has used. UsageError where it is not of the form of Used."""
+        """Book what the agent says that its own model has used. UsageError where it is not of the form of Used.
+
+        SessionRefusal once the episode is over: its outcome is written, and nothing is booked.
+        """
         try:
             known = {name: value for name, value in read_object(sent).items() if value is not None}
             used: Used = forms.check(Used, known, strict=False)
@@ -256,10 +267,16 @@ class Episode:
             raise UsageError(f"what the agent has used cannot be booked: {error}") from None
         tokens_in, tokens_out = used.get("tokens_in", 0), used.get("tokens_out", 0)
         usd = used.get("usd")
+        usage = Usage(used.get("calls", 1), 0, tokens_in, tokens_out, usd, usd)
         with self._lock:
-            usage = Usage(used.get("calls", 1), 0, tokens_in, tokens_out, usd, usd)
-            self.reported += usage
+            if self.over:
+                raise SessionRefusal(f"query {self.query.query_id!r} is over; {NOT_BOOKED}")
+            try:
+                forms.check(UsageForm, usage_json(self.desk.session.usage + usage))
+            except ValueError as error:
+                raise UsageError(f"what the agent has used cannot be booked: in all, {error}") from None
             self.desk.session.charge(usage)
+            self.reported += usage
 
     def cut(self, *, why: str = "budget") -> float:
         """End the episode with the ranking that its trace would have handed in by now; return the last reward.

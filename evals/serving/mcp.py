@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse
 
 from evals.serving.arguments import list_unknown, read_object
 from evals.serving.clients import Place, on_web
-from evals.serving.episode import TOOLS, Episode, World, describe, told
+from evals.serving.episode import NOT_BOOKED, TOOLS, Episode, World, describe, told
 from evals.serving.host import IDLE, MOST, Host
 from evals.serving.messages import Answers, NoMessage, is_open, read_lines, read_message, write_message
 from evals.serving.web import Guard, WebServer, replay, token_of
@@ -221,11 +221,14 @@ class Door:
     def _act(self, client: str, tool: str, arguments: dict[str, Any], used: Any) -> tuple[list[str], bool]:
         """Return the texts that are the result of a call, and whether it failed here."""
         try:
-            if tool == "next_query":
-                return [as_json(told(self.clients.present(client, new=True).query))], False
-            episode = self.clients.present(client)
+            try:
+                episode = self.clients.present(client, new=tool == "next_query")
+            except SessionRefusal as refusal:
+                return [as_json({"error": str(refusal) if used is None else f"{refusal}; {NOT_BOOKED}"})], False
             if used is not None:
                 episode.charge(used)
+            if tool == "next_query":
+                return [as_json(told(episode.query))], False
             seen = episode.act(tool, arguments)
         except SessionRefusal as refusal:
             return [as_json({"error": str(refusal)})], False

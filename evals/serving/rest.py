@@ -30,7 +30,7 @@ from evals.serving.clients import Place
 from evals.serving.episode import TOOLS, Episode, Used, describe, told
 from evals.serving.host import Host, NothingOpen
 from tools import forms
-from tools.errors import RunIncomplete, UsageError
+from tools.errors import RunIncomplete, SessionRefusal, UsageError
 from tools.retriever import Search
 
 MOST_FOUND = 10_000  # documents in an answer to a search without a session
@@ -142,6 +142,8 @@ class Rest:
             episode.charge(body)
         except UsageError as refusal:
             raise HTTPException(422, str(refusal)) from None
+        except SessionRefusal as refusal:
+            raise HTTPException(409, str(refusal)) from None
         return {"noted": True}
 
     def leave(self, session: str) -> dict[str, bool]:
