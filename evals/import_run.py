@@ -9,6 +9,7 @@ import environments
 from evals import folder as run_folder
 from tools.console import Parser, plural, put_out, queries, run_and_leave, say
 from tools.errors import DataError, UsageError
+from tools.installation import find_page
 from tools.options import pair
 
 
@@ -26,7 +27,7 @@ def parser() -> Parser:
     add("--qrels", default="", metavar="NAME", help="which judgements lead, e.g. gold or pooled; all are reported")
     add("--name", metavar="NAME", help="what the system is called; the file's tag where none is named")
     add("--model", default="", metavar="NAME", help="the model that it used, if that is known")
-    about = "what it did: JSON Lines (docs/decisions/export-import.md), or ATIF"
+    about = f"what it did: JSON Lines ({find_page('docs/decisions/export-import.md')}), or ATIF"
     add("--trajectories", type=Path, metavar="FILE", help=about)
     add("--encoded", action="store_true", help="ids are percent-encoded, as in our own run.trec")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")

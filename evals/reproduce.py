@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from tools.console import Parser, dollars, positive, put_out, run_and_leave
+from tools.installation import find_page
 
 
 def parser() -> Parser:
@@ -23,7 +24,12 @@ def parser() -> Parser:
     add("--retriever", default="", metavar="SPEC", help=about)
     add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent, over all runs")
     add("--budget-calls", type=positive, metavar="N", help="stop before the call after N, over all runs")
-    add("--prices", type=Path, metavar="FILE", help="prices of your own, in TOML; docs/decisions/paying.md")
+    add(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help=f"prices of your own, in TOML; {find_page('docs/decisions/paying.md')}",
+    )
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
     add("--dry-run", action="store_true", help="say what its runs will cost and how long they take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")

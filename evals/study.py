@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from tools.console import Parser, put_out, run_and_leave, say
 from tools.errors import SextantError, UsageError
+from tools.installation import find_page
 
 
 class Done(NamedTuple):
@@ -38,7 +39,7 @@ def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.study", description="Run many systems on many tasks, and compare them.")
     add = made.add_argument
-    add("file", type=Path, metavar="FILE", help="the study, in TOML: docs/guide/study.md")
+    add("file", type=Path, metavar="FILE", help=f"the study, in TOML: {find_page('docs/guide/study.md')}")
     add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go, and studies/NAME")
     add("--json", action="store_true", help="print one JSON object and nothing else")

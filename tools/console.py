@@ -17,6 +17,7 @@ import re
 import shutil
 import signal
 import sys
+import textwrap
 import threading
 import time
 import unicodedata
@@ -61,6 +62,10 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str | None:
         empty = action.default is None or action.default is False or action.default in ("", [])
         return action.help if empty else super()._get_help_string(action)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Leave paths and other long words whole, which argparse would break at hyphens or anywhere."""
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):

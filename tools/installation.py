@@ -56,6 +56,17 @@ def git_revision() -> str | None:
         return None  # there is no git, or it refuses the folder
 
 
+def find_page(page: str) -> str:
+    """Return the path of a page such as "docs/guide/task.md": in the checkout, or the copy that a wheel has in tools.
+
+    It is as short as the folder that one is in allows.
+    """
+    path = (find_repository() or _ABOVE / "tools") / page
+    if not path.is_file():  # our files were copied without them
+        return f"{page} in a checkout of Sextant"
+    return page if Path(page).resolve() == path.resolve() else str(path)
+
+
 def explain_missing(package: str | None, extra: str) -> str:
     """Return that a package is missing, and the command that installs the extra which brings it."""
     return f"the package {package}, which is not installed; {tell_how_to_install(extra)}"

@@ -25,6 +25,7 @@ from tools import disk, names, options, retrievers
 from tools.console import clock, dollars, positive
 from tools.disk import InputFile
 from tools.errors import DataError, UnknownName, UsageError
+from tools.installation import find_page
 from tools.models.spec import Settings
 from tools.options import Option, list_parameters, pair
 from tools.records import Query
@@ -38,6 +39,9 @@ WORKERS = 8  # queries at a time with a real model; the offline engine is bound 
 LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
 # Options that hold as the runs have them, where a model is asked about runs.
 SETTLED = ("data", "columns", "qrels", "instruction", "limit", "retriever", "k", "runs")
+PAYING = find_page("docs/decisions/paying.md")
+ISOLATION = find_page("docs/decisions/isolation.md")
+CLUSTER = find_page("docs/guide/cluster.md")
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -61,7 +65,8 @@ class Common(Settings):
     task: Annotated[
         str,
         Option(
-            "a task, e.g. congress or obliq/congress, or a folder with data of your own; docs/guide/task.md",
+            "a task, e.g. congress or obliq/congress, or a folder with data of your own; "
+            + find_page("docs/guide/task.md"),
             "TASK",
             missing="python -m environments list has the tasks",
         ),
@@ -102,7 +107,7 @@ class Common(Settings):
     lm: Annotated[
         str, Option("the model: offline, provider/model or MODEL@http://host:port/v1; also $SEXTANT_LM", "SPEC")
     ] = field(default_factory=lambda: os.environ.get("SEXTANT_LM") or "offline")
-    prices: Annotated[Path | None, Option("prices of your own, in TOML; docs/decisions/paying.md", "FILE")] = None
+    prices: Annotated[Path | None, Option(f"prices of your own, in TOML; {PAYING}", "FILE")] = None
     max_concurrent: Annotated[int | None, Option(f"queries at a time; {WORKERS}, or 1 offline", "N", positive)] = None
     budget_usd: Annotated[float | None, Option("stop before the call after X dollars are spent", "X", dollars)] = None
     budget_tokens: Annotated[int | None, Option("stop before the call after N tokens are spent", "N", positive)] = None
@@ -111,7 +116,7 @@ class Common(Settings):
     query_timeout: Annotated[float | None, Option("after it a query is left pending; 1h", "TIME", clock)] = None
     call_timeout: Annotated[float | None, Option("cut a model call off after it; 10m", "TIME", clock)] = None
     patience: Annotated[float | None, Option("how long a call that fails is tried again; 30s", "TIME", clock)] = None
-    no_prompts: Annotated[bool, Option("keep answers without what was sent for them; docs/decisions/paying.md")] = False
+    no_prompts: Annotated[bool, Option(f"keep answers without what was sent for them; {PAYING}")] = False
     runs: Annotated[Path, Option("where run folders go", "DIR")] = Path("runs")
 
     def __post_init__(self) -> None:
@@ -164,19 +169,19 @@ class Request(Common):
     metrics: Annotated[
         tuple[str, ...], Option(f"one more than the task's own; repeatable: {LANGUAGE}", "NAME", flag="--metric")
     ] = ()
-    isolated: Annotated[bool, Option("run the program in a process of its own; docs/decisions/isolation.md")] = False
+    isolated: Annotated[bool, Option(f"run the program in a process of its own; {ISOLATION}")] = False
     workers: Annotated[
         int | str | None,
         Option(
             f"processes that answer queries; 1, or from {MANY} queries at a time one a core; or those of a Ray "
-            "cluster: ray, or ray://HOST:PORT; docs/guide/cluster.md",
+            f"cluster: ray, or ray://HOST:PORT; {CLUSTER}",
             "N",
             _processes,
         ),
     ] = None
     shard: Annotated[
         str | None,
-        Option("ask every Nth query, from the Kth; budgets are each shard's own; docs/guide/cluster.md", "K/N", _shard),
+        Option(f"ask every Nth query, from the Kth; budgets are each shard's own; {CLUSTER}", "K/N", _shard),
     ] = None
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from evals.measuring.metrics import check_metric
 from evals.running.request import Request
 from tools import forms, options
 from tools.errors import DataError, UnknownName, UsageError
+from tools.installation import find_page
 
 # Fields whose value is itself a list: only a list of lists multiplies.
 _LISTS = {one.name for one in fields(Request) if one.default == ()} | {"tasks"}
@@ -57,9 +58,9 @@ def read(file: Path) -> Study:
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeError) as error:
-        raise DataError(f"{file} is not TOML: {error}; docs/guide/study.md has an example") from None
+        raise DataError(f"{file} is not TOML: {error}; {find_page('docs/guide/study.md')} has an example") from None
     except ValueError as error:
-        raise UsageError(f"{file}: {error}; docs/guide/study.md has the form") from None
+        raise UsageError(f"{file}: {error}; {find_page('docs/guide/study.md')} has the form") from None
 
 
 def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -195,3 +196,8 @@ def put_in(word: str, names: dict[str, object]) -> str:
     """Put what a name in capitals stands for in its place."""
     found = re.match("[A-Z]+", word)
     return word if found is None else word.replace(found[0], str(names[found[0]]), 1)
+
+
+def test_pages_that_help_names_are_installed(shell):
+    named = re.findall(r"\S+/docs/[\w/-]+\.md", shell.succeed("sextant", "run", "--help").out)
+    assert len(named) >= 3 and all(Path(page).is_file() for page in named)

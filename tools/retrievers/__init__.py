@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tools import names
 from tools.errors import DataError, OwnCodeFailed, SextantError, UsageError
+from tools.installation import find_page
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
     from tools.corpus import Corpus
@@ -212,7 +213,8 @@ def kind_of(name: str, *, embedder: bool = False) -> Kind:
 def _read(name: str, made: Any, own: bool) -> Kind:
     if own and (not (isinstance(made, type) and hasattr(made, "_search_many")) or inspect.isabstract(made)):
         needs = "a subclass of tools.retriever.Retriever with a method _search_many(self, searches, k)"
-        raise UsageError(f"{name} is no retriever; write {needs}, as in docs/guide/retriever.md")
+        example = find_page("docs/guide/retriever.md")
+        raise UsageError(f"{name} is no retriever; write {needs}, as in {example}")
     try:
         hints, parameters = typing.get_type_hints(made.__init__), inspect.signature(made).parameters
     except NameError as error:  # what a module imports for type checkers alone
@@ -300,7 +302,7 @@ def with_attribute(spec: Spec, attribute: str) -> Spec:
     options = dict(spec.options)
     if kind_of(spec.kind).made.needs_lens and not options.get("attribute"):
         if not attribute:
-            why = "because the task has no lens of its own; docs/decisions/lens-retriever.md"
+            why = f"because the task has no lens of its own; {find_page('docs/decisions/lens-retriever.md')}"
             raise UsageError(f"{spec} needs attribute=..., {why}")
         options = {"attribute": attribute, **options}
     return spec._replace(parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options)

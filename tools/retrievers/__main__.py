@@ -22,6 +22,7 @@ from tools import names
 from tools.console import Parser, clean, put_out, run_and_leave, say
 from tools.disk import home
 from tools.errors import DataError, UsageError
+from tools.installation import find_page
 from tools.retrievers import FILLS, RETRIEVERS, build, check, contract, kind_of, store
 from tools.retrievers.neural.models import rows
 
@@ -74,7 +75,8 @@ def _list(arguments: argparse.Namespace) -> None:
         if kind["options"]:
             options = ", ".join(f"{name}={value}" for name, value in kind["options"].items())
             lines.append(f"  {'':<22} options: {options}")
-    lines.append(f"  {'FILE.py:CLASS':<22} A class of your own, also as package.module:CLASS; docs/guide/retriever.md")
+    guide = find_page("docs/guide/retriever.md")
+    lines.append(f"  {'FILE.py:CLASS':<22} A class of your own, also as package.module:CLASS; {guide}")
     lines += ["", "models of the papers, and some more; every other sentence-transformers model works by its folder"]
     for model in models:
         lines.append(f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}")

@@ -116,6 +116,21 @@ def test_in_a_checkout_the_command_for_an_extra_installs_the_checkout(tmp_path):
     assert said == f"run cd '{site}' && pip install -e '.[mcp]' (Sextant is not on the package index)"
 
 
+def test_a_page_is_named_by_a_path_that_leads_to_it_in_a_checkout_and_in_an_installation(tmp_path):
+    pages = {"tools/docs": install(tmp_path / "site"), "docs": install(tmp_path / "checkout")}
+    (pages["docs"] / "pyproject.toml").write_text(PROJECT.format("sextant-search"))
+    for folder, above in pages.items():
+        page = above / folder / "guide" / "task.md"
+        page.parent.mkdir(parents=True)
+        page.write_text("How to")
+        assert ask(above, "installation.find_page('docs/guide/task.md')") == str(page)
+        page.unlink()
+        assert (
+            ask(above, "installation.find_page('docs/guide/task.md')") == "docs/guide/task.md in a checkout of Sextant"
+        )
+    assert installation.find_page("docs/guide/task.md") == "docs/guide/task.md"
+
+
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [

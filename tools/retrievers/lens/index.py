@@ -22,6 +22,7 @@ from tools import disk
 from tools.console import Progress, check_interrupts, in_thread
 from tools.corpus import Corpus, digest_text, indexed_text
 from tools.errors import DataError, UsageError, at_least
+from tools.installation import find_page
 from tools.models.terms import Terms
 from tools.records import Document, Hit, Usage, usage_from_json, usage_json
 from tools.retriever import Retriever, Search
@@ -71,7 +72,7 @@ class LensIndex(Retriever):
         digest: str = "",
     ) -> None:
         if not attribute:
-            where = "where the task gives it none; docs/decisions/lens-retriever.md"
+            where = f"where the task gives it none; {find_page('docs/decisions/lens-retriever.md')}"
             raise UsageError(f"a lens needs attribute=..., {where}")
         annotator: Annotator
         if model == "offline":
