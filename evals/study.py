@@ -67,6 +67,7 @@ def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, q
         *tables,
         *[results.lay_out_costs(gathered)] * bool(page),
         *gathered.said,
+        *gathered.deviations,
         f"report: {page}" if page else "no cell is finished",
     ]
     failed = sum(run.scores["failed"] for some in gathered.runs.values() for run in some)

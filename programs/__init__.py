@@ -1,5 +1,8 @@
 """Search programs: DSPy modules that turn a Query into a ranking, by name."""
 
+from collections.abc import Sequence
+
+from programs import deviations
 from sextant_search import require_ours
 
 require_ours("tools")
@@ -30,15 +33,43 @@ SCHEMES = {"command": "programs.command:Command", "served": "programs.served:Ser
 FLOOR = "retrieve"  # one search, no model: what every other program has to be above
 VERIFIER = "tournament"  # orders a pool that has everything relevant: what recognising alone would reach
 
-# How a program differs from its paper's, beside its prompts; a run's table says it (docs/decisions/programs.md).
-DIFFERS = {
-    "closed_book": "both of BIRCO's signs count in every task, and nobody judges by hand",
-    "multihop": "the model also sees its earlier searches, may end early, and gives no rationale and no summary",
-    "query_to_answer": "the thinking is in fields of its own, not in a text before a mark",
-    "query_to_doc": "the thinking is in fields of its own, not in a text before a mark",
-    "rank": "the last window begins at the top, where RankGPT's script may leave out the first few",
-    "reasoning_trace": "an example document is asked for as well, as Table 10 has it and Figure 9 has not",
-    "rewrite": "no rationale is asked for",
-    "subtask": "a requirement is met from 0 to 10, not or not at all, and its judge is told the objective",
-    "tournament": "no reason is asked for beside a place",
+# How a program differs from its paper's, beside the wording of its prompts (docs/decisions/programs.md); the tables of
+# its runs say it. Agents have rows, too.
+DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
+    "closed_book": (
+        "both of BIRCO's signs count in every task, and nobody judges by hand",
+        deviations.compare_birco_model,
+    ),
+    "decompose": ("ReDI trains models for it, and searches with its readings of the sub-queries, too",),
+    "multihop": deviations.MULTI_HOP,
+    "notes": deviations.MULTI_HOP,
+    "query_to_answer": deviations.REWRITING,
+    "query_to_doc": deviations.REWRITING,
+    "rank": (
+        "the last window begins at the top, where RankGPT's script may leave out the first few",
+        deviations.compare_birco_pool,
+        deviations.compare_birco_model,
+    ),
+    "reason": (
+        "the criteria are a call of their own, once a query, where figure 13 has them in the call for each document",
+        *deviations.POINTWISE,
+    ),
+    "reasoning_trace": (
+        "an example document is asked for as well, as Table 10 has it and Figure 9 has not",
+        "the query's own words are not searched for, where the paper calls the trace a part of the query",
+        *deviations.REWRITING,
+    ),
+    "retrieve": (deviations.compare_bm25,),
+    "rewrite": (deviations.compare_search, "no rationale is asked for", deviations.compare_obliq_model),
+    "score": (deviations.compare_thinking, *deviations.POINTWISE),
+    "subtask": (
+        "a requirement is met from 0 to 10, not or not at all, and its judge is told the objective",
+        *deviations.POINTWISE,
+    ),
+    "tournament": (
+        deviations.compare_tournament_pool,
+        "no reason is asked for beside a place",
+        "documents that leave in the same round stand by place, which the paper leaves open",
+        deviations.compare_obliq_model,
+    ),
 }

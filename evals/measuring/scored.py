@@ -24,7 +24,8 @@ from evals.forms import JudgedForm, ScoresForm
 from evals.measuring.metrics import unordered_depth
 from evals.measuring.stats import Interval, Paired, paired, share_closed
 from evals.running.configuration import load_environment
-from programs import FLOOR
+from programs import DIFFERS, FLOOR
+from programs.deviations import describe_deviations
 from tools import forms
 from tools.console import brief
 from tools.errors import DataError, RunIncomplete, SextantError
@@ -118,6 +119,12 @@ class Run:
         """Whether this is the bare retriever over everything."""
         return self.config["program"] == FLOOR and not self.config.get("pool")
 
+    @property
+    def deviations(self) -> str:
+        """How its program differs from the paper's, in a line; "" for a run that was imported."""
+        differs = () if self.config.get("imported") else DIFFERS.get(self.config["program"], ())
+        return describe_deviations(differs, self.config, has_candidates=self.scores.get("candidates") is not None)
+
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric; None where the run has none."""
         mean = self.scores["metrics"].get(metric, {}).get("mean")
@@ -146,6 +153,11 @@ class Run:
         except ValueError as error:
             raise DataError(f"{self.path}: {error}; {again}") from None
         return rows
+
+
+def list_deviations(runs: Iterable[Run]) -> list[str]:
+    """Return how the programs of runs differ from those of the papers, each line once."""
+    return list(dict.fromkeys(run.deviations for run in runs if run.deviations))
 
 
 def pair(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:

@@ -32,6 +32,7 @@ from evals.measuring.stats import bootstrap_mean, resampled_mean
 from evals.measuring.traces import Losses, attribute, attribution_json, choose_cutoffs
 from evals.running.configuration import load_environment
 from programs import DIFFERS
+from programs.deviations import describe_deviations
 from tools import disk
 from tools.errors import DataError, RunIncomplete, SextantError
 from tools.records import Usage, usage_from_json, usage_json
@@ -54,19 +55,21 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
         raise RunIncomplete(f"{many}; give the same run command again to resume it")
     tally, losses = _Tally(), Losses(choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
-    about, imported, program = tally.summary(config, len(query_ids)), config.get("imported"), config["program"]
+    about, imported = tally.summary(config, len(query_ids)), config.get("imported")
     depths = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
     unit = "passages" if environment.max_p else "documents"
     pooled, rankings = environment.judgements.get(POOLED), dict[str, list[str]]()
     if pooled:  # else nothing is read a second time
         rankings = {query_id: outcomes[query_id]["ranking"] for query_id in query_ids}
     short = f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
-    deviations = [f"{program} differs from the paper's: {DIFFERS[program]}"] if program in DIFFERS else []
+    candidates = _largest_candidate_pool(environment)
+    differs = () if imported else DIFFERS.get(config["program"], ())
+    deviations = describe_deviations(differs, config, has_candidates=candidates is not None)
     scores = about | {
         "judgements": environment.headline,
         "metric": environment.metric,
         "documents": len(environment.documents),
-        "candidates": _largest_candidate_pool(environment),
+        "candidates": candidates,
         "metrics": _summarise(values, environment, resampled=environment.resampled),
         "losses": losses.json(),
         **({"unjudged": measure_unjudged(environment.metrics, pooled, rankings)} if pooled else {}),
@@ -74,7 +77,7 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
             *(f"Warning: {warning}" for warning in environment.warnings),
             *([environment.split_note] if environment.split_note else []),
             *([short] if config["depth"] < max(depths, default=0) else []),
-            *([] if imported else deviations),
+            *([deviations] if deviations else []),
             *about["notes"],
             *environment.notes,
             *(imported or {}).get("notes", ()),

@@ -47,7 +47,7 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> Done:
     if found["cells"]:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
         found["files"] = list(map(str, save(found, drawn, folder)))
-    found["failed"] = table.count_failed()
+    found["failed"], found["deviations"] = table.count_failed(), table.list_deviations()
     reasons, problem = explain(table.unfinished, len(found["cells"]))
     return Done(found, printed(list(_parts(found))), problem, found["failed"], reasons)
 
@@ -121,7 +121,15 @@ def _parts(found: Mapping[str, Any]) -> list[Part]:
     last = f"{plural(len(found['cells']), 'cell')}, {made} of them made"
     remarked = [f"({number}) {text}" for text, number in remarks.items()]
     files = [f"written: {', '.join(found['files'])}"] if "files" in found else []
-    return [f"{found['name']}: {found['title']}", *found["notes"], *parts, *remarked, last, *files]
+    return [
+        f"{found['name']}: {found['title']}",
+        *found["notes"],
+        *parts,
+        *remarked,
+        *found["deviations"],
+        last,
+        *files,
+    ]
 
 
 def _number(value: float | str | None, sign: str = "") -> str:

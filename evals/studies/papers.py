@@ -17,7 +17,7 @@ from evals.formats.importing import UNKNOWN, as_name
 from evals.measuring.bounds import bound
 from evals.measuring.described import Value, describe, reciprocal_ranks, weighted_jaccard, word_shares
 from evals.measuring.metrics import is_pairwise
-from evals.measuring.scored import Run, read
+from evals.measuring.scored import Run, list_deviations, read
 from evals.published.sections import Cell, Section
 from evals.studies import plan
 from evals.studies.findings import find_best
@@ -189,6 +189,11 @@ class Table:
         """Return how many queries the programs of its runs have failed."""
         folders = {made.folder for made in self.made.values() if made.folder}
         return sum(self._read(folder).scores["failed"] for folder in folders)
+
+    def list_deviations(self) -> list[str]:
+        """Return how the programs of its runs differ from those of the paper, each line once."""
+        folders = {made.folder for made in self.made.values() if made.folder}
+        return list_deviations(self._read(folder) for folder in sorted(folders))
 
     def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> Run | None:
         """Return the run that `evals.import_run` made of the authors' own ranking, where nothing is to stand in."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from evals.measuring.comparison import System, fill_metrics, note_exhausted
 from evals.measuring.metrics import is_lower_better, is_weighted
-from evals.measuring.scored import Run, read
+from evals.measuring.scored import Run, list_deviations, read
 from evals.measuring.stats import bootstrap_mean
 from evals.showing.report import build, page
 from evals.showing.report.groups import short
@@ -47,6 +47,11 @@ class Results(NamedTuple):
     tests: list[findings.Test]
     said: list[str]
 
+    @property
+    def deviations(self) -> list[str]:
+        """How the programs of its runs differ from those of the papers, each line once."""
+        return list_deviations(run for repeats in self.runs.values() for run in repeats)
+
     def json(self) -> dict[str, Any]:
         """Return the cells, the tests and the findings as plain data."""
         cells = list[dict[str, Any]]()
@@ -55,7 +60,7 @@ class Results(NamedTuple):
             cells.append({"row": row, "task": task, "seed": request.seed, "run": folder and str(folder), "why": why})
         tests = [test._asdict() for test in self.tests]
         about = {"study": self.study.name, "question": self.study.question, "baseline": self.baseline}
-        return about | {"cells": cells, "tests": tests, "findings": self.said}
+        return about | {"cells": cells, "tests": tests, "findings": self.said, "deviations": self.deviations}
 
 
 def gather(study: Study, made: Sequence[Made]) -> Results:
@@ -243,7 +248,7 @@ def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
     others = [_tests_table(results), _cost_table(results), *missing]
     for one in missing:
         report.warnings.insert(0, f"{plural(len(one.rows), 'cell')} of {len(results.made)} are not there, see below")
-    first = Section("findings", "Findings", [table, *plots], [*results.said, FILES])
+    first = Section("findings", "Findings", [table, *plots], [*results.said, *results.deviations, FILES])
     report.sections[:0] = [first, *(Section(one.stem, one.title, [one]) for one in others)]
     files |= {f"tables/{one.stem}.tex": to_latex([lay_out_plainly(one)]) for one in [*report.tables, seconds]}
     return report, files | {"tables/study-seconds.csv": page.to_csv(seconds)}

@@ -1,0 +1,167 @@
+"""How programs differ from those of the papers, for the line under the tables that have their runs.
+
+`programs.DIFFERS` has a row for each program: texts, and functions that look at a run first, because a deviation of the
+defaults (such as the retriever) can be gone in a run. A function returns "" where its deviation does not apply.
+docs/decisions/programs.md has the papers' sections beside them.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Setup(NamedTuple):
+    """What a run was: its configuration, and whether the task gives each query its candidates."""
+
+    config: Mapping[str, Any]
+    has_candidates: bool
+
+    @property
+    def retriever(self) -> str:
+        """The expression of its retriever."""
+        return str(self.config["retriever"]["name"])
+
+    @property
+    def lm(self) -> str:
+        """The name of its model."""
+        return str(self.config["lm"]["name"])
+
+    def parameter(self, name: str) -> Any:
+        """Return a parameter of its program; None for a run of an earlier version, which had none so called."""
+        return self.config["parameters"].get(name)
+
+
+Deviation = str | Callable[[Setup], str]
+
+_OBLIQ_EMBEDDING = "gemini-embedding-2"
+_OBLIQ_POOL = (_OBLIQ_EMBEDDING, "Qwen3-Embedding-0.6B", "Qwen3-Embedding-4B")
+_OBLIQ_POOL_SIZE = 300  # about so many
+_BIRCO_TIES = "e5-large-v2"
+_BIRCO_MODELS = r"gpt-4(-0613)?$|llama-2-(7|13|70)b-chat|stripedhyena"
+_CRUMB_TOKENS = 8192  # of an answer, at most (section 4.4)
+
+# What each paper means by BM25, by the beginning of a task's name; the first that fits counts.
+BM25 = {
+    "obliq/writing": "bm25s",
+    "obliq/congress": "bm25s",
+    "obliq/": "rank_bm25",
+    "birco/": "rank_bm25",
+    "crumb/": "bm25(analyzer=english)",
+    "multiconir/": "pool_bm25",
+}
+
+
+def uses_model(expression: str, model: str) -> bool:
+    """Return whether a retriever is one model's alone: KIND:MODEL, KIND:OWNER/MODEL or KIND:FOLDER/MODEL."""
+    return re.fullmatch(rf"\w+:(\S*/)?{re.escape(model)}(\(.*\))?", expression, re.IGNORECASE) is not None
+
+
+def compare_search(setup: Setup) -> str:
+    """Compare a run's retriever with OBLIQ-Bench's, whose programs all search with one embedding model."""
+    if uses_model(setup.retriever, _OBLIQ_EMBEDDING):
+        return ""
+    return f"it searches with {setup.retriever}, the paper's with Gemini Embedding 2, on which its figures rest"
+
+
+def compare_bm25(setup: Setup) -> str:
+    """Compare a run over BM25 with the BM25 of its task's paper."""
+    theirs = next((bm25 for prefix, bm25 in BM25.items() if setup.config["task"].startswith(prefix)), "")
+    if not theirs or setup.retriever == theirs or not re.match(r"\w*bm25\w*\b(?!:)", setup.retriever):
+        return ""
+    return f"its BM25 is {setup.retriever}, the paper's is --retriever '{theirs}'"
+
+
+def compare_model(pattern: str, theirs: str) -> Callable[[Setup], str]:
+    """Compare a model with that of the paper; the engine without a model has a line of its own."""
+
+    def compare(setup: Setup) -> str:
+        if setup.lm == "offline" or re.search(pattern, setup.lm, re.IGNORECASE):
+            return ""
+        return f"its model is {setup.lm}, the paper's {theirs}"
+
+    return compare
+
+
+compare_obliq_model = compare_model(r"gpt-5\.2(-20\d\d-\d\d-\d\d)?$", "GPT-5.2")
+compare_birco_model = compare_model(_BIRCO_MODELS, "GPT-4, Llama 2 or StripedHyena")
+compare_crumb_model = compare_model(r"gemma-?3[-:]27b", "Gemma 3 27B")
+
+
+def compare_tournament_pool(setup: Setup) -> str:
+    """Compare a run's pool with that of OBLIQ-Bench's tournament (section 5)."""
+    pool = setup.config.get("pool")
+    if pool:
+        parts = [str(part) for part in pool["of"]]
+        models = [model for model in _OBLIQ_POOL if any(uses_model(part, model) for part in parts)]
+        is_papers = len(models) == len(parts) == len(_OBLIQ_POOL)
+        if is_papers and pool["kind"] == "oracle" and pool["size"] == _OBLIQ_POOL_SIZE:
+            return ""
+        gold = "with" if pool["kind"] == "oracle" else "without"
+        ours = f"{pool['size']} documents of {' and '.join(parts)}, {gold} all that is relevant"
+    elif setup.has_candidates:
+        ours = "the query's candidates"
+    else:
+        ours = f"the first {setup.parameter('pool')} of {setup.retriever}, whatever these miss"
+    return f"its pool is {ours}, the paper's is some 300 of three dense retrievers, with all that is relevant"
+
+
+def compare_birco_pool(setup: Setup) -> str:
+    """Compare a run's pool with BIRCO's, whose queries have candidates of their own."""
+    if setup.has_candidates or setup.config.get("pool"):
+        return ""
+    ours = f"the first {setup.parameter('pool')} of {setup.retriever}"
+    return f"its pool is {ours}, the paper's queries have pools with all that is relevant"
+
+
+def compare_ties(setup: Setup) -> str:
+    """Compare what orders equal scores with BIRCO's (section 4.1)."""
+    ties = str(setup.parameter("ties") or "")
+    if uses_model(ties, _BIRCO_TIES):
+        return ""
+    ours = {"": setup.retriever, "dense": "all-MiniLM-L6-v2"}.get(ties, ties)
+    return f"equal scores are ordered by {ours}, the paper's by E5-Large-v2 (-P ties=dense:intfloat/e5-large-v2)"
+
+
+def compare_reranking(setup: Setup) -> str:
+    """Compare with OBLIQ-Bench's appendix D.5.4, which ends in a reranking."""
+    if setup.parameter("rerank"):
+        return ""
+    return "nothing is reranked in the end, as it is in appendix D.5.4 (-P rerank=N)"
+
+
+def compare_thinking(setup: Setup) -> str:
+    """Compare with BIRCO's section 4.2, which figure 12 contradicts."""
+    if not setup.parameter("think"):
+        return ""
+    return "it thinks and quotes before it scores, as in figure 12; section 4.2 has a score alone (-P think=false)"
+
+
+def compare_answer_length(setup: Setup) -> str:
+    """Compare the longest answer with CRUMB's (section 4.4)."""
+    limit = setup.config["lm"].get("max_tokens")
+    if setup.lm == "offline" or limit is None or limit == _CRUMB_TOKENS:
+        return ""
+    return f"an answer may have {limit:,} tokens, the paper's {_CRUMB_TOKENS:,} (--max-tokens {_CRUMB_TOKENS})"
+
+
+MULTI_HOP: Sequence[Deviation] = (
+    compare_search,
+    "the model also sees its earlier searches, may end early, and gives no rationale and no summary",
+    "it does not read again what it has read in an earlier hop",
+    compare_reranking,
+    compare_obliq_model,
+)
+POINTWISE: Sequence[Deviation] = (compare_ties, compare_birco_pool, compare_birco_model)
+REWRITING: Sequence[Deviation] = (
+    "the thinking is in fields of its own, not in a text before a mark",
+    compare_answer_length,
+    compare_crumb_model,
+)
+
+
+def describe_deviations(deviations: Iterable[Deviation], config: Mapping[str, Any], *, has_candidates: bool) -> str:
+    """Say in a line which of a program's deviations its run has; "" where it has none."""
+    setup = Setup(config, has_candidates)
+    texts = [deviation if isinstance(deviation, str) else deviation(setup) for deviation in deviations]
+    differing = [text for text in texts if text]
+    return f"{config['program']} differs from the paper's: {'; '.join(differing)}" if differing else ""
