@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from tools.console import AT_END
 from tools.errors import DataError, RunIncomplete
 from tools.records import Query, Submission
 from tools.session import Shared
+from tools.sqlite import close_when_unused
 
 
 class _State(TypedDict, total=False):
@@ -124,11 +126,14 @@ class _Checkpoints(Shared):  # of a run, whose file is opened at the first query
                     with suppress(OSError):  # SQLite says it better
                         disk.open_file(path, "ab").close()
                     opened = sqlite3.connect(path, check_same_thread=False)
-                    AT_END.append(opened.close)
                     self._saver = _Saver(opened, serde=_Json())
+                    AT_END.append(partial(close_when_unused, opened, self._saver.lock))
             yield self._saver
         except sqlite3.OperationalError as error:
-            raise RunIncomplete(f"{path}: {error}; the hops of a query could not be kept; make room") from None
+            wrong = f"{path}: {error}; the hops of a query could not be kept"
+            raise RunIncomplete(f"{wrong}; {disk.remedy(error)}") from None
+        except sqlite3.ProgrammingError:  # closed, as the run has ended without this query
+            raise RunIncomplete(f"{path} is closed; the same command goes on") from None
         except (sqlite3.DatabaseError, json.JSONDecodeError) as error:
             raise DataError(f"{path}: {error}; remove the file, and the queries in it start again") from None
 

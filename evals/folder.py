@@ -135,7 +135,7 @@ class RunFolder:
             self.outcomes.starts[query_id] = disk.append_line(path, seal(line, self.digest))
         except OSError as error:
             what = f"{path}: {error.strerror}; query {query_id!r} could not be written and is pending"
-            raise RunIncomplete(f"{what}, the {len(self.outcomes)} before it are safe; make room") from None
+            raise RunIncomplete(f"{what}, the {len(self.outcomes)} before it are safe; {disk.remedy(error)}") from None
 
 
 @contextmanager
@@ -254,7 +254,7 @@ def writing(path: Path) -> Iterator[TextIO]:
         with disk.replacing(path) as file:
             yield file
     except OSError as error:
-        mend = "the answered queries are safe; make room and give the same command again"
+        mend = f"the answered queries are safe; {disk.remedy(error)} and give the same command again"
         raise RunIncomplete(f"{path}: {error.strerror}; {mend}") from None
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from evals.folder import check_output
+from tools import disk
 from tools.console import Parser, clean, plural, port, positive, put_out, run_and_leave, say
 from tools.errors import DataError, UsageError
 
@@ -87,7 +88,8 @@ def export(arguments: argparse.Namespace) -> None:
     try:
         size = page_server.write_page(answers, path)
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror}; choose another --export, or make room") from None
+        remedy = f"choose another --export, or {disk.remedy(error)}"
+        raise DataError(f"{path} cannot be written: {error.strerror}; {remedy}") from None
     contents = f"{plural(len(known), 'run')}, {plural(sum(map(len, known)), 'trajectory', 'trajectories')}"
     put_out(f"{clean(str(path))}: {contents}, {size / 1e6:.1f} MB\n")
 

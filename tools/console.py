@@ -199,7 +199,10 @@ def _fail(error: SextantError | OSError) -> int:
     text, remedy = " ".join(str(error).split()), ""
     if isinstance(error, OSError):  # a path that may not be read, or is of the wrong kind
         text = f"{error.filename}: {error.strerror or error}" if error.filename else error.strerror or str(error)
-        remedy = "; make room there, and give the same command again" if error.errno in disk.FULL else ""
+        if error.errno in disk.FULL:
+            remedy = "; make room there, and give the same command again"
+        elif error.errno in disk.TOO_MANY_OPEN:
+            remedy = f"; {disk.remedy(error)}, and give the same command again"
     short = text if len(text) <= 1000 else f"{text[:500]} ... {text[-500:]}"
     say(f"error: {short}{remedy}")
     return DataError.exit_code if isinstance(error, OSError) else error.exit_code

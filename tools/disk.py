@@ -24,6 +24,8 @@ from tools.errors import DataError, UsageError
 T = TypeVar("T")
 PRIVATE, SHARED = 0o600, 0o666  # modes of files; who may read a folder may enter it as well
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # there is no room
+TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)  # files, of this process or of the machine
+_SQLITE_CANTOPEN = 14  # sqlite3.SQLITE_CANTOPEN, without its import
 _DRAFT = ".sextant-draft"
 
 
@@ -124,6 +126,16 @@ def naming(path: Path) -> Iterator[None]:
         if error.errno and (error.filename is None or str(error.filename).endswith(_DRAFT)):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def remedy(error: Exception) -> str:
+    """Return what to do about a file that cannot be written, by the OSError or the error of SQLite's."""
+    sqlite_code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bits name the system call
+    if getattr(error, "errno", None) in TOO_MANY_OPEN:
+        return "let it open more files (ulimit -n 4096)"
+    if sqlite_code == _SQLITE_CANTOPEN:  # SQLite does not say why
+        return "let it open more files (ulimit -n 4096), or check that the folder can be written"
+    return "make room"
 
 
 @contextmanager

@@ -164,7 +164,7 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
             if error.filename and beside not in Path(os.fsdecode(error.filename)).parents:
                 raise  # it is about another file, as one of the run that cannot be read
             why = f"{place} cannot be written: {error.strerror or error}"
-            raise DataError(f"{why}; make room, or choose --out") from None
+            raise DataError(f"{why}; {disk.remedy(error)}, or choose --out") from None
 
 
 def _is_replaceable(place: Path) -> bool:

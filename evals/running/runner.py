@@ -65,7 +65,11 @@ def run(
 
     def take(query_id: str, result: Outcome | Exception) -> None:
         if isinstance(result, dict):
-            folder.append(result)
+            try:
+                folder.append(result)
+            except RunIncomplete as problem:  # which ends the run, after the queries in flight
+                result = problem
+        if isinstance(result, dict):
             on_outcome(result)
             faults.add_outcome(result["error"])
         else:
@@ -93,6 +97,10 @@ def run(
             model.terms.gate.halt()
             _finish(crew, folder)
             hurried = False
+            raise
+        except Exception:  # of a hook
+            crew.stopped.set()
+            _finish(crew, folder)
             raise
         finally:
             crew.stopped.set()

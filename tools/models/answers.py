@@ -30,6 +30,7 @@ from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefus
 from tools.models import kept
 from tools.models.kept import cells, readable
 from tools.records import Usage, usage_from_json, usage_json
+from tools.sqlite import LONGEST_WAIT, close_when_unused
 
 _LOG = logging.getLogger("sextant")
 NAME = "answers.sqlite3"
@@ -105,7 +106,8 @@ class _Writing:
 
     def __init__(self, writer: sqlite3.Connection) -> None:
         self.writer, self._batch = writer, _Batch()
-        self._lock, self._alone = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        self.alone = threading.Lock()  # held while a batch is written
 
     def add(self, rows: list[_Row], parts: Mapping[int, bytes], *, wait: bool) -> None:
         """Put rows into the next batch; with `wait`, they are on disk when this returns, or its error is raised."""
@@ -122,7 +124,7 @@ class _Writing:
 
     def write(self) -> None:
         """Write the batch that gathers."""
-        with self._alone:
+        with self.alone:
             with self._lock:
                 batch, self._batch = self._batch, _Batch()
             try:
@@ -151,7 +153,7 @@ class Answers:
             self.parts = kept.Known()  # of requests: those that this process has written, which are not made again
             # Most requests are new: looking each up would give Python's lock away, and cost a tenth of a call.
             self._known = {hash(key) for (key,) in self._reader.execute("SELECT key FROM calls WHERE fault = ''")}
-        self.close = weakref.finalize(self, _close, path, self._writing, self._reader)
+        self.close = weakref.finalize(self, _close, path, self._writing, self._reader, self._lock)
         AT_END.append(self.close)
 
     def take(self, key: str, run: str = "", query_id: str = "") -> tuple[Answer, str, str] | None:
@@ -173,7 +175,8 @@ class Answers:
         try:
             self._writing.add(rows, parts, wait=wait)
         except (sqlite3.Error, OSError) as error:
-            raise RunIncomplete(f"{self.path}: {error}; an answer could not be written; make room") from None
+            wrong = f"{self.path}: {error}; an answer could not be written"
+            raise RunIncomplete(f"{wrong}; {disk.remedy(error)}") from None
         self._known.update(hash(row["key"]) for row in rows if not row["fault"] and row["outputs"])
         self.parts.note(parts)
 
@@ -253,17 +256,20 @@ def _open_table(path: Path) -> sqlite3.Connection:
     return opened
 
 
-def _close(path: Path, writing: _Writing, reader: sqlite3.Connection) -> None:
+def _close(path: Path, writing: _Writing, reader: sqlite3.Connection, reading: threading.Lock) -> None:
     """Put everything into the one file; of several processes that have it open, the last one completes that."""
     writing.write()
+    close_when_unused(writing.writer, writing.alone)
+    if not reading.acquire(timeout=LONGEST_WAIT):
+        return  # a thread that hangs is in a statement of the reader
     try:
-        writing.writer.close()
         reader.execute("PRAGMA busy_timeout = 0")
         reader.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
         _LOG.warning(f"{path}: {error}; its last answers may be in {path.name}-wal alone: keep both")
     finally:
         reader.close()
+        reading.release()
 
 
 def _storable(value: Any) -> Any:
@@ -296,7 +302,7 @@ def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
         mend = "python -m programs.lm cache list --json has the run's id, to be put back"
         raise DataError(f"{mark} is not UTF-8; {mend}") from None
     except OSError as error:
-        raise RunIncomplete(f"{mark}: {error.strerror}; make room") from None
+        raise RunIncomplete(f"{mark}: {error.strerror}; {disk.remedy(error)}") from None
     return open_answers((runs or folder.parent.parent) / NAME).ledger(run)
 
 

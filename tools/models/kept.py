@@ -20,7 +20,7 @@ import zstandard
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from tools import forms
+from tools import disk, forms
 from tools.errors import DataError, RunIncomplete
 from tools.forms import Amount, Key, UsageForm
 
@@ -203,8 +203,8 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         operational = isinstance(error, sqlite3.OperationalError)
-        if operational and "disk" in str(error):
-            raise RunIncomplete(f"{path}: {error}; make room") from None
+        if operational and ("disk" in str(error) or "unable to open" in str(error)):
+            raise RunIncomplete(f"{path}: {error}; {disk.remedy(error)}") from None
         if operational and "locked" in str(error):
             raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
         raise DataError(

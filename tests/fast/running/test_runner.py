@@ -1,0 +1,37 @@
+"""How a run ends: no thread that answers a query outlives it."""
+
+import time
+
+import pytest
+from run_folders import CONFIG
+
+import environments
+from evals import folder as run_folder
+from evals.running import runner
+from tools.errors import RunIncomplete
+from tools.models import lm
+from tools.records import Submission, Trace
+from tools.retrievers.bm25 import BM25
+
+
+def test_a_folder_that_cannot_be_written_ends_a_run_after_the_queries_in_flight(tmp_path):
+    mini = environments.load("congress", "mini", "dev")
+    model = lm.connect("offline", statistics=BM25(mini.documents).statistics)
+    ended = []
+
+    def answer_second_slowly(query):
+        if query is mini.queries[1]:
+            time.sleep(0.5)
+        ended.append(query)
+        return Submission(query.query_id, [], Trace(query.query_id))
+
+    with run_folder.claim(tmp_path / "runs/task/run", CONFIG) as folder:
+        (folder.path / "outcomes.jsonl").mkdir()
+        pending = {}
+        with pytest.raises(RunIncomplete, match="could not be written and is pending"):
+            runner.run(
+                answer_second_slowly, mini.queries, mini.documents, folder, model, workers=2,
+                on_pending=pending.__setitem__,
+            )  # fmt: skip
+    assert mini.queries[1] in ended and len(ended) < len(mini.queries)
+    assert pending.keys() == {query.query_id for query in ended}
