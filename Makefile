@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test plain soak check installation clean
+.PHONY: run test plain smoke soak check installation clean
 
 run: .venv/installed
 	$(BIN)/python -m evals.run --program multihop --task congress
@@ -13,6 +13,10 @@ test: .venv/installed-test
 # In an environment of its own, with the wheel and no extra
 plain: .venv/installed-test
 	$(BIN)/python -m pytest tests/plain
+
+# The few tests of the soak tier that .ci/run runs, too
+smoke: .venv/installed-test
+	$(BIN)/python -m pytest tests/soak -m smoke
 
 soak: .venv/installed-soak
 	$(BIN)/python tests/by_folder.py tests/soak

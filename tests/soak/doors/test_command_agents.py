@@ -25,6 +25,7 @@ def ask(run, tmp_path):
     return asked
 
 
+@pytest.mark.smoke
 def test_an_agent_does_what_a_function_does_and_says_what_it_cost(run, ask, tmp_path):
     ours = run_in_process(run, tmp_path / "ours")
     result, found = ask("answers", "--max-concurrent", 4)

@@ -41,6 +41,7 @@ def serve(tmp_path):
         yield started
 
 
+@pytest.mark.smoke
 def test_on_stdio_a_client_answers_what_it_likes_and_the_next_one_the_rest(tmp_path, ours):
     words = ["-m", "evals.serve", *TASK, "--mcp", "stdio", "--runs", str(tmp_path / "runs")]
     server = StdioServerParameters(command=sys.executable, args=words, cwd=ROOT, env=dict(os.environ))

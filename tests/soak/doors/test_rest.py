@@ -31,6 +31,7 @@ def serve(tmp_path):
         yield start
 
 
+@pytest.mark.smoke
 def test_a_run_over_rest_is_that_of_a_program(serve, tmp_path, ours):
     process, port = serve()
 

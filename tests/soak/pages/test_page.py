@@ -136,6 +136,7 @@ def view_is(page, kind, title=""):
 # --- the runs
 
 
+@pytest.mark.smoke
 def test_the_runs_are_listed_with_the_values_of_their_scores(open_page, runs):
     page = open_page()
     assert set(attributes(page, "tr[data-run]", "data-run")) == {name(path) for path in runs.values()}

@@ -65,6 +65,7 @@ def done(page):
     return page.locator("#export").inner_text().removeprefix("Export ")
 
 
+@pytest.mark.smoke
 def test_a_person_judges_by_keys_goes_on_after_a_reload_and_the_answers_come_back(watched, sheet, tmp_path):
     page = begin(watched, sheet)
     assert page.locator("h1").inner_text() == review.SHEETS["clusters"].ask and done(page) == "0 of 8"

@@ -103,6 +103,7 @@ def test_of_two_at_once_the_second_is_told_so_in_a_line(server, start):
     finish(first)
 
 
+@pytest.mark.smoke
 def test_interrupted_it_says_so_in_a_line_and_goes_on(tmp_path, server, start):
     finish(start("one"))
     sent = len(server.requests)

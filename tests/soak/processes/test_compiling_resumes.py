@@ -131,7 +131,10 @@ def kept(runs):
     return (folder / "compiled.json").read_bytes(), (folder / "learnt.json").read_text().replace(str(runs), "RUNS")
 
 
-@pytest.mark.parametrize("optimizer", ["bootstrap_rs", "mipro", "gepa", "simba", "objective"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [pytest.param("bootstrap_rs", marks=pytest.mark.smoke), "mipro", "gepa", "simba", "objective"],
+)
 def test_a_killed_compilation_ends_as_one_in_one_sitting_and_pays_for_nothing_twice(
     optimizer, server, compiles, tmp_path
 ):

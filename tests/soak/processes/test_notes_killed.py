@@ -76,6 +76,7 @@ def in_a_process(script, place, *arguments):
     return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], cwd=ROOT, env=surroundings)
 
 
+@pytest.mark.smoke
 def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(server, tmp_path):
     broken = tmp_path / "broken/task/run"
     server.answer = answers

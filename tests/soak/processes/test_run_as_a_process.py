@@ -95,6 +95,7 @@ runpy.run_module("evals.run", run_name="__main__")
 """
 
 
+@pytest.mark.smoke
 def test_the_default_run_works_with_the_network_unplugged(tmp_path):
     command = [sys.executable, "-c", UNPLUGGED, "evals.run", "--program", "multihop", "--task", "congress"]
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
@@ -134,6 +135,7 @@ def test_a_terminal_gets_a_live_table_as_wide_as_it_is_and_no_color_is_respected
     assert bool(colours) == (no_color is None)
 
 
+@pytest.mark.smoke
 def test_ctrl_c_keeps_the_annotations_that_are_in_flight(shell, server, tmp_path, run):
     server.answer, server.delay = annotate, 1.0
     arguments = (*RETRIEVE, "--retriever", f"lens(bm25,model={server.spec})")

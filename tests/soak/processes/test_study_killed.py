@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
 from openai_server import Failure, sensible
 
@@ -80,6 +81,7 @@ def test_killed_ten_times_it_ends_in_the_same_bytes_and_so_do_two_at_once(tmp_pa
     assert answered(tmp_path / "three") == answered(tmp_path / "one")
 
 
+@pytest.mark.smoke
 def test_equal_requests_are_sent_once_over_all_cells_and_one_budget_holds_for_them(tmp_path, server):
     text = f"""
         name = "equal"

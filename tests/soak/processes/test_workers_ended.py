@@ -43,6 +43,7 @@ def wait_until_done(place: Path, count: int) -> None:
     wait_for(lambda: done(place) >= count)
 
 
+@pytest.mark.smoke
 def test_a_budget_holds_over_all_workers_and_equal_requests_are_sent_once(run, server, tmp_path):
     server.delay = 0.05
     asked = ("--program", "multihop", "--task", "congress", "--lm", server.spec, "--max-concurrent", 8)

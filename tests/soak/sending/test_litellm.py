@@ -36,6 +36,7 @@ def litellm(server, monkeypatch):
     return server
 
 
+@pytest.mark.smoke
 def test_it_finds_what_our_own_client_finds_and_its_books_are_the_servers(run, litellm, tmp_path):
     direct = run(*MULTIHOP, "--lm", litellm.spec, "--json", "--runs", tmp_path / "direct")
     asked = [request["messages"] for request in litellm.requests]
