@@ -4,12 +4,14 @@ The starter is a process that has imported everything: so another begins in a te
 is replaced in no more. It has no threads and has opened nothing, which a fork would not survive.
 """
 
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +19,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 ENDING = 10.0  # seconds that a starter has to end by itself
+_PR_SET_PDEATHSIG = 1  # of Linux' prctl: the signal that a process gets when its parent has ended
+_LOOK = 1.0  # seconds between two looks for the parent, where a system has no such signal
 
 
 class Socket(Connection):
@@ -71,14 +75,19 @@ def hear(line: Connection, lost: Callable[[], Exception]) -> Any:
 
 
 def fork_for_each(descriptor: int, serve: Callable[[Connection], object]) -> None:
-    """Fork a process for each connection that is asked for, and `serve` it there; end all when nobody asks any more."""
+    """Fork a process for each connection that is asked for, and `serve` it there; end all when nobody asks any more.
+
+    The forks end with this process, however it ends.
+    """
     assert threading.active_count() == 1, "a fork takes one thread along, and the locks of the others for ever"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    starter = os.getpid()
     for own in asked_for(descriptor):
         if not os.fork():
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(descriptor)
             try:
+                _end_with(starter)
                 serve(Socket(own))
             except Exception:  # noqa: BLE001  # who asked meets the end, and says the words
                 traceback.print_exc()
@@ -86,6 +95,25 @@ def fork_for_each(descriptor: int, serve: Callable[[Connection], object]) -> Non
                 os._exit(0)  # whatever its threads are at
         os.close(own)
     os.killpg(0, signal.SIGKILL)  # the forks, too, also one in the middle of a build
+
+
+def _end_with(starter: int) -> None:
+    """Have this process killed when the `starter`, its parent, has ended.
+
+    The end of its connection is not enough, as code in C that keeps Python's lock lets no thread see it.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_look_for, args=(starter,), daemon=True).start()
+    if os.getppid() != starter:  # it ended before the call
+        os._exit(1)
+
+
+def _look_for(starter: int) -> None:
+    while os.getppid() == starter:
+        time.sleep(_LOOK)
+    os._exit(1)
 
 
 def asked_for(descriptor: int) -> Iterator[int]:
