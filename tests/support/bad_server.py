@@ -22,6 +22,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -208,6 +209,21 @@ def bytewise(every: float) -> Way:
     return way
 
 
+def drips(every: float) -> Way:
+    """The body one byte at a time, and so no pause that is long."""
+
+    async def way(line: Line, head: bytes, body: bytes) -> bool:
+        await line.send(_framed(head, body)[: -len(body)])
+        for byte in body:
+            await line.send(bytes([byte]))
+            await asyncio.sleep(every)
+            if line.reader.at_eof():
+                return False
+        return True
+
+    return way
+
+
 # The faults
 
 
@@ -296,6 +312,14 @@ cut_json = _spoilt("cut_json", lambda answer, _: json.dumps(answer).encode()[:-4
 bad_utf8 = _spoilt("bad_utf8", lambda a, _: json.dumps(a).encode().replace(b"[[ ## ", b"\xff\xfe\xc3[[ ## "))
 page = _spoilt("page", lambda *_: b"<html>Back soon.</html>", "text/html")
 huge = _spoilt("huge", lambda answer, _: b" " * (40 << 20) + json.dumps(answer).encode())  # only its end tells
+
+
+def bomb(encoding: str = "gzip", size: int = 400 << 20) -> Fault:
+    """An answer that is small until it is unpacked."""
+    packer = zlib.compressobj(9, wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
+    packed = b"".join(packer.compress(b" " * (1 << 20)) for _ in range(size >> 20)) + packer.flush()
+    headers = (("content-type", "application/json"), ("content-encoding", encoding))
+    return Fault("bomb", headers=headers, spoil=lambda *_: packed, usable=False)
 
 
 def null_content() -> Fault:

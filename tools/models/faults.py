@@ -231,6 +231,10 @@ def from_litellm(error: Exception) -> Exception:
     while cause is not None:
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return tls_error(clean, "")
+        if getattr(cause, "kind", "") == "too large":  # as tools/models/sending/bounds.py raises it
+            too_large: Exception = dspy.LMTransportError(hide_keys(str(cause)))
+            too_large.kind = "too large"  # type: ignore[attr-defined]
+            return too_large
         response: Any = getattr(cause, "response", None)
         if getattr(response, "has_redirect_location", False):
             return redirect_error(response.status_code, response.headers, "", hide_keys)

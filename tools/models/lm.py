@@ -261,7 +261,7 @@ class LanguageModel(dspy.LM):
     ) -> Sent:
         if self.caller.free:
             return ask(kwargs)
-        from tools.models.sending.others import refuse_redirects  # not for the engine without a model
+        from tools.models.sending import bounds, wire  # not for the engine without a model
 
         kwargs = {**kwargs, self._limited: limit}
         left = max(0.0, deadline - time.monotonic())
@@ -270,7 +270,7 @@ class LanguageModel(dspy.LM):
             # byte; that for the thread bounds the whole answer.
             kwargs["timeout"] = min(max(1.0, math.ceil(left)), self.terms.patience.call)
         try:
-            with refuse_redirects():
+            with bounds.bounding(deadline, wire.LARGEST):
                 asked = in_thread(partial(ask, kwargs))  # it is abandoned at the deadline
             if not wait([asked], timeout=left).done:
                 raise dspy.LMTimeoutError("the answer did not come in time")

@@ -1,19 +1,35 @@
 """A provider of LiteLLM's, through dspy.LM: vLLM's, whose address may be a local server's."""
 
 import asyncio
+import threading
 import time
 
 import dspy
 import litellm as library
 import pytest
-from bad_server import OWN, REFUSING, UNCLEAR, always, empty_choice, fine, moved, once, silent, throttled
+from bad_server import (
+    OWN,
+    REFUSING,
+    UNCLEAR,
+    Fault,
+    always,
+    bomb,
+    drips,
+    empty_choice,
+    fine,
+    moved,
+    once,
+    silent,
+    throttled,
+)
 from litellm.cost_calculator import cost_per_token
 from litellm.types.utils import CompletionTokensDetailsWrapper, PromptTokensDetailsWrapper, Usage
 from openai_server import Failure, OpenAIServer, sensible
+from waiting import wait_for
 
 from tools.models import faults, lm
 from tools.models.prices import price
-from tools.models.sending.others import refuse_redirects
+from tools.models.sending.bounds import bounding
 from tools.models.terms import Patience, Terms
 
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev", "--data", "mini")
@@ -102,6 +118,19 @@ def test_a_call_is_cut_off_when_the_time_of_its_query_is_up(run, bad, monkeypatc
     assert result.json["ledger"]["answered"] == 1
 
 
+@pytest.mark.parametrize(("fault", "kind"), [(bomb(), "too large"), (Fault("slow", way=drips(0.1)), "timeout")])
+def test_an_answer_has_the_bounds_of_our_own_client_and_leaves_no_thread(fault, kind, bad, monkeypatch):
+    leads_to(monkeypatch, bad)
+    model = lm.connect(SPEC, Terms(patience=Patience(attempts=1, call=3.0))).lm
+    model("yes?")
+    before = threading.active_count()
+    bad.script = always(fault)
+    with pytest.raises(dspy.LMError) as caught:
+        model("no?")
+    assert faults.kind(caught.value) == kind
+    wait_for(lambda: threading.active_count() == before)
+
+
 def test_another_server_is_another_model(run, litellm, monkeypatch, tmp_path):
     ask = (*MULTIHOP, "--lm", SPEC, "--json", "--limit", "2")
     run(*ask)
@@ -169,7 +198,7 @@ def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, e
 def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
     bad.script = always(moved(elsewhere.url))
     asked = {"model": SPEC, "messages": [{"role": "user", "content": "?"}], "api_base": bad.url, "num_retries": 0}
-    with refuse_redirects(), pytest.raises(library.APIError):
+    with bounding(time.monotonic() + 60, 1 << 20), pytest.raises(library.APIError):
         asyncio.run(library.acompletion(**asked))
     assert bad.tries and not elsewhere.tries
 

@@ -4,19 +4,14 @@ Calls of tools go to LiteLLM itself, whose answer is read as our own client's ar
 thoughts. Left out: streams.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import cache, wraps
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import httpx
 from dspy.clients.lm import litellm_completion
 
 from tools.models.prompting import Message, mark
 from tools.models.sending.wire import Reply, read
 from tools.models.spec import no_such_limit
-from tools.session import setting
 
 _THINKING = ("anthropic/", "bedrock/", "gemini/", "vertex_ai/")  # those that LiteLLM gives a limit of reasoning
 
@@ -31,34 +26,8 @@ def converse(model: str, messages: Sequence[Message], tools: Sequence[Message], 
     return read("chat", answered.model_dump_json().encode(), model)
 
 
-@contextmanager
-def refuse_redirects() -> Iterator[None]:
-    """Keep all clients of httpx from following redirects in the block."""
-    _patch_httpx()
-    with setting(_STAYS, True):
-        yield
-
-
 def limit_reasoning(model: str, tokens: int) -> dict[str, Any]:
     """Return the option for --reasoning-tokens; UsageError where LiteLLM has none that is a limit."""
     if not model.startswith(_THINKING):
         raise no_such_limit(f"{model}, by way of LiteLLM,")
     return {"thinking": {"type": "enabled", "budget_tokens": tokens}}
-
-
-# LiteLLM's clients follow redirects, and there is no setting for it. httpx takes off one header of keys on the way to
-# another host, `Authorization`; `x-api-key`, `api-key` and `x-goog-api-key` go along, and so does the prompt.
-_STAYS: ContextVar[bool] = ContextVar("stays", default=False)
-
-
-@cache
-def _patch_httpx() -> None:
-    def staying(send: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(send)
-        def sent(client: Any, request: httpx.Request, **options: Any) -> Any:
-            return send(client, request, **options | ({"follow_redirects": False} if _STAYS.get() else {}))
-
-        return sent
-
-    for client in (httpx.Client, httpx.AsyncClient):
-        client.send = staying(client.send)  # type: ignore[method-assign]
