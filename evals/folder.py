@@ -13,7 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,14 @@ from typing import Any, TextIO
 
 from tools import disk
 from tools.errors import DataError, RunBusy, RunConflict, RunIncomplete, UsageError
-from tools.records import Document, Query, Usage, total, usage_from_json
+from tools.records import Document, Query, Usage, total, usage_from_json, usage_json
 
 Config = dict[str, Any]
 Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, traceback, seconds
 
 # Kept in config.json for the reader; two runs that differ only here are the same run.
 PROVENANCE = "provenance"
+LEFT = "left.jsonl"  # what queries have used that were left pending, where no ledger has that
 MEND = "remove the line and give the run's command again to have that query answered again"
 
 SHARD = re.compile(r"shard-(\d+)-of-(\d+)")  # the folder in RUNS that has the parts of runs which --shard made
@@ -47,9 +48,13 @@ def digest(config: Config) -> str:
 
 def place(runs: Path, config: Config) -> Path:
     """Return the folder for a run of `config`: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
-    task: str = re.sub("[/:]", "-", config["task"])
     model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
-    return runs / task / f"{program_part(config['program'])}-{model}-{digest(config)}"
+    return place_of_task(runs, config["task"]) / f"{program_part(config['program'])}-{model}-{digest(config)}"
+
+
+def place_of_task(runs: Path, task: str) -> Path:
+    """Return the folder for all runs on a task."""
+    return runs / re.sub("[/:]", "-", task)
 
 
 def program_part(program: str) -> str:
@@ -136,6 +141,12 @@ class RunFolder:
         except OSError as error:
             what = f"{path}: {error.strerror}; query {query_id!r} could not be written and is pending"
             raise RunIncomplete(f"{what}, the {len(self.outcomes)} before it are safe; {disk.remedy(error)}") from None
+
+    def note_left(self, query_id: str, used: Usage) -> None:
+        """Keep what a query that is left pending has used."""
+        line = disk.dumps({"query_id": query_id, "usage": usage_json(used), "error": None})
+        with suppress(OSError):  # it is pending all the same
+            disk.append_line(self.path / LEFT, line.encode())
 
 
 @contextmanager

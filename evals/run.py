@@ -130,7 +130,7 @@ def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
 def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
     """Run each task in turn, or say ahead what it takes. A task that fails keeps no other from running."""
     requests = list_requests(arguments)
-    from evals.running import evaluation, forecast  # with what they import, --help would take longer
+    from evals.running import earlier, evaluation, forecast  # with what they import, --help would take longer
 
     budget = evaluation.make_terms(next(iter(requests.values()))).budget
 
@@ -139,6 +139,8 @@ def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
         terms.budget = budget
         return evaluation.open_run(request, terms)
 
+    if not arguments.dry_run:
+        earlier.count_all(requests.values(), budget, open_on_shared_budget)
     results = list[dict[str, Any]]()
     problems = dict[str, SextantError]()
     failed_queries = 0

@@ -64,6 +64,7 @@ class Command(Program):
     """An agent outside, as a process for each query: the line that starts it follows the colon."""
 
     called: ClassVar[str] = ""  # what follows the colon
+    starts_agents: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from evals.folder import MEND, Outcome
+from evals.folder import LEFT, MEND, Outcome
 from tools import disk
 from tools.models.answers import Ledger
 from tools.models.terms import Budget
@@ -18,9 +18,12 @@ def brings_agents(program: str) -> bool:
 def count_agents(budget: Budget, folder: Path, ledger: Ledger | None) -> None:
     """Count what the agents of earlier sittings of the run in `folder` used, but not what its `ledger` has already.
 
-    Every outcome counts, those of queries included that failed and were asked again.
+    Every outcome counts, also of queries that failed and were asked again, and so does what queries that were left
+    pending have used.
     """
     booked = ledger.used_by_query() if ledger else {}
+    used_by_all = Usage()
+    requests = 0
     for outcome in _read_all_outcomes(folder):
         query_id, used = outcome["query_id"], usage_from_json(outcome["usage"])
         if query_id in booked:  # retrievers that send something
@@ -31,12 +34,15 @@ def count_agents(budget: Budget, folder: Path, ledger: Ledger | None) -> None:
             continue  # no agent was started
         if not used.calls:
             used += Usage(unmetered=1)  # it did not say how many tokens it took
-        budget.resume(used, used.calls or 1)
+        used_by_all += used
+        requests += used.calls or 1
+    budget.resume(used_by_all, requests, source=("agents", folder.resolve()))
 
 
 def _read_all_outcomes(folder: Path) -> Iterator[Outcome]:
-    for _, outcome in disk.read_lines(folder / "outcomes.jsonl", disk.loads, MEND):
-        yield outcome
+    for file in (folder / "outcomes.jsonl", folder / LEFT):
+        for _, outcome in disk.read_lines(file, disk.loads, MEND):
+            yield outcome
 
 
 def _subtract(used: Usage, booked: Usage) -> Usage:

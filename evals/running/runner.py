@@ -74,6 +74,8 @@ def run(
             faults.add_outcome(result["error"])
         else:
             faults.add_fault(result)
+            if getattr(system, "starts_agents", False) and (used := getattr(result, "used", Usage())) != Usage():
+                folder.note_left(query_id, used)
             on_pending(query_id, str(result).strip().partition("\n")[0])
         if faults.ending or faults.in_a_row >= OUTAGE:
             crew.stopped.set()
@@ -261,18 +263,25 @@ def answer(system: System, query: Query, documents: Mapping[str, Document], trie
             raise
         # A DataError is nothing that a system does; every query would meet it.
         if isinstance(exception, Exception) and (isinstance(exception, DataError) or fault(exception) != "system"):
-            return exception
+            return _noting_usage(exception)
         error = exception
     opened = session.current()  # of this context, so of this query; there is none after a submission
     if opened and opened.fault:
         if not getattr(opened.fault, "learnt", False):
-            return opened.fault  # the error followed from an answer that never came
+            return _noting_usage(opened.fault)  # the error followed from an answer that never came
         if tries:
             return answer(system, query, documents, tries - 1)
         error = opened.fault
     if error:
         fields = _fields_of_failure(query, opened, error)
     return {"query_id": query.query_id, **fields, "seconds": round(time.perf_counter() - started, 4)}
+
+
+def _noting_usage(problem: Exception) -> Exception:
+    """Have the exception that leaves this context's query pending say, as `used`, what the query has used."""
+    if opened := session.current():
+        problem.used = opened.usage  # type: ignore[attr-defined]
+    return problem
 
 
 def _ask(system: System, query: Query) -> Submission:

@@ -23,11 +23,11 @@ import environments
 from environments.base import Environment
 from evals.measuring.bounds import KINDS, bound
 from evals.measuring.scored import Run, read
-from evals.running.agents import brings_agents, count_agents
-from evals.running.configuration import Engines, conditions, resolve
-from evals.running.evaluation import Opened, Ready, ask_all, connect, make_terms, open_task, run
+from evals.running import earlier
+from evals.running.configuration import Engines, resolve
+from evals.running.evaluation import Opened, Ready, ask_all, make_terms, open_task, run
 from evals.running.events import Event, Progress, Watch
-from evals.running.forecast import LEVELS, find_run, forecast
+from evals.running.forecast import LEVELS, forecast
 from evals.running.request import Request
 from evals.running.runner import OUTAGE
 from evals.running.watch import STILL_SECONDS, plain_line
@@ -48,9 +48,7 @@ from tools.errors import (
     UnknownPrice,
     UsageError,
 )
-from tools.models.answers import open_ledger
 from tools.models.sending.gate import Gate
-from tools.records import Usage, usage_from_json
 from tools.retriever import Retriever
 
 POLL = 1.0  # seconds until cells that other processes are at are looked at again
@@ -180,13 +178,11 @@ class Workshop:
 
     def find(self, opened: Opened) -> Run | None:
         """Return the finished run of a request. One over pools is found when its retrievers are open."""
-        resolved, environment, _, terms = opened
-        request = resolved.request
-        model = connect(request, terms, environment.documents, seed=request.seed)
-        path = find_run(opened, conditions(resolved, environment, None, model))
+        request = opened.resolved.request
+        path = earlier.find_folder(opened)
         with suppress(SextantError):
-            found = read(path, load_data=False) if path and not resolved.pool and not request.again else None
-            if found and found.scores["judgements"] == environment.headline:
+            found = read(path, load_data=False) if path and not opened.resolved.pool and not request.again else None
+            if found and found.scores["judgements"] == opened.environment.headline:
                 return found if set(request.metrics) <= found.columns.keys() else None
         return None
 
@@ -210,7 +206,7 @@ class Workshop:
             if not request.isolated:  # which starts a process
                 opened = self.open(request)
                 if found := self.find(opened):
-                    self._count(found)
+                    earlier.count(self._budget, found.path)
                     return Made(cell, found.path, bounds=self._bound(request, opened.environment))
             if problem := self._find_obstacle(request, opened):
                 return Made(cell, problem=problem)
@@ -262,14 +258,9 @@ class Workshop:
             self._bounds[key] = {f"{name}{where}": bound(kind, metric, environment) for kind, name in KINDS.items()}
         return self._bounds[key]
 
-    def _count(self, found: Run) -> None:
-        ledger = open_ledger(found.path) if (found.path / "run-id").exists() else None
-        if ledger:
-            self._budget.resume(ledger.books.usage, ledger.books.sent)
-        if brings_agents(found.scores["program"]):
-            count_agents(self._budget, found.path, ledger)
-        elif not ledger:  # it sent nothing
-            self._budget.resume(Usage(calls=usage_from_json(found.scores["usage"]).calls))
+    def count_earlier(self, cells: Sequence[Cell]) -> None:
+        """Count what the runs of all cells have used in earlier sittings, as the budget is for all of them."""
+        earlier.count_all((cell.request for cell in cells), self._budget, self.open)
 
 
 def does_not_apply(error: SextantError) -> bool:
@@ -294,6 +285,7 @@ def check(cells: Sequence[Cell]) -> None:
 def run_cells(cells: Sequence[Cell], board: Board | None = None, metric: str = "") -> list[Made]:
     """Run all cells that have no finished run; return what came of each, in their order, with bounds by a metric."""
     shop, made, waiting = Workshop(cells, metric), dict[int, Made](), order(cells)
+    shop.count_earlier([cells[number] for number in waiting])
     with board.live if board and board.draws else nullcontext():
         while waiting:
             busy = []

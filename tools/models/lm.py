@@ -500,11 +500,11 @@ class Model(NamedTuple):
         self.terms.open(folder)
         books = self.terms.books
         if self.lm.caller.free:
-            self.terms.budget.resume(Usage(calls=spent.calls))
+            self.terms.budget.resume(Usage(calls=spent.calls), source=folder.resolve())
         elif self.terms.ledger and books and spent.calls and not books.sent and not books.cached:
             say("what this run sent before is in no ledger any more; its answered queries say what they used")
             self.terms.ledger.book(self.name, spent)
-            self.terms.budget.resume(spent)
+            self.terms.budget.resume(spent, source=folder.resolve())
 
     @contextmanager
     def active(self) -> Iterator[None]:

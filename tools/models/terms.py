@@ -66,11 +66,19 @@ class Budget:
         self._spent_usd, self._spent_tokens = 0.0, 0
         self._unpriced = self._unmetered = False  # whether a price, or a number of tokens, is unknown
         self._in_flight = list[Expected]()
+        self._resumed = set[object]()
         self._settled = threading.Condition()  # a call that was in flight is booked
 
-    def resume(self, spent: Usage, requests: int | None = None) -> None:
-        """Count what earlier sittings of the same run used: `requests` sent, where more than were answered."""
+    def resume(self, spent: Usage, requests: int | None = None, *, source: object = None) -> None:
+        """Count what earlier sittings of the same run used: `requests` sent, where more than were answered.
+
+        What has a `source`, such as the ledger of a run, is counted once.
+        """
         with self._settled:
+            if source in self._resumed:
+                return
+            if source is not None:
+                self._resumed.add(source)
             self.calls += spent.calls if requests is None else requests
             self._book(spent)
 
@@ -231,7 +239,7 @@ class Terms(Shared):
             return
         ledger = open_ledger(self._place[0], runs=self._place[1])
         books = ledger.books
-        self.budget.resume(books.usage, books.sent)
+        self.budget.resume(books.usage, books.sent, source=ledger.run)
         self.answered_before = books.answered > 0
         ledger.cassette = self.cassette
         with self._lock:

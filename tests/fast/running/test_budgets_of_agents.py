@@ -27,3 +27,22 @@ def test_a_budget_counts_the_agents_of_earlier_sittings(run, tmp_path, program, 
         (outcomes,) = tmp_path.rglob("outcomes.jsonl")
         outcomes_written.append(len(outcomes.read_text(encoding="utf-8").splitlines()))
     assert outcomes_written == [first, first, second, second]
+
+
+def test_a_budget_counts_the_agents_of_queries_that_ran_out_of_time(run, tmp_path):
+    reports = f"command:sh -c \"echo '{json.dumps(LAST_LINE).replace(chr(34), chr(92) + chr(34))}'; exec sleep 60\""
+    command = ("--program", reports, *ASKED, "--runs", tmp_path, "--query-timeout", "0.5s", "--limit", "2")
+    assert run(*command, "--budget-calls", "9").code == 7
+    again = run(*command, "--budget-calls", "4")  # two for each query
+    assert again.code == 8 and "the budget of 4 model calls is used up" in again.err
+
+
+def test_a_budget_for_several_tasks_counts_what_all_of_them_have_used_before(run, tmp_path):
+    tasks = ("--task", "congress,writing", "--limit", "2", "--max-concurrent", "1", "--runs", tmp_path)
+    first = run("--program", SAYS, *tasks, "--budget-calls", "6")
+    assert first.code == 8, first.err
+    for folder in (tmp_path / "obliq-congress").iterdir():  # the first task is begun again, the other has used two
+        (folder / "outcomes.jsonl").unlink()
+    second = run("--program", SAYS, *tasks, "--budget-calls", "4")
+    outcomes = [path.read_text(encoding="utf-8") for path in tmp_path.glob("*/*/outcomes.jsonl")]
+    assert second.code == 8 and sum(text.count("query_id") for text in outcomes) == 2, second.err

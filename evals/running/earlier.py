@@ -1,0 +1,60 @@
+"""What earlier sittings have used, for a command over several runs with one budget: all runs count before the first."""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import environments
+from evals import folder as run_folder
+from evals.running.agents import brings_agents, count_agents
+from evals.running.configuration import conditions
+from evals.running.evaluation import Opened, connect
+from evals.running.forecast import find_run
+from evals.running.request import Request
+from tools.errors import SextantError
+from tools.models.answers import open_ledger
+from tools.models.terms import Budget
+from tools.records import Usage, total, usage_from_json
+
+
+def count_all(requests: Iterable[Request], budget: Budget, opening: Callable[[Request], Opened]) -> None:
+    """Count on a budget what the runs of these requests have used before now.
+
+    A request whose run cannot be found counts when it is run, which says why.
+    """
+    for request in requests:
+        if not has_budget(request) or request.isolated:
+            continue
+        with suppress(SextantError):
+            if has_runs(request) and (folder := find_folder(opening(request))):  # opening may take long
+                count(budget, folder)
+
+
+def has_budget(request: Request) -> bool:
+    """Return whether a request limits what is used."""
+    return any(limit is not None for limit in (request.budget_usd, request.budget_tokens, request.budget_calls))
+
+
+def has_runs(request: Request) -> bool:
+    """Return whether there are runs on the task of a request."""
+    task, _ = environments.locate(request.task, request.data)
+    return any(run_folder.place_of_task(request.runs, task).glob("*/config.json"))
+
+
+def find_folder(opened: Opened) -> Path | None:
+    """Return the folder of a request's run, if there is one. Retrievers are not opened."""
+    resolved, environment, _, terms = opened
+    model = connect(resolved.request, terms, environment.documents, seed=resolved.request.seed)
+    return find_run(opened, conditions(resolved, environment, None, model))
+
+
+def count(budget: Budget, folder: Path) -> None:
+    """Count on a budget what all sittings of the run in `folder` have used before now, once."""
+    ledger = open_ledger(folder) if (folder / "run-id").exists() else None
+    if ledger:
+        budget.resume(ledger.books.usage, ledger.books.sent, source=ledger.run)
+    if brings_agents(run_folder.read_config(folder)["program"]):
+        count_agents(budget, folder, ledger)
+    elif not ledger:  # it sent nothing
+        used = total(usage_from_json(outcome["usage"]) for outcome in run_folder.read_outcomes(folder).values())
+        budget.resume(Usage(calls=used.calls), source=folder.resolve())
