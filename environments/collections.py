@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from environments import ids, layouts, raw, tables
 from environments.base import Qrels
+from environments.folders import leads_outside
 from environments.layouts import Collection, Contradiction, Grades, Placed, TopicFields
 from environments.raw import find_ending
 from tools import disk
@@ -113,6 +114,10 @@ def read_collection(
     if unknown and (alike := ids.find_alike(unknown, texts.keys() - judged.keys())):
         left_out = f"{plural(len(unknown), 'judged query is', 'judged queries are')} unknown, and left out"
         warnings.append(f"{left_out}: {alike.describe('judgements', 'queries')}.")
+    linked = [str(path) for table in opened for path in table.files if leads_outside(path, folder)]
+    if linked:
+        many = plural(len(linked), "file is", "files are")
+        notes.append(f"{many} outside of the folder, by a link or by name: {', '.join(linked[:3])}.")
     oddities = say_oddities(judged, qrels, corpus, counts, missing)
     return Collection(
         corpus,

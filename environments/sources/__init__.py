@@ -4,16 +4,17 @@ Each file is read as its name says, or all as one named form. A row of a table h
 of any other file has "id" (its path in the folder), "title" where the file says one, and "text". Nothing is fetched.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from environments import tables
 from environments.collections import find_files
+from environments.folders import OUTSIDE, LeftOut, Listing, list_folder
 from environments.raw import find_ending
 from environments.sources import markup, pages
 from environments.sources.markup import Record
+from tools.console import plural
 from tools.errors import DataError, UnknownName, UsageError
 
 # To add one: a row here and below, and its reader in a file of this folder.
@@ -26,6 +27,9 @@ FORMS = {
     "wikitext": (".wiki", ".wikitext", ".mediawiki"),
     "xml": (".xml",),
 }
+OTHER_FORM = "files of another form, left out"
+_NAMED = 5  # links in a message
+
 # Of forms whose files are a document each: what gives the "text" of one, and its "title" where it says one.
 _READERS: Mapping[str, Callable[[Path], Mapping[str, str]]] = {
     "text": pages.read_text,
@@ -36,25 +40,44 @@ _READERS: Mapping[str, Callable[[Path], Mapping[str, str]]] = {
 }
 
 
-def list_files(path: Path, form: str, counts: Counter[str]) -> list[Path]:
-    """Return the files to read: `path`, or those in it and below; `counts` says how many of another form are left out.
+def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
+    """Return the files to read: `path`, or those in it and below; and what is left out of it, with the reason.
 
     Hidden files are left out without a word. Of a collection (corpus, queries, judgements), only the corpus is read.
+    Links out of a folder are left out unless `follow_links`.
     """
     if form and form not in FORMS:
         raise UnknownName("form", form, FORMS)
     if path.is_file():
-        return [path]
+        return Listing([path])
     if not path.is_dir():
         raise DataError(f"there is no file or folder {path}")
     wanted = FORMS[form] if form else sum(FORMS.values(), ())
-    inside = [one for one in sorted(path.rglob("*")) if one.is_file() and "/." not in f"/{one.relative_to(path)}"]
+    inside, left_out = list_folder(path, follow_links=follow_links)
     corpus = {one for one in find_files(path, "documents") if find_ending(one) in FORMS["table"]}
-    files = [one for one in inside if find_ending(one) in wanted and (one in corpus or not corpus)]
-    counts["files of another form, left out"] = len(inside) - len(files)
+    files = list[Path]()
+    others = list[LeftOut]()
+    for file in inside:
+        if find_ending(file) in wanted and (file in corpus or not corpus):
+            files.append(file)
+        else:
+            others.append(LeftOut(file.relative_to(path).as_posix(), OTHER_FORM))
     if not files:
-        raise DataError(f"{path} holds no file that is read (their names end in {', '.join(wanted)})")
-    return files
+        links = say_links(left_out)
+        endings = f"{path} holds no file that is read (their names end in {', '.join(wanted)})"
+        raise DataError(f"{endings}; {links}" if links else endings)
+    return Listing(files, [*left_out, *others])
+
+
+def say_links(left_out: Sequence[LeftOut]) -> str:
+    """Return in a line which links out of a folder are left out, and what takes them; "" where none is."""
+    outside = [one for one in left_out if one.reason == OUTSIDE]
+    if not outside:
+        return ""
+    named = ", ".join(f"{one.name} -> {one.evidence}" for one in outside[:_NAMED])
+    named += ", ..." if len(outside) > _NAMED else ""
+    many = plural(len(outside), "link out of the folder is", "links out of the folder are")
+    return f"{many} left out: {named}; --follow-links takes them"
 
 
 def read(root: Path, files: Sequence[Path], form: str, record: Record) -> tables.Rows:

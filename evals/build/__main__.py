@@ -57,6 +57,7 @@ def parser() -> Parser:
     writing.add_argument("folder", type=Path, metavar="FOLDER")
     writing.add_argument("--recipe", required=True, metavar="NAME", help="python -m evals.build list has them")
     writing.add_argument("--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME")
+    _add_follow_links(writing)
     about = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
     form = "SECTION.KEY=VALUE"
     writing.add_argument("--set", type=options.pair, action="append", default=[], metavar=form, help=about)
@@ -70,6 +71,7 @@ def parser() -> Parser:
     running.add_argument("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
     about = "a trial on N of the documents, in FOLDER/limit-N"
     running.add_argument("--limit", type=positive, metavar="N", help=about)
+    _add_follow_links(running)
     about = "the model; NAME=SPEC for a role (sweep, write, judge) or a stage; repeatable"
     running.add_argument("--lm", action="append", default=[], metavar="SPEC", help=about)
     options.add_options(running, Common, without={*_WITHOUT, "runs", "lm"})
@@ -80,6 +82,11 @@ def parser() -> Parser:
     for name, (module, about) in _ELSEWHERE.items():
         commands.add_parser(name, help=about, description=about, module=module)
     return made
+
+
+def _add_follow_links(sub_command: Parser) -> None:
+    about = "read what links out of the corpus' folder lead to, which is then released"
+    sub_command.add_argument("--follow-links", action="store_true", help=about)
 
 
 def _add_folder(sub_command: Parser, do: Command) -> None:
@@ -102,7 +109,8 @@ def new(arguments: argparse.Namespace) -> int:
     kind = pick("recipe", arguments.recipe, recipe.RECIPES)
     if (path := arguments.folder / recipe.FILE).exists():
         raise UsageError(f"{path} is there; edit it, or choose another folder")
-    made = recipe.change(kind(), [("corpus.path", arguments.corpus), *arguments.set])
+    links = [("corpus.follow_links", "true")] if arguments.follow_links else []
+    made = recipe.change(kind(), [("corpus.path", arguments.corpus), *links, *arguments.set])
     arguments.folder.mkdir(parents=True, exist_ok=True)
     path.write_text(recipe.write_toml(arguments.recipe, made), encoding="utf-8")
     put_out(f"{path}: edit it, then python -m evals.build run {arguments.folder} --dry-run\n")
@@ -115,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     named = dict(options.pair(one) for one in arguments.lm if re.match(r"[a-z_]+=", one))
     plain = [one for one in arguments.lm if not re.match(r"[a-z_]+=", one)]
     request = options.from_options(Common, vars(arguments) | {"lm": plain[-1] if plain else None, **_BLANK})
-    asked = {name: getattr(arguments, name) for name in ("until", "dry_run", "cassette", "limit")}
+    asked = {name: getattr(arguments, name) for name in ("until", "dry_run", "cassette", "limit", "follow_links")}
     found = running.run(arguments.folder, request, named, **asked)
     put_out(json.dumps(found) + "\n" if arguments.json else running.render(found))
     return 0

@@ -72,7 +72,9 @@ def _extract(build: Build) -> Texts:
     known = [one for one in order(build.source.documents) if one not in build.source.twins]
     long = (one for one in known if len(sentences(build.text(one))) >= ladder.number)
     units = [Unit(one, {**told, "document": [build.text(one)]}) for one in islice(long, _count_documents(build))]
-    build.leave("conditions", "too few sentences, or more than queries are wanted", len(known) - len(units))
+    taken = {unit.key for unit in units}
+    unused = [one for one in known if one not in taken]
+    build.drop_all("conditions", unused, "too few sentences, or more than queries are wanted")
     found = Texts()
     for unit, answer in build.ask("conditions", units):
         if answer:

@@ -136,10 +136,10 @@ class Build:
         if not self.ahead:
             say(f"{stage}: {went_in:,} in, {came_out:,} out{why}")
 
-    def leave(self, stage: str, why: str, many: int) -> None:
-        """Count what is left out for a reason that needs no line each."""
-        if many:
-            self._dropped[stage][why] += many
+    def drop_all(self, stage: str, names: Iterable[str], why: str) -> None:
+        """Note that several are left out for one reason: a line of dropped.jsonl each."""
+        for name in names:
+            self.drop(stage, name, why)
 
     def review(self, sheet: str, values: dict[K, Any], show: Callable[[K], Item]) -> None:
         """Offer every value to people on a sheet, and put what they said in place of what the model did."""
@@ -241,11 +241,14 @@ class Build:
     def _read(self, stage: str, program: Fill, unit: Unit, query: Query, outcome: Any) -> dict[str, Any]:
         if outcome is None:  # of a dry run
             return program.guess(json.loads(query.text), self.statistics)
+        rows = program.asked.rows
         if outcome["error"]:
-            self.drop(stage, str(unit.key), "no usable answer", run_folder.headline(outcome["error"]))
+            error = run_folder.headline(outcome["error"])
+            for name in [doc_id for doc_id, _ in unit.passages] if rows else [str(unit.key)]:
+                self.drop(stage, name, "no usable answer", error)
             return {}
         answer: dict[str, Any] = json.loads(outcome["answer"])
-        if rows := program.asked.rows:
+        if rows:
             for one in (one for one, _ in unit.passages if one not in answer[rows]):
                 self.drop(stage, one, "left out by the model")
         return answer

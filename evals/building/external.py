@@ -17,7 +17,7 @@ from evals.building.clean import replace_spans
 from evals.building.engine import Build, order
 from evals.building.ingest import CorpusSection, ingest
 from evals.building.recipe import Limits, Recipe, Release
-from evals.building.units import Benchmark, Unit
+from evals.building.units import Benchmark, Unit, read_dropped
 from tools.console import say
 from tools.corpus import Corpus, indexed_text
 from tools.errors import DataError
@@ -69,8 +69,8 @@ def make(build: Build) -> Benchmark:
     others = {of.query_id: [one for one in works[author[of.query_id]] if one not in of.excluded] for of in asked}
     enough = order(one for one in others if len(others[one]) >= limits.min_positives)
     gold = {one: dict.fromkeys(others[one], 1.0) for one in enough[: limits.queries]}
-    build.leave("authors", "too few other texts of the author", len(others) - len(enough))
-    build.leave("authors", "more than queries are wanted", len(enough) - len(gold))
+    build.drop_all("authors", order(others.keys() - {*enough}), "too few other texts of the author")
+    build.drop_all("authors", enough[limits.queries :], "more than queries are wanted")
     build.count("authors", len(others), len(gold))
     build.demand(gold, remedy="each needs another text of its author")
     return build.finish([one for one in asked if one.query_id in gold], {"gold": gold}, (), author, lens="authorship")
@@ -84,10 +84,12 @@ def _distract(build: Build, author: Mapping[str, str]) -> list[Document]:
     found = ingest(recipe.distractors, recipe.clean, recipe.cut, build.folder / "distractors")
     for warning in found.warnings:
         say(f"distractors: {warning}")
+    for left_out in read_dropped(found):
+        build.drop("distractors", *left_out)
     lengths = {one.doc_id: len(one.text) for one in found.documents.stream()}
     chosen = match_lengths([len(build.source.documents[one].text) for one in author], lengths)
-    build.leave("distractors", "not needed, or not as long as the others", len(lengths) - len(chosen))
-    build.count("distractors", len(lengths), len(chosen))
+    build.drop_all("distractors", sorted(lengths.keys() - set(chosen)), "not needed, or not as long as the others")
+    build.count("distractors", len(lengths) + sum(found.counts.values()), len(chosen))
     return [found.documents[one] for one in chosen]
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, TextIO
 import environments
 from environments import collections, layouts, sources, tables
 from environments.chunking import LIMIT, bert_tokens, chunks, sections
+from environments.folders import Listing
 from environments.sources.markup import Record
 from environments.sources.pages import need
 from evals.building import clean as cleaning
@@ -34,6 +35,7 @@ from tools.text import message_text
 
 Cut = Literal["", "turns", "snippets", "chunks", "sections"]
 TASK = "task:"
+DROPPED = "dropped.jsonl"  # beside the documents: a line [id, reason, evidence] for each that is left out
 _CONVERSATIONS = ("conversation", "conversations", "messages")  # columns that hold lists of messages
 _SPEAKER = (
     r"^(?:\[\w+\]:|(?:Mr|Ms|Mrs|Miss|Dr|Senator|Representative|(?:The )?Chair(?:man|woman)?)\b\.? ?[^.:\n]{0,40}[.:])"
@@ -57,6 +59,7 @@ class CorpusSection:
     language: Annotated[str, "language of the documents to take, by ISO 639-1 (en); empty: any"] = ""
     pattern: Annotated[str, "regular expression of what documents must have; empty: nothing"] = ""
     sample: Annotated[int, "documents to take, by a hash of their ids; 0: all"] = 0
+    follow_links: Annotated[bool, "whether links out of the folder are read, and what they lead to is released"] = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,8 @@ def ingest(corpus: CorpusSection, clean: CleanSection, cut: CutSection, home: Pa
                 shutil.rmtree(outdated, ignore_errors=True)
     documents = StoredCorpus(place / "documents")
     private = PrivateTexts(StoredCorpus(place / "private"), documents)
-    return Source(documents, private=private, **disk.loads((place / "known.json").read_bytes()))
+    known = disk.loads((place / "known.json").read_bytes())
+    return Source(documents, private=private, dropped=place / DROPPED, **known)
 
 
 def digest_id(doc_id: str) -> str:
@@ -142,7 +146,10 @@ class _Ingestion:
         # Where a task judges parents of passages, ids go on naming these in the task's own way.
         self.separator = self.task.separator if self.task and self.task.max_p and not clean.hash_ids else ":"
         self.root = disk.expanded(corpus.path) if not task else Path()
-        self.files = [] if task else sources.list_files(self.root, corpus.form, self.counts)
+        self.files = Listing([])
+        if not task:
+            self.files = sources.list_files(self.root, corpus.form, follow_links=corpus.follow_links)
+        self._dropped: TextIO | None = None  # once the folder is there
         self.wanted = compile_pattern(corpus.pattern)
         self.classify = need("py3langid", "languages").classify if corpus.language else None
 
@@ -150,29 +157,40 @@ class _Ingestion:
         """Return what the corpus is made of, as digests."""
         if self.task:
             return [self.task.documents.fingerprint]
-        names = [path.relative_to(self.root).as_posix() for path in self.files]
-        return [*names, *layouts.hash_files(home / ".digests.json", self.files)]
+        names = [path.relative_to(self.root).as_posix() for path in self.files.files]
+        left_out = [disk.dumps(one) for one in self.files.left_out]
+        return [*names, *left_out, *layouts.hash_files(home / ".digests.json", self.files.files)]
 
     def write(self, folder: Path) -> None:
-        """Write the folders `documents` and `private`, and known.json."""
+        """Write the folders `documents` and `private`, known.json, and what is left out as dropped.jsonl."""
         aside, raw = folder / "private.jsonl", folder / "raw"
-        with aside.open("w", encoding="utf-8") as file:
-            store(self._read(file), raw)
-        store((Document(*disk.loads(line)) for line in disk.lines(aside)), folder / "private")
-        aside.unlink()
-        read = StoredCorpus(raw)
-        chosen = set(heapq.nsmallest(self.corpus.sample or len(read), read, key=lambda one: (digest_id(one), one)))
-        self.counts["documents outside the sample"] = len(read) - len(chosen)
-        store(self._cut(read, chosen), folder / "documents")
-        shutil.rmtree(raw)
+        with (folder / DROPPED).open("w", encoding="utf-8") as self._dropped:
+            for one in self.files.left_out:
+                self._leave(*one)
+            with aside.open("w", encoding="utf-8") as file:
+                store(self._read(file), raw)
+            store((Document(*disk.loads(line)) for line in disk.lines(aside)), folder / "private")
+            aside.unlink()
+            read = StoredCorpus(raw)
+            chosen = set(heapq.nsmallest(self.corpus.sample or len(read), read, key=lambda one: (digest_id(one), one)))
+            store(self._cut(read, chosen), folder / "documents")
+            shutil.rmtree(raw)
         made = StoredCorpus(folder / "documents")
-        left_out = {why: count for why, count in self.counts.items() if count}
+        links = sources.say_links(self.files.left_out)
         if not made:
-            raise DataError(f"no document of {self.corpus.path} is left: {json.dumps(left_out)}")
-        known = {"group": {one: group for one, group in self.groups.items() if one in made}, "counts": left_out}
-        known |= {"twins": cleaning.find_twins(made, self.clean.near), "warnings": self.findings.say()}
+            left_out = json.dumps(self.counts)
+            raise DataError("; ".join(filter(None, [f"no document of {self.corpus.path} is left: {left_out}", links])))
+        known = {"group": {one: group for one, group in self.groups.items() if one in made}, "counts": self.counts}
+        known |= {"twins": cleaning.find_twins(made, self.clean.near)}
+        known |= {"warnings": [*filter(None, [links]), *self.findings.say()]}
         known["separator"] = self.separator
         (folder / "known.json").write_text(disk.dumps(known), encoding="utf-8")
+
+    def _leave(self, name: str, reason: str, evidence: str = "") -> None:
+        """Note what is left out: a line of dropped.jsonl."""
+        self.counts[reason] += 1
+        assert self._dropped
+        self._dropped.write(disk.dumps([name, reason, evidence]) + "\n")
 
     def _read(self, aside: TextIO) -> Iterator[Document]:
         """Yield the documents that the filters let through; `aside` takes the private texts of each."""
@@ -186,7 +204,7 @@ class _Ingestion:
             elif ids[doc_id] > 1:
                 raise DataError(f"{where}: the id {doc_id!r} was there before")
             if reason := self._refuse(document.text):
-                self.counts[reason] += 1
+                self._leave(digest_id(doc_id) if self.clean.hash_ids else doc_id, reason)
                 continue
             if self.clean.hash_ids:
                 parent, group = (one and digest_id(one) for one in (document.parent, group))
@@ -217,7 +235,9 @@ class _Ingestion:
         texts = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
         if strange := {names.text, names.title} & {*names.private} - {""}:
             raise UsageError(f"private: {min(strange)!r} is the text or the title, which are released")
-        for where, row in sources.read(self.root, self.files, names.form, Record(names.record, names.sections, fields)):
+        for where, row in sources.read(
+            self.root, self.files.files, names.form, Record(names.record, names.sections, fields)
+        ):
             named = (names.id,) if names.id else [one for one in collections.IDS if one in row]
             given = tables.pick_column(where, row, *named) if named else ""
             doc_id = tables.read_id(given, where) if named else ""
@@ -243,6 +263,7 @@ class _Ingestion:
         for document in read.stream():
             check_interrupts()
             if document.doc_id not in chosen:
+                self._leave(document.doc_id, "documents outside the sample")
                 continue
             text, title = clean_text(document.text, self.clean, repeated), clean_text(document.title, self.clean)
             whole = replace(document, text=text, title=title)
@@ -262,7 +283,7 @@ class _Ingestion:
                     self.findings.look_at(piece)
                     yield piece
                 else:
-                    self.counts["texts that are too short or too long"] += 1
+                    self._leave(piece.doc_id, "texts that are too short or too long", f"{len(piece.text)} characters")
 
 
 def _write_text(value: Any, where: str) -> str:

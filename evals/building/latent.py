@@ -149,9 +149,9 @@ def _screen(build: Build, wording: str) -> list[str]:
         sorted_as |= {one: row["kind"] for one, row in answer.get("sorted", {}).items()}
     build.review("screening", sorted_as, lambda one: Item([("document", build.text(one))], values=list(screen.kinds)))
     eligible = [one for one in doc_ids if sorted_as.get(one) in screen.eligible]
-    for kind, many in sorted(Counter(sorted_as.values()).items()):
+    for one, kind in sorted_as.items():
         if kind not in screen.eligible:
-            build.leave("screen", kind, many)
+            build.drop("screen", one, kind)
     build.count("screen", len(doc_ids), len(eligible))
     return eligible
 
@@ -166,7 +166,8 @@ def _extract(build: Build, wording: str, doc_ids: Sequence[str]) -> Notes:
         for one, row in answer.get("found", {}).items():
             if row["attribute"].strip():
                 notes[one] = Note(row["attribute"].strip(), row["label"].strip())
-    build.leave("extract", "attribute absent", len(doc_ids) - len(notes))
+            else:
+                build.drop("extract", one, "attribute absent")
 
     def show(one: str) -> Item:
         return Item([("document", build.text(one)), ("annotation", notes[one].attribute)])
@@ -174,6 +175,7 @@ def _extract(build: Build, wording: str, doc_ids: Sequence[str]) -> Notes:
     right = dict.fromkeys(notes, "right")
     build.review("annotation", right, show)
     left = {one: note for one, note in notes.items() if right[one] == "right"}
+    build.drop_all("extract", [one for one in notes if one not in left], "people find fault with its annotation")
     build.count("extract", len(doc_ids), len(left))
     return left
 
@@ -269,7 +271,7 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
     """Return the groups without the members that do not belong, and these."""
     size, least = build.recipe.group.validate, build.recipe.limits.min_positives
     large = {label: order(members) for label, members in groups.items() if len(members) >= least}
-    build.leave("validate", "groups too small", len(groups) - len(large))
+    build.drop_all("validate", [label for label in groups if label not in large], "groups too small")
     if not size:
         return large, {}
     kept: Groups = {}
@@ -322,7 +324,8 @@ def _fit(build: Build, groups: Groups) -> Groups:
     """
     limits = build.recipe.limits
     fitting = {label: members for label, members in groups.items() if len(members) <= limits.max_positives}
-    build.leave("select", "groups too large: their label says too little", len(groups) - len(fitting))
+    too_large = [label for label in groups if label not in fitting]
+    build.drop_all("select", too_large, "groups too large: their label says too little")
     texts = {label: [{*words(build.text(one))} for one in members[:10]] for label, members in fitting.items()}
     variety = {label: _variety(some) for label, some in texts.items()}
     chosen: Groups = {}
@@ -332,7 +335,8 @@ def _fit(build: Build, groups: Groups) -> Groups:
         best = max(left, key=lambda label: (variety[label] - nearest[label], label))
         chosen[best] = fitting[best]
         nearest = {label: max(near, queries.likeness(named[label], named[best])) for label, near in nearest.items()}
-    build.leave("select", "more groups than queries are wanted", len(fitting) - len(chosen))
+    unwanted = [label for label in fitting if label not in chosen]
+    build.drop_all("select", unwanted, "more groups than queries are wanted")
     build.count("select", len(groups), len(chosen))
     build.demand(chosen, "group", "loosen recipe.toml, or look at dropped.jsonl")
     return chosen

@@ -125,7 +125,7 @@ def _choose(build: Build, given: Environment, pieces: transfer.Pieces) -> tuple[
         elif query.query_id in gold:
             kept[query.query_id] = replace(query, excluded=hidden)
     sample = {*order(kept)[: build.recipe.limits.queries]}
-    build.leave("choose", "outside the sample", len(kept) - len(sample))
+    build.drop_all("choose", [one for one in kept if one not in sample], "outside the sample")
     build.count("choose", len(given.queries), len(sample))
     build.demand(sample)
     queries = [query for one, query in kept.items() if one in sample]
@@ -217,9 +217,9 @@ def _judge_facets(build: Build, queries: Sequence[Query], facets: Mapping[str, l
         sums = {one: [row.get(one, 0.0) for row in rows] or [0.0] for one in sorted(query.candidates or ())}
         made["aspects"][query.query_id] = {one: sum(of) for one, of in sums.items()}
         made["every"][query.query_id] = {one: float(min(of) >= 1) for one, of in sums.items()}
-    met = sum(any(grades.values()) for grades in made["every"].values())
-    build.leave("aspects", "no candidate meets every facet", len(queries) - met)
-    build.count("aspects", len(queries), met)
+    unmet = [query_id for query_id, of in made["every"].items() if not any(of.values())]
+    build.drop_all("aspects", unmet, "no candidate meets every facet")
+    build.count("aspects", len(queries), len(queries) - len(unmet))
     return made
 
 
@@ -284,7 +284,10 @@ def _write_objective(build: Build, made: Benchmark) -> Benchmark:
         draft, better, worse = unit.key
         grades = {one: row["grade"] for one, row in answer.get("verdicts", {}).items()}
         wins[draft] += len(grades) == 2 and grades[better] > grades[worse]
-    build.leave("try", "another is better", len(drafts) - 1)
-    build.count("try", len(drafts), len(drafts[:1]))
     best = max(drafts, key=wins.__getitem__, default=made.settings["objective"])
+    rejected = drafts.copy()
+    if rejected:
+        rejected.remove(best)
+    build.drop_all("try", rejected, "another is better")
+    build.count("try", len(drafts), len(drafts[:1]))
     return made._replace(settings={**made.settings, "objective": best})

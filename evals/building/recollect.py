@@ -67,7 +67,8 @@ def make(build: Build) -> Benchmark:
         units.append(Unit(one, told, build.passages([one])))
     posts = queries.mend(build, _rewrite(build, "harden", posts, units), {one: [one] for one in posts})
     own = {queries.make_query(build, post): one for one, post in posts.items()}
-    build.leave("unique", "in the very words of another", len(posts) - len(own))
+    said_first = set(own.values())
+    build.drop_all("unique", [one for one in posts if one not in said_first], "in the very words of another")
     gold, of = _judge(build, own, notes), {query.query_id: one for query, one in own.items()}
     build.demand(gold)
     made_of = [{"query_id": one, "doc_id": of[one], "opening": ways[of[one]], **notes[of[one]]} for one in gold]
@@ -87,8 +88,8 @@ def _recollect(build: Build) -> Notes:
     rated = {unit.key: answer for unit, answer in answers if answer}
     memorable = {one: answer for one, answer in rated.items() if answer["rating"] >= section.rating}
     kept = list(memorable)[: build.recipe.limits.queries]
-    build.leave("recollect", "less memorable", len(rated) - len(memorable))
-    build.leave("recollect", "more than queries are wanted", len(memorable) - len(kept))
+    build.drop_all("recollect", [one for one in rated if one not in memorable], "less memorable")
+    build.drop_all("recollect", list(memorable)[len(kept) :], "more than queries are wanted")
     build.count("recollect", len(some), len(kept))
     return {one: memorable[one] | {"written": " ".join(memorable[one]["written"].split())} for one in kept}
 

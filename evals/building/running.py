@@ -11,7 +11,7 @@ from typing import Any, get_args
 from evals import folder as run_folder
 from evals.building import ingest, recipe, release
 from evals.building.engine import Build, Reached
-from evals.building.units import Benchmark
+from evals.building.units import Benchmark, read_dropped
 from evals.running.configuration import check_prices
 from evals.running.forecast import LEVELS
 from evals.running.request import Common
@@ -38,6 +38,7 @@ def run(
     dry_run: bool = False,
     cassette: Path | None = None,
     limit: int | None = None,
+    follow_links: bool = False,
 ) -> Result:
     """Make the benchmark of the recipe in `folder`, or go on with it, `until` a stage.
 
@@ -45,6 +46,8 @@ def run(
     cannot be finished; what was answered is kept.
     """
     name, parameters = recipe.read_recipe(folder)
+    if follow_links:
+        parameters = replace(parameters, corpus=replace(parameters.corpus, follow_links=True))
     lms = _choose_models(parameters, named, request)
     if until and until not in STAGES:
         raise UnknownName("stage", until, STAGES)
@@ -63,8 +66,8 @@ def run(
             say(warning)
         with Build(folder, name, parameters, source, requests, ahead=dry_run, cassette=cassette) as build:
             build.until = until
-            for why, many in source.counts.items():
-                build.leave("ingest", why, many)
+            for left_out in read_dropped(source):
+                build.drop("ingest", *left_out)
             build.count("ingest", len(source.documents) + sum(source.counts.values()), len(source.documents))
             made: Benchmark | None = None
             try:

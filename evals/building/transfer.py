@@ -82,15 +82,14 @@ def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> lis
 def carry_comparisons(build: Build, stage: str, comparisons: Comparisons, carry: Carry) -> dict[str, list[Comparison]]:
     """Return the comparisons whose two documents are one document each in the build; the others are counted."""
     carried = dict[str, list[Comparison]]()
-    lost = 0
     for query_id, pairs in comparisons.items():
         for pair in pairs:
             better, worse = carry(pair.better), carry(pair.worse)
             if len(better) == len(worse) == 1 and {*better} != {*worse}:
                 carried.setdefault(query_id, []).append(Comparison(pair.label, *better, *worse))
             else:
-                lost += 1
-    build.leave(stage, "comparisons of documents that were cut or left out", lost)
+                name = f"{query_id} {pair.better} {pair.worse}"
+                build.drop(stage, name, "comparisons of documents that were cut or left out")
     return carried
 
 

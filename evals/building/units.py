@@ -1,12 +1,14 @@
 """What the stages of a build hand to each other: a corpus, units of work for a model, and the finished benchmark.
 
-Reads and writes nothing.
+Writes nothing.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from environments.base import Comparison, Qrels
+from tools import disk
 from tools.corpus import Corpus
 from tools.records import Query
 
@@ -20,7 +22,15 @@ class Source(NamedTuple):
     twins: Mapping[str, str] = {}  # doc_id -> the first document with the same text, or nearly the same
     counts: Mapping[str, int] = {}  # documents left out, by reason
     warnings: Sequence[str] = ()  # what a person should know before anything is sent
+    dropped: Path | None = None  # a line [id, reason, evidence] for each of those that `counts` counts
     separator: str = ":"  # what stands between the parent and the rest in the id of a piece
+
+
+def read_dropped(source: Source) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, reason, evidence) of all that was left out on the way to the documents."""
+    for line in disk.lines(source.dropped) if source.dropped else ():
+        name, reason, evidence = disk.loads(line)
+        yield name, reason, evidence
 
 
 class Unit(NamedTuple):

@@ -79,8 +79,9 @@ def make_pdf(text):
 
 
 def read(path, form="", record=None):
-    record, counts = record or Record(), Counter()
-    return [row for _, row in sources.read(path, sources.list_files(path, form, counts), form, record)], counts
+    listed = sources.list_files(path, form)
+    counts = Counter(one.reason for one in listed.left_out)
+    return [row for _, row in sources.read(path, listed.files, form, record or Record())], counts
 
 
 def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_without_hidden_files(tmp_path):

@@ -1,5 +1,7 @@
 """Builds for tests: a recipe in a folder, run against a server that knows the groups, and what came of it."""
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +29,33 @@ def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, An
 
 def build(folder: Path, lm: str = "offline", **more: Any) -> dict[str, Any]:
     """Run the recipe; `more` are options of the request, or of evals.building.running.run."""
-    own = {name: more.pop(name) for name in ("until", "dry_run", "cassette", "limit") if name in more}
-    return running.run(folder, Common(**PROGRAM, lm=lm, **more), **own)
+    names = ("until", "dry_run", "cassette", "limit", "follow_links")
+    own = {name: more.pop(name) for name in names if name in more}
+    found = running.run(folder, Common(**PROGRAM, lm=lm, **more), **own)
+    if "folder" in found:
+        check_dropped(Path(found["folder"]), found["stages"])
+    return found
+
+
+# Stages in which every unit that does not come out is left out, and named: each unit is a document, group or query.
+_ONE_BY_ONE = ("ingest", "screen", "extract", "validate", "select", "write", "distinct", "choose", "aspects", "split")
+_ONE_BY_ONE += ("recollect", "authors", "distractors", "scrub", "conditions")
+
+
+def check_dropped(folder: Path, stages: Any) -> None:
+    """dropped.jsonl has a line for each drop that the funnel counts, and nothing else; nothing goes without a line."""
+    lines = Counter[tuple[str, str]]()
+    for line in (folder / "dropped.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        assert row["id"] and row["why"]
+        lines[row["stage"], row["why"]] += 1
+    counted = {(row["stage"], why): many for row in stages for why, many in row["dropped"].items()}
+    named = {row["stage"] for row in stages}
+    assert {key: many for key, many in lines.items() if key[0] in named} == counted
+    for row in stages:
+        if row["stage"] in _ONE_BY_ONE:
+            gone = sum(row["dropped"].values())
+            assert row["went_in"] - row["came_out"] == gone, row
 
 
 def load(folder: Path) -> Environment:

@@ -1,0 +1,94 @@
+"""The files of a folder that somebody else may have filled: nothing that a link brings in from outside of it.
+
+A link in a folder of texts may lead anywhere, as to /etc/passwd, and what it leads to would be published with the
+texts. Hidden files and folders are left out without a word; everything else that is left out is named, with the reason.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.errors import DataError
+
+OUTSIDE = "links out of the folder"
+NOWHERE = "links to nothing, or in a circle"
+AGAIN = "links to folders that are read anyway"
+HIDDEN = "links to hidden files"
+NO_FILE = "neither files nor folders"
+
+
+class LeftOut(NamedTuple):
+    """What is not read of a folder."""
+
+    name: str  # its path in the folder
+    reason: str
+    evidence: str = ""
+
+
+class Listing(NamedTuple):
+    """What is read of a folder, in the order of the names, and what is not."""
+
+    files: Sequence[Path]
+    left_out: Sequence[LeftOut] = ()
+
+
+def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
+    """Return the files in a folder and below. DataError where a folder cannot be read.
+
+    Links to files of the folder are files like others. Links out of it are left out unless `follow_links`; a folder is
+    then read once, however many links lead to it.
+    """
+    root = folder.resolve()
+    files = list[Path]()
+    left_out = list[LeftOut]()
+    opened = {_identify(root)}
+    waiting = [folder]
+    while waiting:
+        for path in _list_entries(waiting.pop()):
+            linked = path.is_symlink()
+            reason = _judge_link(path, root, follow_links=follow_links) if linked else ""
+            if not reason and path.is_dir():
+                identity = _identify(path)
+                if identity not in opened:
+                    opened.add(identity)
+                    waiting.append(path)
+                    continue
+                reason = AGAIN
+            elif not reason and not path.is_file():  # a pipe would be waited for without end
+                reason = NO_FILE
+            if reason:
+                evidence = str(path.readlink()) if linked else ""
+                left_out.append(LeftOut(path.relative_to(folder).as_posix(), reason, evidence))
+            else:
+                files.append(path)
+    return Listing(sorted(files), sorted(left_out))
+
+
+def leads_outside(path: Path, folder: Path) -> bool:
+    """Return whether a file of a folder is not in it: a link, or something in a linked folder."""
+    return not path.resolve().is_relative_to(folder.resolve())
+
+
+def _list_entries(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError as error:
+        raise DataError(f"{str(folder)[:200]} cannot be read: {error.strerror or error}") from None
+
+
+def _judge_link(path: Path, root: Path, *, follow_links: bool) -> str:
+    """Return why a link is left out; "" where it is not."""
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):  # RuntimeError for a circle, until Python 3.13
+        return NOWHERE
+    if not target.is_relative_to(root):
+        return "" if follow_links else OUTSIDE
+    if any(part.startswith(".") for part in target.relative_to(root).parts):
+        return HIDDEN
+    return AGAIN if target.is_dir() else ""
+
+
+def _identify(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
