@@ -22,6 +22,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 from evals.serving.clients import Place
+from evals.serving.connections import Connection, count_most
 from evals.serving.host import Host
 from tools.console import say
 from tools.errors import UsageError
@@ -29,7 +30,7 @@ from tools.errors import UsageError
 MOST_BYTES = 4 * 2**20  # of a request
 ENDING = 3.0  # seconds that requests have to end
 UNREAD = 60_000  # milliseconds that an answer may lie unread, before its connection is cut off
-CONNECTIONS = 1024  # at a time; to more it is said that they should come later
+WAITING = 256  # connections that are not taken yet
 HERE = ("127.0.0.1", "localhost", "[::1]")  # in a Host header
 
 USUAL = {b"accept": b"*/*", b"content-type": b"application/json"}  # of a POST that does not say
@@ -159,14 +160,22 @@ class WebServer:
         """Listen there; port 0 is one that is free. UsageError where that cannot be."""
         try:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            listening = socket.create_server((address, port), family=family, backlog=256)
+            listening = socket.create_server((address, port), family=family, backlog=WAITING)
         except OSError as error:
             raise UsageError(f"port {port} of {address} cannot be used: {error.strerror}; choose --port") from None
         self.port: int = listening.getsockname()[1]
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections have it from the socket that they came to
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
-        config = uvicorn.Config(application, log_config=None, access_log=False, timeout_graceful_shutdown=int(ENDING))
-        config.limit_concurrency, config.ws_max_size = CONNECTIONS, MOST_BYTES
+        config = uvicorn.Config(
+            application,
+            http=Connection,
+            log_config=None,
+            access_log=False,
+            backlog=WAITING,
+            limit_concurrency=count_most(),
+            ws_max_size=MOST_BYTES,
+            timeout_graceful_shutdown=int(ENDING),
+        )
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients that go away are no errors of ours
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
