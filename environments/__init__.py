@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,20 @@ def locate(name: str, data: str | None = None) -> tuple[str, str | None]:
             raise UsageError(f"{matches[0]} has no variants; leave out ':{variant}'")
         raise UnknownName(f"variant of {matches[0]}", variant, variants)
     return matches[0] if variant in ("", variants[0]) else f"{matches[0]}:{variant}", data
+
+
+def is_place(task: str) -> bool:
+    """Return whether a task is named by the place of its data."""
+    try:
+        full_name, _ = locate(task)
+    except (DataError, UsageError):
+        return False
+    return full_name.startswith("own/") and not task.startswith("own/")
+
+
+def choose_data(task: str, data: str | None, tasks: Collection[str]) -> str | None:
+    """Return the data of one of `tasks`: `data`, which among several is not for one that is the place of its own."""
+    return None if data and len(tasks) > 1 and is_place(task) else data
 
 
 def parts(full_name: str) -> tuple[str, str, str]:

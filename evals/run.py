@@ -122,9 +122,13 @@ def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
     if arguments.cassette:
         raise UsageError("a cassette has the answers of one run; name one task with --cassette")
     tasks = dict[tuple[str, str | None], str]()  # a task may be named twice, by its short and its full name
-    for task in environments.expand(arguments.task):
-        tasks.setdefault(environments.locate(task, arguments.data), task)
-    return {task: options.from_options(Request, vars(arguments) | {"task": task}) for task in tasks.values()}
+    requests = dict[str, Request]()
+    named = environments.expand(arguments.task)
+    for task in named:
+        data = environments.choose_data(task, arguments.data, named)
+        if tasks.setdefault(environments.locate(task, data), task) == task:
+            requests[task] = options.from_options(Request, vars(arguments) | {"task": task, "data": data})
+    return requests
 
 
 def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:

@@ -48,7 +48,7 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
     unfitted = plan(request)
     how: dict[str, Any] = {name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")}
     how |= {"seed": request.split_seed, "share": request.train_share}
-    training = join([divide(task, request.data, **how) for task in request.tasks])
+    training = join([divide(task, request.data_of(task), **how) for task in request.tasks])
     usual = request.limit is None and request.train_share == CompileRequest.train_share
     training = fold(training, request.folds or (None if usual and request.optimizer not in UNTRAINED else 1))
     aim = objective(training.environment, request.metric, request.price)

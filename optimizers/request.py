@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from environments import expand
+from environments import choose_data, expand
 from evals.running.request import Common, Request
 from tools.console import positive
 from tools.options import Option, pair
@@ -74,4 +74,9 @@ class CompileRequest(Common):
     def run(self, **others: Any) -> Request:
         """Return the request of a run with the same program, task (the first), model and limits, but for `others`."""
         shared = {one.name: getattr(self, one.name) for one in fields(Common)}
-        return Request(**shared | {"task": self.tasks[0], "pool": self.pool} | others)
+        asked = shared | {"task": self.tasks[0], "pool": self.pool} | others
+        return Request(**asked | {"data": self.data_of(asked["task"])})
+
+    def data_of(self, task: str) -> str | None:
+        """Return the data of a task that is compiled on, or that is held out."""
+        return choose_data(task, self.data, {*self.tasks, *self.held_out_tasks})

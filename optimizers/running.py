@@ -147,7 +147,7 @@ def _check_tasks(request: CompileRequest) -> None:
     """Check that there are such tasks, and that no two places have one name: queries are kept by their task's."""
     places = dict[str, tuple[str, str | None]]()
     for task in (*request.tasks, *request.held_out_tasks):
-        name, place = environments.locate(task, request.data)
+        name, place = environments.locate(task, request.data_of(task))
         before, known = places.setdefault(name, (task, place))
         if known != place:
             raise UsageError(

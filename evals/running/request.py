@@ -124,7 +124,9 @@ class Common(Settings):
         options.check(self)
         refer(self.program)
         if self.instruction not in INSTRUCTIONS:
-            names = [environments.locate(task, self.data)[0] for task in environments.expand(self.task)]
+            tasks = environments.expand(self.task)
+            places = [(task, environments.choose_data(task, self.data, tasks)) for task in tasks]
+            names = [environments.locate(task, data)[0] for task, data in places]
             told = [environments.read_instruction(self.instruction, name) for name in names]
             if len(told) == 1:  # else each task reads its own, where it is loaded
                 object.__setattr__(self, "instruction", told[0])

@@ -95,23 +95,14 @@ def _list_tasks(study: Study, names: Sequence[str]) -> list[str]:
     """Return the full names of tasks, or the places of data of the user's own, each once."""
     data = study.fixed.get("data")
     tasks = [task for name in names for task in list_tasks(name)]
-    full_names = [task if _is_place(task) else environments.locate(task, data)[0] for task in tasks]
+    full_names = [task if environments.is_place(task) else environments.locate(task, data)[0] for task in tasks]
     return list(dict.fromkeys(full_names))
-
-
-def _is_place(task: str) -> bool:
-    """Return whether a task is named by the place of its data, so that `data` is for the other tasks."""
-    try:
-        full_name, _ = environments.locate(task)
-    except (DataError, UsageError):
-        return False
-    return full_name.startswith("own/") and not task.startswith("own/")
 
 
 def _ask_about(task: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a row for one task."""
     fields_of_row = {**asked, "task": task}
-    if _is_place(task):
+    if environments.is_place(task):  # `data` is for the other tasks
         fields_of_row.pop("data", None)
     return fields_of_row
 

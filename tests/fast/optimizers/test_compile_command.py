@@ -16,13 +16,15 @@ from evals.running.evaluation import Result as Ran
 from evals.showing.report.compilations import compilations_table
 from optimizers import compilation
 from optimizers import compile as module
-from optimizers.request import OPTIMIZERS
+from optimizers.request import OPTIMIZERS, CompileRequest
+from optimizers.running import plan
 from optimizers.teleprompters import TELEPROMPTERS
 from optimizers.training.demonstrations import CUT, SHOWN
 from programs.compiled import read, write
 from programs.rewriting import QueryToDoc
 from tools.console import run_command
 from tools.corpus import Corpus
+from tools.errors import UsageError
 from tools.records import Usage, usage_json
 from tools.retriever import NoRetriever
 from tools.session import Toolbox
@@ -79,6 +81,29 @@ def changed(labeled, tmp_path):
 )
 def test_names_that_are_missing_or_wrong_are_said(others, word, compiles):
     assert refused(compiles(**others), 2, word)
+
+
+def test_prompts_to_start_from_are_named_by_their_file_where_a_name_is_wrong_or_none_is_edited(compiles, tmp_path):
+    misspelt = tmp_path / "misspelt.toml"
+    misspelt.write_text('["search_quary"]\ninstructions = "Search."\n')
+    assert refused(compiles("--start", misspelt), 2, f"{misspelt}: no predictor of multihop is called 'search_quary'")
+    unedited = tmp_path / "unedited.toml"
+    unedited.write_text("")
+    done = compiles("--start", unedited, *SMALL, optimizer="labeled")
+    assert f"no prompt in {unedited} is edited, so this is multihop as it is" in done.err, done.err
+
+
+def test_a_folder_of_ones_own_is_compiled_on_beside_a_miniature(tmp_path):
+    lines = {"corpus.jsonl": '{"_id": "d1", "text": "A tram."}', "queries.jsonl": '{"_id": "q1", "text": "tram"}'}
+    for name, line in lines.items():
+        (tmp_path / name).write_text(line + "\n")
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    request = CompileRequest(program="rewrite", task=f"congress,{tmp_path}", data="mini", optimizer="labeled")
+    assert plan(request).resolved.request.data == "mini"
+    assert request.run(task=str(tmp_path)).data is None
+    alone = CompileRequest(program="rewrite", task=str(tmp_path), data="mini", optimizer="labeled")
+    with pytest.raises(UsageError, match="is itself the place of its data; leave out --data mini"):
+        plan(alone)
 
 
 # What every command refuses alike is in tests/fast/running/test_run.py.

@@ -3,6 +3,8 @@
 import gzip
 import http.client
 import json
+import re
+import sys
 
 import pytest
 from rest_client import opened
@@ -12,6 +14,7 @@ pytest.importorskip("mcp")
 
 from starlette.applications import Starlette
 
+from evals import serve
 from evals.serving import mcp, rest, web
 from evals.serving.messages import NoMessage, read_message
 
@@ -122,3 +125,12 @@ def test_messages_of_mcp_are_read_where_its_sdk_drops_them():
     for wrong in ("[]", "5", "{", '{"jsonrpc": "2.0", "id": null, "method": "ping"}', '{"id": 1, "method": "ping"}'):
         with pytest.raises(NoMessage):
             read_message(wrong)
+
+
+def test_what_to_paste_into_an_agent_is_printed_with_what_its_door_lacks_here(command_of, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcp", None)  # as where the extra is not installed
+    for module in ("mcp.server", "evals.serving.mcp"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    done = command_of(serve)("--task", "congress", "--split", "dev", "--mcp", "stdio", "--print-config")
+    assert done.code == 0 and "mcpServers" in done.out
+    assert re.search(r"before an agent can come in, it needs the package mcp.*pip install .*\[mcp\]", done.err)
