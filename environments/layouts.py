@@ -227,6 +227,8 @@ _TAG = re.compile(r"(</?[a-z][\w-]*(?:\s[^<>]*)?/?>)", re.I)
 _LEADING = ("title", "query")  # the query begins with these
 _FIELDS = (*_LEADING, "desc", "narr", "question", "description", "narrative")
 _LABEL = re.compile(r"^\s*(number|topic|title|description|narrative)\s*:\s*", re.I)
+_PREFIX = re.compile(r"(</?)[a-z][\w.-]*:(?=top(?:ic)?[\s>])", re.I)
+_ENTITY = re.compile(r"<!ENTITY\s+([\w.-]+)\s+(?:\"([^\"]*)\"|'([^']*)')\s*>", re.I)
 _NOT_MARKUP = re.compile(r"<!--.*?-->|<!DOCTYPE[^<>\[]*(?:\[.*?\]\s*)?>", re.DOTALL | re.I)
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 # What may stand between topics: the declaration, and the tags of a root element.
@@ -297,7 +299,12 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
     """Yield (place, row) of each <top> or <topic> of a file: "query_id", "query", and the text of each tag."""
     of_query = of_query or TopicFields()
     text = "\n".join(line for _, line in raw.read_lines(path))
+    entities = {f"&{name};": first or second for name, first, second in _ENTITY.findall(text)}
     text = _CDATA.sub(lambda match: html.escape(match[1]), _NOT_MARKUP.sub(" ", text))
+    text = _strip_prefixes(text)
+    if entities:  # each is replaced once: what one of them holds is not looked at again
+        declared = re.compile("|".join(map(re.escape, entities)))
+        text = declared.sub(lambda match: entities[match[0]], text)
     before, *pieces = _START.split(text)
     form = _TOPIC if _END.search(text) else _OPEN_TOPIC  # a topic may end where the next begins
     between = [before]
@@ -312,6 +319,13 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
         raise DataError(f"{path} has no <top> or <topic> in it; write each query as <topic number=NUMBER>...</topic>")
     if rest := _BETWEEN.sub("", "".join(between)):
         raise DataError(f"{path}: {tables.brief(rest)} stands outside of any topic")
+
+
+def _strip_prefixes(text: str) -> str:
+    """Return XML without the prefixes of namespaces in its tags, where its topics have one."""
+    if not _PREFIX.search(text):
+        return text
+    return re.sub(r"(</?)[A-Za-z][\w.-]*:(?=[A-Za-z])", r"\1", text)
 
 
 def _parse_topic(attributes: str, inside: str, where: str, of_query: TopicFields, *, of_xml: bool) -> dict[str, str]:

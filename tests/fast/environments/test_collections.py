@@ -165,6 +165,16 @@ FORMS = {
         ).encode(),
         "qrels": "".join(f'"{q}" "0" "{d}" {g}\n' for q, d, g in JUDGED).encode(),
     },
+    "TREC, topics in a namespace with an entity": {
+        "collection.jsonl": jsonl({"docno": i, "title": h, "contents": t} for i, h, t in ROWS),
+        "topics.xml": '<!DOCTYPE t:topics [<!ENTITY ask "?">]><t:topics xmlns:t="urn:t">{}</t:topics>'.format(
+            "".join(
+                f'<t:topic number="{name}"><t:title xml:lang="en">{text.replace("?", "&ask;")}</t:title></t:topic>'
+                for name, text in QUERIES.items()
+            )
+        ).encode(),
+        "qrels": TREC_QRELS.encode(),
+    },
     "TREC, as MS MARCO has it": {
         "collection.tsv": cells("\t", *LINES.items()).replace(b'""', b"\0").replace(b'"', b"").replace(b"\0", b'"'),
         "queries.dev.tsv": cells("\t", *QUERIES.items()),
