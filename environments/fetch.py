@@ -104,7 +104,7 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
         if error.errno in disk.FULL:
             here = sum(max(_size_of(folder / file.path), _size_of(file.part(folder))) for file in listed)
             whole = sum(file.size for file in listed)
-            why = f"{folder}: {error.strerror}; {decimal(here)} of {decimal(whole)} are here"
+            why = f"{folder}: {error.strerror or error}; {decimal(here)} of {decimal(whole)} are here"
             raise DataError(f"{why}. Make room, and the same command goes on from there") from None
         why = f"{error.filename or folder} cannot be written: {error.strerror or error}; set SEXTANT_HOME"
         raise UsageError(why) from None

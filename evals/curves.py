@@ -42,7 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
             if path:
                 disk.replace(path, write(result))
         except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror}; name another file") from None
+            raise UsageError(f"{path} cannot be written: {error.strerror or error}; name another file") from None
     put_out(json.dumps(result) + "\n" if arguments.json else render_curves(result))
     return 0
 

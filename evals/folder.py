@@ -69,7 +69,7 @@ def check_place(runs: Path) -> None:
         if not os.access(runs, os.W_OK | os.X_OK):
             raise PermissionError(None, "no permission to write")
     except OSError as error:
-        raise UsageError(f"run folders cannot be written in {runs}: {error.strerror}; choose --runs") from None
+        raise UsageError(f"run folders cannot be written in {runs}: {error.strerror or error}; choose --runs") from None
 
 
 def check_output(path: Path) -> None:
@@ -139,7 +139,7 @@ class RunFolder:
         try:
             self.outcomes.starts[query_id] = disk.append_line(path, seal(line, self.digest))
         except OSError as error:
-            what = f"{path}: {error.strerror}; query {query_id!r} could not be written and is pending"
+            what = f"{path}: {error.strerror or error}; query {query_id!r} could not be written and is pending"
             raise RunIncomplete(f"{what}, the {len(self.outcomes)} before it are safe; {disk.remedy(error)}") from None
 
     def note_left(self, query_id: str, used: Usage) -> None:
@@ -160,7 +160,7 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         disk.make_private(path)
         lock = disk.hold(path / ".lock", busy, disk.PRIVATE)
     except OSError as error:
-        raise UsageError(f"the run folder {path} cannot be written: {error.strerror}; choose --runs") from None
+        raise UsageError(f"the run folder {path} cannot be written: {error.strerror or error}; choose --runs") from None
     with lock:
         if (path / "config.json").exists():
             old, new = read_config(path, named=False), json.loads(json.dumps(config))
@@ -266,7 +266,7 @@ def writing(path: Path) -> Iterator[TextIO]:
             yield file
     except OSError as error:
         mend = f"the answered queries are safe; {disk.remedy(error)} and give the same command again"
-        raise RunIncomplete(f"{path}: {error.strerror}; {mend}") from None
+        raise RunIncomplete(f"{path}: {error.strerror or error}; {mend}") from None
 
 
 def seal(line: bytes, config_digest: str) -> bytes:

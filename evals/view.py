@@ -89,7 +89,7 @@ def export(arguments: argparse.Namespace) -> None:
         size = page_server.write_page(answers, path)
     except OSError as error:
         remedy = f"choose another --export, or {disk.remedy(error)}"
-        raise DataError(f"{path} cannot be written: {error.strerror}; {remedy}") from None
+        raise DataError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from None
     contents = f"{plural(len(known), 'run')}, {plural(sum(map(len, known)), 'trajectory', 'trajectories')}"
     put_out(f"{clean(str(path))}: {contents}, {size / 1e6:.1f} MB\n")
 

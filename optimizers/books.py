@@ -130,7 +130,7 @@ class Books:
         try:
             disk.append_line(path, json.dumps(asdict(row), ensure_ascii=False).encode("utf-8", "backslashreplace"))
         except OSError as error:
-            reason = f"{path}: {error.strerror}; what was evaluated before is safe; {disk.remedy(error)}"
+            reason = f"{path}: {error.strerror or error}; what was evaluated before is safe; {disk.remedy(error)}"
             raise Halt(RunIncomplete(reason)) from None
 
 

@@ -30,7 +30,7 @@ def read(file: Path, program: str) -> Compiled:
     try:
         document = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from None
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file} is not TOML: {error}; `python -m programs show` prints such a file") from None
     try:

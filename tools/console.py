@@ -198,7 +198,7 @@ def _fail(error: SextantError | OSError) -> int:
     """Print an error in one line; return its exit code."""
     text, remedy = " ".join(str(error).split()), ""
     if isinstance(error, OSError):  # a path that may not be read, or is of the wrong kind
-        text = f"{error.filename}: {error.strerror or error}" if error.filename else error.strerror or str(error)
+        text = disk.describe(error)
         if error.errno in disk.FULL:
             remedy = "; make room there, and give the same command again"
         elif error.errno in disk.TOO_MANY_OPEN:

@@ -302,5 +302,5 @@ def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> C
                 shutil.rmtree(outdated, ignore_errors=True)
         return StoredCorpus(place)
     except OSError as error:
-        _LOG.info(f"{place} cannot be written ({error.strerror}); the documents are held in memory")
+        _LOG.info(f"{place} cannot be written ({error.strerror or error}); the documents are held in memory")
         return Corpus(documents())

@@ -71,6 +71,12 @@ def dumps(row: Any) -> str:
         return json.dumps(row, ensure_ascii=False)
 
 
+def describe(error: OSError) -> str:
+    """Return what an OSError says, with its file where it has one; libraries raise some that are a text alone."""
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
 def read_object(text: str) -> dict[str, Any] | None:
     """Return the object that a text is as JSON; None for any other text."""
     with suppress(ValueError, RecursionError):

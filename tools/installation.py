@@ -69,7 +69,8 @@ def find_page(page: str) -> str:
 
 def explain_missing(package: str | None, extra: str) -> str:
     """Return that a package is missing, and the command that installs the extra which brings it."""
-    return f"the package {package}, which is not installed; {tell_how_to_install(extra)}"
+    lacking = f"the package {package}" if package else "a package"
+    return f"{lacking}, which is not installed; {tell_how_to_install(extra)}"
 
 
 @contextmanager

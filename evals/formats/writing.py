@@ -146,7 +146,7 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
             disk.make_private(place.parent)
             beside = stack.enter_context(disk.drafting(place, folder=True))
         except OSError as error:
-            raise UsageError(f"{place} cannot be written: {error.strerror}; choose another --out") from None
+            raise UsageError(f"{place} cannot be written: {error.strerror or error}; choose another --out") from None
         try:
             yield beside
             for name in files_in(beside):

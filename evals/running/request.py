@@ -305,7 +305,7 @@ def digest_files(values: Mapping[str, Any]) -> dict[str, str]:
             try:
                 found[name] = disk.sha256(Path(value))
             except OSError as error:
-                raise DataError(f"-P {name}={value} cannot be read: {error.strerror}") from None
+                raise DataError(f"-P {name}={value} cannot be read: {error.strerror or error}") from None
     return found
 
 

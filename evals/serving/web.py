@@ -162,7 +162,9 @@ class WebServer:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             listening = socket.create_server((address, port), family=family, backlog=WAITING)
         except OSError as error:
-            raise UsageError(f"port {port} of {address} cannot be used: {error.strerror}; choose --port") from None
+            raise UsageError(
+                f"port {port} of {address} cannot be used: {error.strerror or error}; choose --port"
+            ) from None
         self.port: int = listening.getsockname()[1]
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections have it from the socket that they came to
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)

@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         except NoSuchAnswer as problem:
             return self._refuse(HTTPStatus.NOT_FOUND, str(problem))
         except (SextantError, OSError) as problem:
-            why = f"{problem.filename}: {problem.strerror}" if isinstance(problem, OSError) else str(problem)
+            why = disk.describe(problem) if isinstance(problem, OSError) else str(problem)
             return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, why)
         self._send(HTTPStatus.OK, kind, content)
 
@@ -136,7 +136,7 @@ def open_server(answers: Answers, port: int | None) -> Server:
         try:
             return Server(one, answers)
         except OSError as error:
-            problem = error.strerror
+            problem = disk.describe(error)
     where = f"ports {PORT} to {PORT + PORTS - 1}" if port is None else f"port {port}"
     raise UsageError(f"{where} of {HOST} cannot be served ({problem}); choose another --port")
 

@@ -56,7 +56,7 @@ def read(file: Path) -> Study:
     try:
         return forms.make(Study, tomllib.loads(file.read_bytes().decode("utf-8-sig")))
     except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from None
+        raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeError) as error:
         raise DataError(f"{file} is not TOML: {error}; {find_page('docs/guide/study.md')} has an example") from None
     except ValueError as error:

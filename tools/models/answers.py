@@ -302,7 +302,7 @@ def open_ledger(folder: Path, *, runs: Path | None = None) -> "Ledger":
         mend = "python -m programs.lm cache list --json has the run's id, to be put back"
         raise DataError(f"{mark} is not UTF-8; {mend}") from None
     except OSError as error:
-        raise RunIncomplete(f"{mark}: {error.strerror}; {disk.remedy(error)}") from None
+        raise RunIncomplete(f"{mark}: {error.strerror or error}; {disk.remedy(error)}") from None
     return open_answers((runs or folder.parent.parent) / NAME).ledger(run)
 
 

@@ -212,4 +212,4 @@ def readable(path: Path) -> Iterator[None]:
             "what can be read, to be put in its place; or choose another --runs"
         ) from None
     except OSError as error:
-        raise RunIncomplete(f"{path}: {error.strerror}") from None
+        raise RunIncomplete(f"{path}: {error.strerror or error}") from None

@@ -272,5 +272,5 @@ def _writable(folder: Path) -> bool:
         with tempfile.TemporaryFile(dir=folder):
             return True
     except OSError as error:
-        _LOG.info(f"{folder} cannot be written ({error.strerror}); the index is not kept")
+        _LOG.info(f"{folder} cannot be written ({error.strerror or error}); the index is not kept")
         return False

@@ -75,3 +75,9 @@ def test_an_array_has_its_room_before_it_is_filled_or_it_is_said_how_much_it_nee
 
     with little_room(10_000), pytest.raises(DataError, match=r"MB are free: .*it needs 1\.0 MB.*b\.npy.*make room"):
         store.open_index(tmp_path, {"kind": "x"}, build=build, load=lambda folder: None)
+
+
+def test_what_an_oserror_says_is_shown_with_its_file_and_never_none():
+    assert disk.describe(OSError("the server has gone")) == "the server has gone"
+    assert disk.describe(FileNotFoundError(2, "No such file", "a.json")) == "a.json: No such file"
+    assert disk.describe(OSError(28, "No space left")) == "No space left"

@@ -148,5 +148,6 @@ def test_a_module_whose_extra_is_missing_says_which_in_one_line(module, package,
     assert ended.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {module} needs the package {package}") and f"[{extra}]" in line
+    assert installation.explain_missing(None, extra).startswith("a package, which is not installed; run ")
     with pytest.raises(ModuleNotFoundError, match=f"needs the package {package}.*{extra}"):
         importlib.import_module(module)

@@ -95,7 +95,7 @@ class TokenVectors:
                 for position, vectors in encode(sorted(missing.values())):
                     self._add(digests[position], vectors)
             except OSError as error:
-                why = f"{error.strerror}; make room, and the same command goes on"
+                why = f"{error.strerror or error}; make room, and the same command goes on"
                 raise RunIncomplete(f"token vectors cannot be written to {self._folder}: {why}") from error
             finally:
                 self._map()
@@ -298,7 +298,7 @@ def _load(folder: Path) -> TokenVectors:
     try:
         return TokenVectors(folder)
     except OSError as error:  # a home that others keep
-        _LOG.info(f"{folder} cannot be written ({error.strerror}); token vectors are not kept")
+        _LOG.info(f"{folder} cannot be written ({error.strerror or error}); token vectors are not kept")
         with disk.temporary_folder() as temporary:
             return TokenVectors(temporary)
 
