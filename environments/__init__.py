@@ -19,7 +19,7 @@ require_ours("tools")
 
 from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
 from tools.disk import expanded, home
-from tools.errors import DataError, UnknownName, UsageError
+from tools.errors import DataError, NotApplicable, UnknownForTask, UnknownName, UsageError
 from tools.names import pick
 
 # To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature under
@@ -216,11 +216,11 @@ def load(
     suite_name, name, variant = parts(full_name)
     chosen = suite(suite_name)
     if columns and suite_name != "own":
-        raise UsageError(f"--column is for data of your own, and {full_name} has its benchmark's form; leave it out")
+        raise NotApplicable(f"--column is for data of your own, and {full_name} has its benchmark's form; leave it out")
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
     if qrels and chosen.judgements and qrels not in chosen.judgements:
-        raise UnknownName(f"judgements of {full_name}", qrels, chosen.judgements)
+        raise UnknownForTask(f"judgements of {full_name}", qrels, chosen.judgements)
     data, folder = folder_of(full_name, data)
     place = (data, folder, split, home(), qrels, read_instruction(instruction, full_name), columns or {})
     try:

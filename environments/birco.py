@@ -26,7 +26,7 @@ from environments.collections import read_port
 from environments.layouts import Collection
 from environments.raw import check_data
 from tools.corpus import Corpus
-from tools.errors import DataError, UsageError
+from tools.errors import DataError, NotApplicable
 from tools.records import Document, Query
 
 RELEASE = Release(
@@ -159,7 +159,7 @@ def _parts(request: Request, task: Task) -> dict[str, Collection]:
     # A port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole numbers.
     port = read_port(request.folder, request.home, f"{lacks}, or is the task's own folder in it")
     if splits != ("test",):
-        raise UsageError(f"{request.folder} is a port without dev queries; use --split test")
+        raise NotApplicable(f"{request.folder} is a port without dev queries; use --split test")
     grades = [grade for labels in port.qrels.values() for grade in labels.values()]
     if request.name == "doris_mae" and all(map(float.is_integer, grades)):
         why = f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other figures of them"
@@ -177,7 +177,7 @@ def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
     for what, shared in (("queries", queries), ("documents", different)):
         if shared:
             both = f"the dev and the test {what} of birco/{request.name} share the id {min(shared)!r}"
-            raise UsageError(f"{both}; they are separate collections, so use --split test or --split dev")
+            raise NotApplicable(f"{both}; they are separate collections, so use --split test or --split dev")
     return Corpus([*test.values(), *(document for doc_id, document in dev.items() if doc_id not in test)])
 
 

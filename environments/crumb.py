@@ -20,7 +20,7 @@ from environments import tables
 from environments.base import Environment, Facts, Judgements, Release, Request, Suite
 from environments.layouts import Placed, open_corpus
 from tools.corpus import Corpus
-from tools.errors import DataError, UsageError
+from tools.errors import DataError, NotApplicable
 from tools.records import Document, Query
 
 RELEASE = Release(
@@ -118,7 +118,9 @@ def load(request: Request) -> Environment:
     judgements = _judgements(request, task, rows, documents)
     headline = request.qrels or next(iter(judgements))
     if headline not in judgements:
-        raise UsageError(f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out --qrels")
+        raise NotApplicable(
+            f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out --qrels"
+        )
     notes = ["this task was never cut into passages: :document searches the same text"]
     notes *= request.variant == DOCUMENT and task.whole
     if request.variant == PASSAGE and (bare := [row.query_id for row in rows if not row.grades["passage_qrels"]]):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from environments import layouts
 from environments.base import POOLED, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
-from tools.errors import DataError, UsageError
+from tools.errors import DataError, NotApplicable
 from tools.records import Query
 
 RELEASE = Release(
@@ -118,7 +118,7 @@ def load(request: Request) -> Environment:
             files.qrels, unit_of=lambda doc_id: repeats().get(doc_id, doc_id), judged_by_unit=False
         )
     if request.qrels and request.qrels not in judgements:
-        raise UsageError(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")
+        raise NotApplicable(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")
     whole = request.make(
         RELEASE,
         split="all",

@@ -30,7 +30,7 @@ from environments.tables import check_grade, check_text, read_id
 from tools import disk, forms, names
 from tools.console import clean, plural
 from tools.corpus import Corpus
-from tools.errors import DataError, OwnCodeFailed, SextantError, UnknownName, UsageError
+from tools.errors import DataError, OwnCodeFailed, SextantError, UnknownForTask, UnknownName, UsageError
 from tools.records import Document, Query
 
 Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]  # texts by id, or documents, or (id, text)
@@ -142,7 +142,7 @@ def load(request: Request) -> Environment:
     """Load the requested split of a task of the user's own."""
     whole = _open(request)
     if (headline := request.qrels or whole.headline) not in whole.judgements:
-        raise UnknownName(f"judgements of {request.task}", headline, whole.judgements)
+        raise UnknownForTask(f"judgements of {request.task}", headline, whole.judgements)
     whole = replace(
         whole,
         task=whole.task if re.fullmatch("own/.+", whole.task) else request.task,

@@ -43,6 +43,14 @@ class UnknownName(UsageError):
         super().__init__(f"no {kind} is called {name!r}; {hint}")
 
 
+class NotApplicable(UsageError):
+    """What is asked does not go with this task, and may with another. A study takes it for no failure, and only it."""
+
+
+class UnknownForTask(UnknownName, NotApplicable):
+    """A name that is not among those of the task, where another task may have it."""
+
+
 class OwnCodeFailed(UsageError):
     """A program, retriever or task of the user's own cannot be made, whatever it is used with."""
 

@@ -24,7 +24,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tools.errors import UnknownName, UsageError
+from tools.errors import NotApplicable, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from environments.base import Comparison, Environment, Judgements
@@ -155,7 +155,7 @@ def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environmen
         possible = environment.twins if name == "Flip" else labels if name == "Win" else name in labels
         if is_pairwise(name) and not possible:
             what = "no queries told in two ways" if name == "Flip" else "no comparisons of that kind"
-            raise UsageError(f"{environment.task} has {what}, so {name!r} cannot be computed for it; {LANGUAGE}")
+            raise NotApplicable(f"{environment.task} has {what}, so {name!r} cannot be computed for it; {LANGUAGE}")
     return dataclasses.replace(environment, metrics=tuple(dict.fromkeys([*environment.metrics, *names])))
 
 

@@ -36,7 +36,7 @@ from programs.base import check_offline
 from tools import installation, names, retrievers, sources
 from tools.corpus import Corpus
 from tools.disk import home
-from tools.errors import DataError, OwnCodeFailed, SextantError, UsageError
+from tools.errors import DataError, NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.models.spec import parse as parse_model
 from tools.models.spec import price_is_known
 from tools.models.terms import Terms, unknown_price
@@ -209,17 +209,17 @@ def _check_pools(resolved: Resolved, environment: Environment) -> None:
     pool, k = resolved.pool, resolved.request.k
     has_pools = all(query.candidates is not None for query in environment.queries)
     if pool and has_pools:
-        raise UsageError(f"{environment.task} has candidate pools of its own; leave out --pool")
+        raise NotApplicable(f"{environment.task} has candidate pools of its own; leave out --pool")
     for spec in (resolved.retriever, *resolved.others.values()):
         if retrievers.needs_pool(spec) and not has_pools:
-            raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
+            raise NotApplicable(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
     if pool:
         pool.check_room(environment)
         if part := next(filter(retrievers.needs_pool, pool.parts), None):
             raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
     largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
     if k and environment.comparisons and k < largest:
-        raise UsageError(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
+        raise NotApplicable(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
 
 
 class Engines:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from environments.base import Environment
-from tools.errors import UsageError
+from tools.errors import NotApplicable, UsageError
 from tools.records import Hit, Query
 from tools.retriever import Retriever, Search
 from tools.retrievers import Spec, check, parse
@@ -44,12 +44,12 @@ class Pool:
         return known
 
     def check_room(self, environment: Environment) -> None:
-        """Raise UsageError where a query has more relevant documents than its pool has places."""
+        """Raise NotApplicable where a query has more relevant documents than its pool has places."""
         counts = {query.query_id: len(_relevant(environment, query)) for query in environment.queries}
         query_id = max(counts, key=counts.__getitem__)
         if self.kind == "oracle" and counts[query_id] > self.size:
             why = f"{self} has no room for the {counts[query_id]} relevant documents of query {query_id!r}"
-            raise UsageError(f"{why}; use oracle:{4 * counts[query_id]}, so that they are a quarter of it")
+            raise NotApplicable(f"{why}; use oracle:{4 * counts[query_id]}, so that they are a quarter of it")
 
     def add_to(self, environment: Environment, retrievers: Sequence[Retriever]) -> Environment:
         """Return `environment` with a pool for every query; `retrievers` are those of the parts."""

@@ -39,7 +39,7 @@ from tools.errors import (
     FAULTS,
     BudgetReached,
     DataError,
-    OwnCodeFailed,
+    NotApplicable,
     ProviderRefused,
     RunBusy,
     RunConflict,
@@ -222,6 +222,8 @@ class Workshop:
             if opened is None and does_not_apply(error):
                 return Made(cell, unfit=str(error))
             problem = error
+        except OSError as fault:  # a folder that cannot be read: other cells may be elsewhere
+            problem = DataError(f"{fault.filename or request.runs}: {fault.strerror or fault}")
         if problem:
             self._note(problem, request)
             return Made(cell, problem=problem)
@@ -264,8 +266,8 @@ class Workshop:
 
 
 def does_not_apply(error: SextantError) -> bool:
-    """Return whether an error that opening a run has met says that the row does not fit the task."""
-    return isinstance(error, UsageError) and not isinstance(error, UnknownPrice | OwnCodeFailed)
+    """Return whether an error says that the row does not fit the task. Any other one is a fault."""
+    return isinstance(error, NotApplicable)
 
 
 def check(cells: Sequence[Cell]) -> None:

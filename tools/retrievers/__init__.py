@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tools import names
-from tools.errors import DataError, OwnCodeFailed, SextantError, UsageError
+from tools.errors import DataError, NotApplicable, OwnCodeFailed, SextantError, UsageError
 from tools.installation import find_page
 
 if TYPE_CHECKING:  # NumPy is behind it, and a command's --help lists the names below
@@ -298,12 +298,12 @@ def sources(spec: Spec) -> set[str]:
 
 
 def with_attribute(spec: Spec, attribute: str) -> Spec:
-    """Give `attribute` to every lens in `spec` that names none. UsageError when that is empty, too."""
+    """Give `attribute` to every lens in `spec` that names none. NotApplicable when that is empty, too."""
     options = dict(spec.options)
     if kind_of(spec.kind).made.needs_lens and not options.get("attribute"):
         if not attribute:
             why = f"because the task has no lens of its own; {find_page('docs/decisions/lens-retriever.md')}"
-            raise UsageError(f"{spec} needs attribute=..., {why}")
+            raise NotApplicable(f"{spec} needs attribute=..., {why}")
         options = {"attribute": attribute, **options}
     return spec._replace(parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options)
 

@@ -212,6 +212,32 @@ class Mine(Retriever):
     assert "1 cell of 2 unfinished" in done.err and "the index of Mine is not there" in done.err
 
 
+@pytest.mark.parametrize("asked", ["pool:oracle", "retriever:pool_bm25", "qrels:pooled", "runs:file", "runs:link"])
+def test_only_a_refusal_of_the_task_is_no_failure_of_a_study(asked, tmp_path):
+    field, _, value = asked.partition(":")
+    row = {"pool": 'pool = "oracle:50"', "retriever": 'retriever = "pool_bm25"', "qrels": 'qrels = "pooled"'}
+    text = f"""
+        name = "few"
+        tasks = ["birco/relic", "congress"]
+        fixed = {{ data = "mini", limit = 2, program = "retrieve" }}
+        row = [{{ name = "bare" }}, {{ name = "other", {row.get(field, "k = 900")} }}]
+    """
+    runs = tmp_path / "runs"
+    cells = plan.cells(plan.read(write(tmp_path / "study.toml", text)), runs)
+    if value == "file":
+        runs.write_text("where folders are to be")
+    elif value == "link":
+        runs.symlink_to("runs")  # to itself
+    made = work.run_cells(cells)
+    unfit = [one.unfit for one in made if one.unfit]
+    problems = [work.Unfinished(*one.cell[:2], one.problem) for one in made if one.problem]
+    expected = {"qrels": 2, "runs": 0}  # no task of these has pooled judgements
+    assert len(unfit) == expected.get(field, 1)
+    if field == "runs":
+        lines, error = work.explain(problems, len(made))
+        assert len(problems) == 4 and error.exit_code != 0 and str(runs) in f"{lines} {error}"
+
+
 def test_a_folder_of_ones_own_stands_beside_miniatures(tmp_path):
     own = tmp_path / "mine"
     (own / "qrels").mkdir(parents=True)
