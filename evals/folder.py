@@ -11,10 +11,11 @@ import hashlib
 import json
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -81,17 +82,24 @@ def check_output(path: Path) -> None:
 
 @dataclass(eq=False)
 class Rows(Mapping[str, dict[str, Any]]):
-    """query_id -> row of a JSON Lines file, read on access: memory holds only the byte at which each line begins."""
+    """query_id -> row of a JSON Lines file, read on access: memory holds where each line begins, and its checksum.
+
+    A line that is not the one that was checked when the file was opened is refused.
+    """
 
     path: Path
     starts: dict[str, int]
     read: Callable[[bytes], dict[str, Any]] = disk.loads  # makes the row of a line; ValueError where it is damaged
+    checksums: dict[int, int] = field(default_factory=dict)  # where a line begins -> its CRC-32
 
     def __getitem__(self, query_id: str) -> dict[str, Any]:
         start = self.starts[query_id]
         with self.path.open("rb", buffering=1 << 15) as file:  # most lines at one go
             file.seek(start)
             line = file.readline()
+        if zlib.crc32(line) != self.checksums.get(start, zlib.crc32(line)):
+            changed = f"{self.path}, query {query_id!r} has changed since the file was opened"
+            raise DataError(f"{changed}; give the command again")
         try:
             return self.read(line)
         except ValueError as error:
@@ -234,11 +242,12 @@ def read_rows(
 
     DataError where `query_of` raises ValueError. `read` parses a line on access.
     """
-    starts, start = dict[str, int](), 0
+    rows, start = Rows(path, {}, read), 0
     for line, query_id in disk.read_lines(path, query_of, mend, repair=repair):
-        starts[query_id] = start
+        rows.starts[query_id] = start
+        rows.checksums[start] = zlib.crc32(line)
         start += len(line)
-    return Rows(path, starts, read)
+    return rows
 
 
 def generalize(message: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from evals.folder import Outcome
+from evals.folder import Outcome, check_file
 from evals.measuring.scored import Run, read
 from tools import disk, forms
 from tools.errors import DataError, UnknownName, UsageError
@@ -101,6 +101,10 @@ class Source:
 def select(path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: bool) -> tuple[Source, list[str]]:
     """Return the chosen queries of a run, and notes for the user. UnknownName for a query that it does not have."""
     run = read(path)
+    try:
+        check_file(path / "run.trec", run.scores)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; python -m evals.score {path} makes it again") from None
     if strange := [query_id for query_id in query_ids if query_id not in run.query_ids]:
         raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
     chosen = [one for one in run.query_ids if one in set(query_ids)] if query_ids else run.query_ids

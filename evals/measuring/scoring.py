@@ -37,7 +37,7 @@ from tools import disk
 from tools.errors import DataError, RunIncomplete, SextantError
 from tools.records import Usage, usage_from_json, usage_json
 
-_FILES = ("outcomes.jsonl", "attribution.jsonl", "scores.csv")
+_FILES = ("outcomes.jsonl", "attribution.jsonl", "run.trec", "scores.csv")
 KINDS = 5  # of failures that are told, the commonest first
 _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 

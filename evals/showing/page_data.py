@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import threading
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -73,22 +74,24 @@ class _Opened:
 
     @cached_property
     def judged(self) -> _Judged:
-        run, texts, fates, starts, start = self.run, dict[str, str](), dict[str, list[str]](), dict[str, int](), 0
+        run, texts, fates, start = self.run, dict[str, str](), dict[str, list[str]](), 0
         path, losses = run.path / "attribution.jsonl", run.scores.get("losses")
+        rows = run_folder.Rows(path, {})
         mend = f"python -m evals.score {run.path} scores it again"
         try:
             run_folder.check_file(path, run.scores)
             for line in disk.lines(path):
                 row = forms.read(JudgedForm, line)
                 query_id = row["query_id"]
-                starts[query_id], start = start, start + len(line)
+                rows.starts[query_id], rows.checksums[start] = start, zlib.crc32(line)
+                start += len(line)
                 texts[query_id] = row.get("text", "")[:BEGINNING]
                 fates[query_id] = [fate_at(one, losses["cutoff"]) for one in row["relevant"]] if losses else []
         except (ValueError, OSError) as error:
             return _Judged({}, {}, {}, f"attribution.jsonl is damaged ({error}); {mend}")
-        known = losses and all(query_id in starts for query_id in run.query_ids)
+        known = losses and all(query_id in rows for query_id in run.query_ids)
         why = f"an earlier version scored this run, and did not say what became of documents; {mend}"
-        return _Judged(texts, fates, run_folder.Rows(path, starts), "" if known else why)
+        return _Judged(texts, fates, rows, "" if known else why)
 
     @property
     def answers(self) -> Path:  # where its model calls are, if they were kept

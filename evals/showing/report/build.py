@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from evals.folder import check_file
 from evals.measuring.comparison import fill_metrics
 from evals.measuring.metrics import check_metric
 from evals.measuring.scored import find
@@ -48,6 +49,10 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     warnings = [f"Forced: {problem}" for problem in forced]
     warnings += [str(problem) for problem in problems if isinstance(problem, DataError)]
     for run in runs:
+        try:
+            check_file(run.path / "attribution.jsonl", run.scores)
+        except (ValueError, OSError) as error:
+            warnings.append(f"{run.name}: {error}; python -m evals.score {run.path} makes it again")
         if run.errors:
             many = f"{len(run.errors)} of {len(run.query_ids)} queries failed and count 0"
             warnings.append(f"{run.name}: {many}, e.g. {next(iter(run.errors.values()))[:200]}")
