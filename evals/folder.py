@@ -7,8 +7,10 @@ run's configuration, and scores.json has digests of the files that it was made o
 make them again. Folders of old versions have none, which is no error.
 """
 
+import glob
 import hashlib
 import json
+import logging
 import os
 import re
 import zlib
@@ -24,12 +26,15 @@ from tools import disk
 from tools.errors import DataError, RunBusy, RunConflict, RunIncomplete, UsageError
 from tools.records import Document, Query, Usage, total, usage_from_json, usage_json
 
+_LOG = logging.getLogger("sextant")
+
 Config = dict[str, Any]
 Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, traceback, seconds
 
 # Kept in config.json for the reader; two runs that differ only here are the same run.
 PROVENANCE = "provenance"
 LEFT = "left.jsonl"  # what queries have used that were left pending, where no ledger has that
+CODE_OF = "code_of"  # in the provenance: "contents" where "code" is a digest of contents; earlier, names counted too
 MEND = "remove the line and give the run's command again to have that query answered again"
 
 SHARD = re.compile(r"shard-(\d+)-of-(\d+)")  # the folder in RUNS that has the parts of runs which --shard made
@@ -56,6 +61,34 @@ def place(runs: Path, config: Config) -> Path:
 def place_of_task(runs: Path, task: str) -> Path:
     """Return the folder for all runs on a task."""
     return runs / re.sub("[/:]", "-", task)
+
+
+def keep_identity(runs: Path, config: Config) -> Config:
+    """Return the configuration of the same run in `runs` whose code an earlier Sextant told by its names, if any.
+
+    It goes on in its folder. The two are alike in all but "code", which nobody can compute again.
+    """
+    new = place(runs, config)
+    if (new / "config.json").exists():
+        return config
+    formers = dict[Path, Config]()
+    shared_name = new.name.removesuffix(digest(config))
+    for folder in new.parent.glob(f"{glob.escape(shared_name)}{'?' * 8}"):
+        with suppress(DataError):  # a damaged folder is no reason to refuse another run
+            former = read_config(folder)
+            if CODE_OF not in former[PROVENANCE] and _without_code(former) == _without_code(config):
+                formers[folder] = former
+    if not formers:
+        return config
+    newest = max(formers, key=lambda folder: (folder / "config.json").stat().st_mtime)
+    _LOG.warning(f"this run goes on in {newest}, which an earlier Sextant began; to begin it anew, give --runs")
+    provenance = {key: value for key, value in config[PROVENANCE].items() if key != CODE_OF}
+    return {**config, "code": formers[newest]["code"], PROVENANCE: provenance}
+
+
+def _without_code(config: Config) -> Config:
+    compared = {key: value for key, value in config.items() if key not in ("code", PROVENANCE)}
+    return json.loads(json.dumps(compared))  # type: ignore[no-any-return]
 
 
 def program_part(program: str) -> str:

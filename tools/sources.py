@@ -4,6 +4,9 @@ Imports inside functions count, those under TYPE_CHECKING and tables of names ("
 own program, a module or a file, what it imports from its own folder or package counts as well. Comments, formatting and
 docstrings do not count, but for docstrings that a model is shown: of signatures, of the types of their fields, and of
 functions in a module that makes tools of them. A data file counts where its name stands in the source.
+
+Names and places of our own files do not count either, so that a module that is moved or renamed makes no new run: an
+import stands for the content of the module that it names.
 """
 
 import ast
@@ -23,6 +26,8 @@ _SHOWN = frozenset({"Signature", "BaseModel"})  # what is derived from these has
 _TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})  # these show a model the docstrings of functions
 _REFERENCE = re.compile(r"[\w.]+:\w+")  # "module:attribute"
 _FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
+_NAME_IN_DUMP = re.compile(r"Name\('(\w+)', ")
+_MODULE_IN_DUMP = re.compile(rf"'(?:{'|'.join(PACKAGES)})(?:[./]\w+)+(:\w+)?'")  # a text, as "tools.text:words"
 _INSTALLED = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
 
 
@@ -33,10 +38,24 @@ class _Class(NamedTuple):
     docstring: str
 
 
+class _OwnImport(NamedTuple):
+    module: str  # of our packages
+    name: str  # in that module, or of a module in that package
+    local: str  # its name in the importing module
+
+
+class _Link(NamedTuple):
+    target: str  # the module that an import leads to
+    name: str  # what is imported from it; "" where that is the module itself
+    local: str
+
+
 class Module(NamedTuple):
     """What one file contributes."""
 
     code: str  # without comments, formatting and docstrings
+    body: str  # the code without imports of ours
+    own_imports: tuple[_OwnImport, ...]  # those imports
     imports: tuple[tuple[str, int, tuple[str, ...]], ...]  # module, dots before it, names; no names: `import module`
     classes: tuple[_Class, ...]
     tools: str  # the docstrings of functions, where they may be shown to a model
@@ -49,18 +68,52 @@ class Sources(NamedTuple):
     modules: Mapping[str, Module]
     data: Mapping[str, Path]  # by module and name
     libraries: frozenset[str]  # names as they are imported, without submodules
+    links: Mapping[str, tuple[_Link, ...]]  # by module: where its imports of ours lead
 
     def digest(self) -> str:
-        """Return eight hex digits over all that shapes an answer, whatever folder it lies in."""
-        shown = _shown([one for module in self.modules.values() for one in module.classes])
-        contents = {name: path.read_bytes() for name, path in self.data.items()}
-        for name, module in self.modules.items():
-            prompts = [one.docstring for one in module.classes if one.name in shown]
-            contents[name] = "\0".join([module.code, module.tools, *prompts]).encode("utf-8", "surrogatepass")
+        """Return eight hex digits over all that shapes an answer, whatever our files are called and wherever they lie.
+
+        A module is told by its content. What it imports is told by the content of the imported module, which is why
+        there are two rounds: the first one leaves out where imports lead.
+        """
+        shown = _shown([each for module in self.modules.values() for each in module.classes])
+        alone = {name: _hash(self._describe(name, shown, {})) for name in self.modules}
+        contents = {self._describe(name, shown, alone) for name in self.modules}
+        contents |= {path.read_bytes() for path in self.data.values()}
         digest = hashlib.sha256()
-        for name, content in sorted(contents.items()):
-            digest.update(name.encode() + b"\0" + content + b"\0")
+        for content in sorted(map(_hash, contents)):
+            digest.update(content.encode())
         return digest.hexdigest()[:8]
+
+    def _describe(self, name: str, shown: Collection[str], marks: Mapping[str, str]) -> bytes:
+        """Return the content of a module, with the docstrings of classes that are `shown` to a model.
+
+        Modules that it imports stand there by their `marks`.
+        """
+        module = self.modules[name]
+        local_marks = dict[str, str]()
+        imports = list[str]()
+        for link in self.links.get(name, ()):
+            mark = marks.get(link.target, "")
+            if link.name:
+                imports.append(f"{mark} {link.name} {link.local}")
+            else:
+                local_marks[link.local] = mark
+                imports.append(mark)
+
+        def mark_module(found: re.Match[str]) -> str:
+            local = found[1]
+            return f"Name('={local_marks[local]}', " if local in local_marks else found[0]
+
+        body = _NAME_IN_DUMP.sub(mark_module, module.body)
+        body = _MODULE_IN_DUMP.sub(r"'=\1'", body)
+        prompts = [each.docstring for each in module.classes if each.name in shown]
+        parts = [body, *sorted(set(imports)), module.tools, *prompts]
+        return "\0".join(parts).encode("utf-8", "surrogatepass")
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT) -> Sources:
@@ -69,6 +122,7 @@ def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path =
     One that ends with ".py" is a file. What is imported from where libraries are installed is a library.
     """
     found, data, libraries = dict[str, Module](), dict[str, Path](), set[str]()
+    links = dict[str, tuple[_Link, ...]]()
     pending = [_home(name, root) for name in modules]
     own = {*PACKAGES, *(name.partition(".")[0] for name, _ in pending)}
     while pending:
@@ -83,9 +137,10 @@ def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path =
         data |= {f"{name}/{file}": path.parent / file for file in module.strings if (path.parent / file).is_file()}
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         pending += [(imported, folder) for imported in _imported(module, package, folder, root)]
+        links[name] = tuple(_follow(each, folder, root) for each in module.own_imports)
         if name.partition(".")[0] not in PACKAGES and "." in name:
             pending.append((name.rpartition(".")[0], folder))  # a user's own package may do something when imported
-    return Sources(found, data, frozenset(libraries))
+    return Sources(found, data, frozenset(libraries), links)
 
 
 def _home(name: str, root: Path) -> tuple[str, Path]:
@@ -110,6 +165,13 @@ def _imported(module: Module, package: str, folder: Path, root: Path) -> Iterato
         source = ".".join([*parents[: len(parents) - dots + 1], name]).rstrip(".") if dots else name
         for full in [f"{source}.{imported}" for imported in names] or [source]:
             yield full if names and _file(full, folder, root) else source  # a submodule, or a name in the module
+
+
+def _follow(imported: _OwnImport, folder: Path, root: Path) -> _Link:
+    submodule = f"{imported.module}.{imported.name}"
+    if _file(submodule, folder, root):
+        return _Link(submodule, "", imported.local)
+    return _Link(imported.module, imported.name, imported.local)
 
 
 def _shown(classes: list[_Class]) -> frozenset[str]:
@@ -156,8 +218,26 @@ def _read(path: Path, modified: int, size: int) -> Module:
             case ast.Constant(value=str(text)) if _FILE.fullmatch(text):
                 strings.add(text)
     _cut_docstring(tree)
-    code, tools = ast.dump(tree, annotate_fields=False), "\n".join(functions) if makes_tools else ""
-    return Module(code, tuple(imports), tuple(classes), tools, frozenset(strings))
+    code = ast.dump(tree, annotate_fields=False)
+    tools = "\n".join(functions) if makes_tools else ""
+    cutter = _ImportCutter()
+    body = ast.dump(cutter.visit(tree), annotate_fields=False)
+    own_imports = tuple(cutter.own_imports)
+    return Module(code, body, own_imports, tuple(imports), tuple(classes), tools, frozenset(strings))
+
+
+class _ImportCutter(ast.NodeTransformer):
+    """Takes imports from our packages out of a tree, which may leave a function or a block empty."""
+
+    def __init__(self) -> None:
+        self.own_imports = list[_OwnImport]()
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:  # by ast's convention
+        if node.level or (node.module or "").partition(".")[0] not in PACKAGES:
+            return node
+        for alias in node.names:
+            self.own_imports.append(_OwnImport(node.module or "", alias.name, alias.asname or alias.name))
+        return None
 
 
 def _is_left_out(node: ast.stmt) -> bool:  # what is for type checkers alone, and a table of names

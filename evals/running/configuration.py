@@ -255,6 +255,7 @@ def configuration(
             "price": model.price and model.price.provenance,
             "server": {"kind": model.lm.server.kind.name, "window": model.lm.server.window},
             "isolated": resolved.isolated,
+            run_folder.CODE_OF: "contents",
             **origin(environment),
         },
     }
@@ -305,6 +306,19 @@ def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
     Modules that only some runs use count where they are used. So an edited program does not resume the run of the
     program before the edit, also before a commit.
     """
+    offline = resolved.request.lm == "offline"
+    unused = "tools.models.sending" if offline else "tools.models.offline"
+    return uses(_list_modules(resolved, environment), without=("tools.console", "tools.installation", unused))
+
+
+def is_ours(resolved: Resolved, environment: Environment) -> bool:
+    """Return whether a run uses no program, retriever or task of a user's own."""
+    modules = _list_modules(resolved, environment)
+    return all(name.partition(".")[0] in names.PACKAGES and not name.endswith(".py") for name in modules)
+
+
+def _list_modules(resolved: Resolved, environment: Environment) -> list[str]:
+    """Return the modules of a run's task, retrievers and program, and those that only some runs use."""
     pool, offline = resolved.pool, resolved.request.lm == "offline"
     references = [environments.SUITES[environments.parts(environment.task)[0]][0]]
     references += [environment.data] * names.is_reference(environment.data)  # what makes a user's own task
@@ -314,8 +328,7 @@ def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
     modules += ["programs.own", "programs.own_graph"] * (resolved.request.program not in SYSTEMS)
     modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
-    unused = "tools.models.sending" if offline else "tools.models.offline"
-    return uses(modules, without=("tools.console", "tools.installation", unused))
+    return modules
 
 
 def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()) -> dict[str, Any]:

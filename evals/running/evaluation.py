@@ -29,7 +29,7 @@ from evals.measuring.scored import bounds_beside
 from evals.measuring.scoring import count_looks, record_look, score, summarise_unfinished
 from evals.running import runner
 from evals.running.agents import brings_agents, count_agents
-from evals.running.configuration import Engines, Resolved, configuration, fit, resolve
+from evals.running.configuration import Engines, Resolved, configuration, fit, is_ours, resolve
 from evals.running.request import LIMITS, WORKERS, Common, Request
 from tools import options
 from tools.corpus import Corpus
@@ -277,6 +277,8 @@ def prepare_in(opened: Opened, folder: Path | None = None) -> Ready:
         config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     if config and resolved.pool:
         config["pool"] = resolved.pool.config([engines.build(part).name for part in resolved.pool.parts], environment)
+    if config and is_ours(resolved, environment):
+        config = run_folder.keep_identity(request.runs, config)
     if resolved.pool:
         retriever, others = RanksOnly(retriever), {name: RanksOnly(other) for name, other in others.items()}
     system = make_system(resolved, environment, retriever, others, folder or run_folder.place(request.runs, config))

@@ -324,3 +324,41 @@ def test_what_a_program_refuses_is_said_before_an_index_is_built(run, tmp_path):
     refused = run("--program", "retrieve", "--task", "congress", "--runs", place)
     assert refused.code == 2 and "choose --runs" in refused.err and refused.err.count("\n") == 1
     assert not (tmp_path / "home" / "indexes").exists()
+
+
+def make_earlier(path):
+    """Make a run folder one that an earlier Sextant made, whose digest of the code had the names of modules in it."""
+    config = json.loads((path / "config.json").read_text())
+    del config["provenance"][run_folder.CODE_OF]
+    config["code"] = "0123abcd"
+    former = path.with_name(path.name[:-8] + run_folder.digest(config))
+    path.rename(former)
+    (former / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    lines = (former / "outcomes.jsonl").read_bytes().splitlines()
+    outcomes = [json.loads(line) for line in lines]
+    for outcome in outcomes:
+        del outcome["digest"]
+    sealed = [run_folder.seal(json.dumps(one).encode(), run_folder.digest(config)) for one in outcomes]
+    (former / "outcomes.jsonl").write_bytes(b"\n".join(sealed) + b"\n")
+    return former
+
+
+def test_a_run_goes_on_in_the_folder_that_an_earlier_version_began(run):
+    former = make_earlier(Path(run(*RETRIEVE, "--json").json["run"]))
+    lines = (former / "outcomes.jsonl").read_bytes().splitlines(keepends=True)
+    (former / "outcomes.jsonl").write_bytes(b"".join(lines[:5]))
+    again = run(*RETRIEVE, "--json")
+    assert Path(again.json["run"]) == former and again.json["queries"] == len(lines)
+    assert "which an earlier Sextant began" in again.err
+    assert (former / "outcomes.jsonl").read_bytes().startswith(b"".join(lines[:5]))
+    assert Path(run(*RETRIEVE, "--json").json["run"]) == former
+    other = run(*RETRIEVE, "--k", 30, "--json")
+    assert Path(other.json["run"]) != former and "earlier" not in other.err
+
+
+def test_a_run_of_an_own_program_begins_anew_where_its_code_cannot_be_compared(run, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def find(query, search):\n    return search(query.text)\n")
+    words = ("--program", f"{file}:find", *RETRIEVE[2:], "--limit", 2, "--json")
+    former = make_earlier(Path(run(*words).json["run"]))
+    assert Path(run(*words).json["run"]) != former

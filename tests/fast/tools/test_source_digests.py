@@ -1,5 +1,6 @@
 """What makes two runs the same: the sources that are used, and of these what can change an answer."""
 
+import re
 import shutil
 import sys
 from contextlib import contextmanager
@@ -82,6 +83,62 @@ def test_it_is_another_run_when_what_it_uses_is_edited(tree, what):
     path, *change = OTHER[what]
     with edited(tree / path, *change):
         assert digest(tree) != as_it_is()
+
+
+def move(tree, old, new):
+    """Move a module in a copy of the packages, and mend what imports it."""
+    (tree / new).parent.mkdir(exist_ok=True)
+    (tree / old).rename(tree / new)
+    before = old.removesuffix(".py").replace("/", ".")
+    after = new.removesuffix(".py").replace("/", ".")
+    package, _, name = before.rpartition(".")
+    new_package, _, new_name = after.rpartition(".")
+
+    def mend_line(found):
+        names = found[1].split(", ")
+        if name not in names:
+            return found[0]
+        others = ", ".join(other for other in names if other != name)
+        return f"from {new_package} import {new_name}\n" + (f"from {package} import {others}\n" if others else "")
+
+    for path in tree.rglob("*.py"):
+        text = path.read_text()
+        mended = re.sub(rf"\b{re.escape(before)}\b", after, text)
+        mended = mended.replace(before.replace(".", "/"), after.replace(".", "/"))
+        mended = re.sub(rf"^from {package} import (.+)\n", mend_line, mended, flags=re.MULTILINE)
+        if f"import {new_name}\n" in mended:
+            mended = re.sub(rf"(?<![.\w]){name}\.(?=[A-Za-z_])", f"{new_name}.", mended)
+        if mended != text:
+            path.write_text(mended)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tools/text.py", "tools/word_lists.py"),
+        ("tools/disk.py", "tools/storage/safe_files.py"),  # which others use by its name, as in `disk.replace`
+        ("programs/multihop.py", "programs/hops/in_turns.py"),
+    ],
+)
+def test_a_file_that_is_moved_or_renamed_makes_no_other_run(tmp_path, old, new):
+    for package in ("agents", "environments", "programs", "tools"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
+    moved = new.removesuffix(".py").replace("/", ".")
+    used = [moved if one.replace(".", "/") + ".py" == old else one for one in USED]
+    move(tmp_path, old, new)
+    found = sources.reach(used, root=tmp_path)
+    assert moved in found.modules
+    assert found.digest() == as_it_is()
+    with edited(tmp_path / new, "\n\n\n", "\n\n\nprint()\n"):
+        assert digest(tmp_path, *used) != as_it_is()
+
+
+def test_it_is_another_run_where_the_same_name_comes_from_another_module(tree):
+    digests = {digest(tree)}
+    for module in ("tools.text", "tools.records"):
+        with edited(tree / "programs/multihop.py", "\nfrom", f"\nfrom {module} import words as chosen\nfrom"):
+            digests.add(digest(tree))
+    assert len(digests) == 3
 
 
 def test_texts_that_a_model_is_shown_count_wherever_they_stand(tree):
