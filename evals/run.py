@@ -46,6 +46,7 @@ def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.run", description=ABOUT)
     options.add_options(made, Request)
+    made.lists.add("--task")
     add = made.add_argument
     add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
     add = made.add_mutually_exclusive_group().add_argument

@@ -21,6 +21,7 @@ def parser() -> Parser:
     what = "Compile a program on the dev split: its prompts, or its parameters."
     made = Parser(prog="python -m optimizers.compile", description=what)
     options.add_options(made, CompileRequest)
+    made.lists |= {"--task", "--held-out"}
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 

@@ -49,9 +49,9 @@ class CompileRequest(Common):
         Path | None, Option("prompts to start from, and to beat: TOML as for --prompts, or a compiled.json", "FILE")
     ] = None
     of: Annotated[tuple[Path, ...], Option("a compiled program, for ensemble; repeatable", "FILE")] = ()
-    ranges: Annotated[
-        Mapping[str, str], Option("for tune: 1..6 or a|b|c", "NAME=VALUES", pair, flag="--range", once=True)
-    ] = field(default_factory=dict)
+    ranges: Annotated[Mapping[str, str], Option("for tune: 1..6 or a|b|c", "NAME=VALUES", pair, flag="--range")] = (
+        field(default_factory=dict)
+    )
     held_out: Annotated[
         str,
         Option(

@@ -68,8 +68,26 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
 
 
+class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public class of it
+    """Stores the value of an option, and refuses another value for it in the same command line."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser.check_repeat(self, option_string, "", values)
+        super().__call__(parser, namespace, values, option_string)
+
+
+class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
+    """Appends the value of an option; of pairs of a name and a value, it refuses another value for a name."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if isinstance(values, tuple):
+            name, value = values
+            parser.check_repeat(self, option_string, name, value)
+        super().__call__(parser, namespace, values, option_string)
+
+
 class Parser(argparse.ArgumentParser):
-    """argparse with errors of one line and without abbreviated options.
+    """argparse with errors of one line, without abbreviated options, and without options of which the last one wins.
 
     `prog` is `python -m MODULE`; it is replaced by what was typed, as `sextant NAME`. A parser of a sub-command has its
     `prog` from argparse: that of the parser above it, and the name of the sub-command.
@@ -81,6 +99,30 @@ class Parser(argparse.ArgumentParser):
             if f"{prog} ".startswith(f"{as_module} "):
                 kwargs["prog"] = as_typed + prog.removeprefix(as_module)
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **kwargs})
+        for action in (None, "store"):
+            self.register("action", action, _Store)
+        self.register("action", "append", _Append)
+        self.lists = set[str]()  # options that take several values in one, with commas between them
+        self._given = dict[tuple[int, str], Any]()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse one command line, in which an option may have one value."""
+        self._given.clear()
+        return super().parse_known_args(args, namespace)
+
+    def check_repeat(self, action: argparse.Action, option: str | None, name: str, value: Any) -> None:
+        """Raise UsageError where an option, or a `name` of it, was given before, with another value.
+
+        Else the last one would win without a word, as of `--task congress --task writing`.
+        """
+        before = self._given.setdefault((id(action), name), value)
+        if not option or before == value:
+            return
+        again = f"{option} {name}".strip()
+        remedy = "give it once"
+        if option in self.lists:
+            remedy += f", as {option} {before},{value}"
+        raise UsageError(f"{again} is given twice, as {str(before)!r:.100} and as {str(value)!r:.100}; {remedy}")
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, for exit code 2 without the usage block."""

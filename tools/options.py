@@ -31,7 +31,6 @@ class Option:
     flag: str = ""  # --name-of-the-field where it is not given
     missing: str = ""  # where a user finds values of a field that has no default
     alone: str = ""  # the value that the option has where it is given without one
-    once: bool = False  # whether a name may be given only once, where the field is a mapping
     whole: bool = False  # whether one text is all of a mapping
     group: str = ""  # of options that --help shows together
     # What follows is the field's own.
@@ -122,11 +121,7 @@ def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
     for option in [one for name, one in _fields(kind).items() if name in arguments]:
         given[option.name] = value = arguments[option.name]
         if option.collects is Mapping:
-            names = [name for name, _ in value]
-            if option.once and len(names) > len(set(names)):
-                twice = max(names, key=names.count)
-                raise UsageError(f"{option.flag} {twice} is there twice; write all of its values in one")
-            given[option.name] = dict(value)
+            given[option.name] = dict(value)  # the parser refuses a name with two values
     return make(kind, given)
 
 

@@ -120,11 +120,16 @@ def new(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Run a build, or say what it would take; print the funnel."""
     running = import_module("evals.building.running")
-    named = dict(options.pair(one) for one in arguments.lm if re.match(r"[a-z_]+=", one))
-    plain = [one for one in arguments.lm if not re.match(r"[a-z_]+=", one)]
-    request = options.from_options(Common, vars(arguments) | {"lm": plain[-1] if plain else None, **_BLANK})
+    models = dict[str, str]()  # by role or stage; "" is all others
+    for text in arguments.lm:
+        role, spec = options.pair(text) if re.match(r"[a-z_]+=", text) else ("", text)
+        if models.setdefault(role, spec) != spec:
+            again = f"--lm {role}".strip()
+            raise UsageError(f"{again} is given twice, as {models[role]!r} and as {spec!r}; give it once")
+    plain = models.pop("", None)
+    request = options.from_options(Common, vars(arguments) | {"lm": plain, **_BLANK})
     asked = {name: getattr(arguments, name) for name in ("until", "dry_run", "cassette", "limit", "follow_links")}
-    found = running.run(arguments.folder, request, named, **asked)
+    found = running.run(arguments.folder, request, models, **asked)
     put_out(json.dumps(found) + "\n" if arguments.json else running.render(found))
     return 0
 

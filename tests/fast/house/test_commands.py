@@ -12,6 +12,7 @@ import pytest
 
 from evals.__main__ import COMMANDS, main, overview
 from tools import console
+from tools.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
 
@@ -85,6 +86,75 @@ def test_help_of_each_command_and_sub_command_begins_with_what_was_typed(name, c
             typed = " ".join([started_by, name, *words[len(inner) :]])
             code, output = call(started_by, name, *words[len(inner) :], "--help")
             assert code == 0 and output.startswith(f"usage: {typed} ")
+
+
+CANDIDATES = ["1", "2", "a=1", "a=2", "a", "b", "1/2", "2/2", "bm25=1", "bm25=2", '{"a": 1}', '{"a": 2}', "0.5", "0.25"]
+
+
+def find_texts(action):
+    """Two texts that an option takes, whose values differ; [] of an option without a value."""
+    if action.nargs == 0:
+        return []
+    values = {}
+    for text in [*(action.choices or ()), *CANDIDATES]:
+        with suppress(Exception):
+            value = action.type(str(text)) if action.type else text
+            if (not action.choices or value in action.choices) and value not in values.values():
+                values[str(text)] = value
+    return list(values)[:2]
+
+
+def options_of(parser):
+    """Every option of a parser and of those below it, with its parser."""
+    with suppress(UsageError, SystemExit):
+        parser.parse_args([])  # with which sub-commands import their options
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from options_of(below)
+        elif action.option_strings:
+            yield parser, action
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_option_with_one_value_takes_the_last_of_two_without_a_word(name):
+    for parser, action in options_of(parser_of(name)):
+        texts = find_texts(action)
+        option = action.option_strings[-1]
+        if isinstance(action, argparse._AppendAction) or not texts:
+            continue
+        assert len(texts) == 2 or len(action.choices) == 1, option
+        if len(texts) == 2:
+            with pytest.raises(UsageError, match=f"{option} is given twice, as .* and as .*; give it once"):
+                parser.parse_args([f"{option}={text}" for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run --program retrieve --task congress --task writing", "give it once, as --task congress,writing"),
+        (
+            "compile --program multihop --task congress --task writing --optimizer gepa",
+            "give it once, as --task congress,writing",
+        ),
+        ("run --program multihop --task congress -P hops=2 -P hops=3", "-P hops is given twice"),
+        ("build run folder --lm a/b --lm c/d", "--lm is given twice"),
+        ("build run folder --lm judge=a/b --lm judge=c/d", "--lm judge is given twice"),
+        ("build new folder --recipe latent --set limits.queries=2 --set limits.queries=3", "--set limits.queries"),
+        ("study one.toml --runs here --runs there", "--runs is given twice"),
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused_in_one_line(words, said, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, output = call("sextant", *words.split())
+    assert code == 2 and said in output and output.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_value_may_be_said_again(call, tmp_path):
+    words = f"run --program retrieve --program retrieve --task congress --limit 1 --limit 1 --runs {tmp_path} --json"
+    code, output = call("sextant", *words.split())
+    assert code == 0 and '"queries": 1' in output
 
 
 @pytest.mark.parametrize(
