@@ -439,6 +439,16 @@ def plural(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
+def count_failed(failed: int, answers: int, repeats: int = 1, repeat: str = "seed") -> str:
+    """Write how many answers failed: "3 of 12"; of several runs of all queries "9 of 36 answers (12 queries, 3 seeds)".
+
+    `repeat` is what tells the runs apart.
+    """
+    if repeats == 1:
+        return f"{failed:,} of {answers:,}"
+    return f"{failed:,} of {answers:,} answers ({queries(answers // repeats)}, {plural(repeats, repeat)})"
+
+
 def ordinal(number: int) -> str:
     """Write a place in an order: "second", "third", "21st"."""
     words = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")

@@ -88,6 +88,7 @@ class System:
         """Return the average cost of a query, a key for each of `USED`; None for what one of the runs does not know."""
         queries = sum(run.scores["queries"] for run in self.runs)
         row: Result = {"run": self.name, "queries": queries, "failed": sum(run.scores["failed"] for run in self.runs)}
+        row["repeats"] = len(self.runs)
         for key in USED:
             used = [run.scores["usage"].get(key, 0) for run in self.runs if run.usage_known]
             known = len(used) == len(self.runs) and None not in used

@@ -8,7 +8,7 @@ from evals.measuring.curves import AXES
 from evals.measuring.metrics import is_lower_better
 from evals.measuring.traces import WORDS
 from evals.showing.tables import Best, Grid, Part, printed, system_line, task_line, to_csv
-from tools.console import brief, number, plural, queries
+from tools.console import brief, count_failed, number, plural, queries
 
 Result = dict[str, Any]
 HEADS = ("baseline", "run", "change", "95 % interval", "p", "Holm", "w/t/l", "shows")
@@ -149,7 +149,7 @@ def _cost(rows: list[Result], labels: list[str], task: str) -> Grid:
         used = [number(row[f"{key}_per_query"], "{:,.1f}") for key in ("calls", "input_tokens", "output_tokens")]
         used[-1] += f" ({thinking:,.1f} thinking)" if (thinking := row["reasoning_tokens_per_query"]) else ""
         used += [number(row[f"{key}_per_query"], "${:.5f}") for key in ("paid_usd", "list_usd")]
-        cells.append([label, *used, f"{row['failed']} of {row['queries']}"])
+        cells.append([label, *used, count_failed(row["failed"], row["queries"], row["repeats"], "run")])
     return Grid("a query cost on average", heads, cells, note=task)
 
 

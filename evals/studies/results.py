@@ -26,7 +26,7 @@ from evals.studies import findings
 from evals.studies.plan import Study
 from evals.studies.work import Made
 from tools import disk
-from tools.console import number, plural
+from tools.console import count_failed, number, plural
 
 FILES = (
     "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as PDF and SVG as wide as "
@@ -97,13 +97,17 @@ def note_untested(runs: Mapping[tuple[str, str], Sequence[Run]], metrics: Mappin
 
 def say_failures(runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[str]:
     """Return a sentence on the queries that programs failed, with each row that has some; none if no query failed."""
-    failed: dict[str, list[int]] = {}
-    for (row, _), repeats in runs.items():
-        for run in repeats:
-            counts = failed.setdefault(row, [0, 0])
-            counts[0] += run.scores["failed"]
-            counts[1] += run.scores["queries"]
-    rows = [f"{row} {count} of {asked}" for row, (count, asked) in failed.items() if count]
+    rows = []
+    for row in dict.fromkeys(row for row, _ in runs):
+        of_row = [repeats for (other, _), repeats in runs.items() if other == row]
+        every = [run for repeats in of_row for run in repeats]
+        failed = sum(run.scores["failed"] for run in every)
+        answers = sum(run.scores["queries"] for run in every)
+        seeds = {len(repeats) for repeats in of_row}
+        if failed and len(seeds) == 1:
+            rows.append(f"{row} {count_failed(failed, answers, seeds.pop())}")
+        elif failed:  # a seed of one of the tasks is still to be run
+            rows.append(f"{row} {failed} of {answers} answers")
     return [f"Failed queries, which have the worst value of each metric: {'; '.join(rows)}"] if rows else []
 
 
@@ -171,8 +175,18 @@ def _cell(results: Results, row: str, column: Column) -> Cell | None:
     else:
         mean, (low, high) = sum(sum(some) / len(some) for some in values) / len(values), stratified(values)
     text = f"{mean:.4f}" if low is None else f"{mean:.4f} [{low:.3f}, {high:.3f}]"
-    counts = sum(map(len, values)), sum(run.scores["failed"] for run in every)
-    return Cell(mean, text, ", ".join(run.name for run in every), low, high, None, *counts)
+    repeats = {len(some) for some in runs}
+    return Cell(
+        mean,
+        text,
+        ", ".join(run.name for run in every),
+        low,
+        high,
+        queries=sum(map(len, values)),
+        failed=sum(run.scores["failed"] for run in every),
+        answers=sum(run.scores["queries"] for run in every),
+        seeds=repeats.pop() if len(repeats) == 1 else 1,
+    )
 
 
 def _tests_table(results: Results) -> Words:

@@ -119,7 +119,7 @@ def _to_markdown(text: object) -> str:
 
 
 _HEAD = ["kind", "system", "task", "judgements", "metric", "value", "low", "high", "error", "queries", "failed", "best"]
-_HEAD += ["source", "note", "resampled_mean", "resampled_error"]
+_HEAD += ["source", "note", "resampled_mean", "resampled_error", "answers"]
 
 
 def to_csv(table: Table | Words) -> str:
@@ -135,7 +135,7 @@ def to_csv(table: Table | Words) -> str:
                     what = [column.tasks[0] if len(column.tasks) == 1 else mean, column.judgements, column.metric]
                     numbers = [cell.value, cell.low, cell.high, cell.error, cell.queries, cell.failed]
                     more = ["yes" if cell.best else "", cell.source, cell.note, *(cell.resampled or (None, None))]
-                    rows.append([row.kind, row.label, *what, *numbers, *more])
+                    rows.append([row.kind, row.label, *what, *numbers, *more, cell.answers])
     return tables.to_csv([_defuse(cell) for cell in row] for row in rows)
 
 

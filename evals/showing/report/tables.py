@@ -18,6 +18,7 @@ from evals.measuring.metrics import is_lower_better, is_pairwise, is_weighted
 from evals.measuring.scored import Run
 from evals.measuring.stats import TIE
 from evals.showing.report.groups import PAPERS, Group, System, in_file, short
+from tools.console import plural
 
 DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
 CONDITIONS = tuple(range(1, 11))
@@ -68,14 +69,21 @@ class Cell:
     resampled: tuple[float, float] | None = None  # BIRCO's mean over bootstrap resamples, and its error
     note: str = ""
     best: bool = False
+    answers: int | None = None  # to the queries: each seed gives one
+    seeds: int = 1
 
     @property
     def title(self) -> str:
         """What is behind the figure, in a line."""
         interval = "" if self.low is None else f"95 % interval {self.low:.4f} to {self.high:.4f}"
         error = "" if self.error is None else f"standard error {self.error}"
-        many = "" if self.queries is None else f"{self.queries} queries"
-        failed = f"{self.failed} of them failed and count 0" if self.failed else ""
+        many = "" if self.queries is None else plural(self.queries, "query", "queries")
+        many += f", {self.seeds} seeds" if self.seeds > 1 else ""
+        answers = self.queries if self.answers is None else self.answers
+        failed = ""
+        if self.failed:
+            of = f"{self.failed} of {answers} answers" if answers != self.queries else f"{self.failed} of them"
+            failed = f"{of} failed and {'has' if self.failed == 1 else 'have'} the worst value"
         return "; ".join(filter(None, [interval, error, many, failed, self.note, self.source]))
 
 
@@ -241,6 +249,7 @@ def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
         measured.get("high"),
         queries=sum(run.scores["queries"] for run in there),
         failed=sum(run.scores["failed"] for run in there),
+        answers=sum(run.scores["queries"] for run in there),
         resampled=(resampled["mean"], resampled["error"]) if resampled else None,
         note=f"the paper's {beside.system}, {beside.table}, is {beside.value}" if beside else "",
     )

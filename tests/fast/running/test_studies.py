@@ -1,6 +1,7 @@
 """A study: what its file stands for, what is run, what is found again, and what it says in words."""
 
 import csv
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -11,6 +12,7 @@ from openai_server import Failure
 from run_folders import run_in
 
 import environments
+from evals import compare as comparing
 from evals import study as module
 from evals.measuring.bounds import bound
 from evals.measuring.stats import detectable_over, sign_flip
@@ -419,3 +421,35 @@ def test_a_study_of_a_program_that_fails_says_so_and_does_not_praise_it(command,
     done = command(write(tmp_path / "study.toml", text))
     assert done.code == 7 and "better" not in done.out and "fails (-0.7" in done.out
     assert "Failed queries, which have the worst value of each metric: fails 8 of 8" in done.out
+
+
+def test_failures_of_several_seeds_are_counted_in_answers_and_not_in_queries(command, server, tmp_path, command_of):
+    thirds = write(
+        tmp_path / "thirds.py",
+        "def answer(query, search, read):\n"
+        "    if len(query) % 3:\n"
+        "        raise RuntimeError('no')\n"
+        "    return [hit.doc_id for hit in search(query)]\n",
+    )
+    text = f"""
+        name = "seeds"
+        tasks = ["congress"]
+        fixed = {{ data = "mini", limit = 5, lm = "{server.spec}", seed = [1, 2, 3] }}
+        compare = {{ baseline = "bm25" }}
+        row = [{{ name = "bm25", program = "retrieve" }}, {{ name = "fails", program = "{thirds}:answer" }}]
+    """
+    done = command(write(tmp_path / "study.toml", text))
+    found = {path.parent for path in (tmp_path / "runs").rglob("outcomes.jsonl")}
+    folders = sorted(folder for folder in found if not folder.name.startswith("retrieve"))
+    rows = [json.loads(line) for folder in folders for line in (folder / "outcomes.jsonl").read_text().splitlines()]
+    failed = sum(row["error"] is not None for row in rows)
+    assert len(folders) == 3 and len(rows) == 15 and 0 < failed < 15
+    assert f"fails {failed} of 15 answers (5 queries, 3 seeds)" in done.out
+    page = (tmp_path / "runs/studies/seeds/index.html").read_text()
+    assert f"5 queries, 3 seeds; {failed} of 15 answers failed" in page
+    with (tmp_path / "runs/studies/seeds/tables/study.csv").open() as file:
+        [cell] = [row for row in csv.DictReader(file) if row["system"] == "fails" and row["task"] == "obliq/congress"]
+    assert [cell[name] for name in ("queries", "failed", "answers")] == ["5", str(failed), "15"]
+    run = min(found - {*folders})
+    compared = command_of(comparing)(run, *folders)
+    assert f"{failed} of 15 answers (5 queries, 3 runs)" in compared.out, compared
