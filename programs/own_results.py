@@ -47,8 +47,12 @@ def _find_documents(returned: Any) -> Any:
         fields = [returned[name] for name in ANSWERS if name in returned]
         if fields:
             return fields[0]
-        if returned and all(isinstance(_unwrap(score), Real) for score in returned.values()):  # scores by id
-            return sorted(returned, key=lambda doc_id: -_unwrap(returned[doc_id]))
+        scores = {doc_id: _unwrap(score) for doc_id, score in returned.items()}
+        if scores and all(isinstance(score, Real) for score in scores.values()):
+            unordered = next((doc_id for doc_id, score in scores.items() if score != score), None)
+            if unordered is not None:
+                raise TypeError(f"returned nan as the score of {names.show(unordered)[:40]!r}, which gives no order")
+            return sorted(scores, key=lambda doc_id: -scores[doc_id])
     return returned
 
 
@@ -80,6 +84,8 @@ def _read_id(document: Any) -> str:
         value = _unwrap(value[0])
     if isinstance(value, bytes):  # of an array of NumPy's
         value = value.decode("utf-8", "replace")
+    if isinstance(value, float) and value.is_integer():  # as frames write whole numbers
+        value = int(value)
     if not isinstance(value, str | Integral):
         value = _find_id(value)
     if isinstance(value, bool) or not isinstance(value, str | Integral):

@@ -19,7 +19,8 @@ class Parted(NamedTuple):
 # Tags, as in <think>...</think>.
 _TAGS = (
     *("think", "mm:think", "seed:think", "seed:cot_budget_reflect", "antthinking", "thinking", "thought", "thoughts"),
-    *("reason", "reasoning", "reflection", "scratchpad", "inner_monologue", "analysis"),
+    *("reason", "reasoning", "reflection", "scratchpad", "inner_monologue", "analysis", "internal_monologue"),
+    *("inner_thoughts", "chain_of_thought", "thinking_process"),
 )
 # These are no names of fields. The others may be, in a prompt that asks for tags (DSPy's XMLAdapter): where the
 # instruction has such a tag, it is a field.

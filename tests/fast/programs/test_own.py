@@ -320,6 +320,7 @@ def tensor(*numbers):
         {"7": 0.5},
         {"7": 1}.keys(),
         np.array([7]),
+        np.array([7.0]),  # a column of whole numbers, one of which is missing elsewhere
         np.array(["7"]),
         np.array(["7"], dtype="S"),
         np.array(["7"], dtype=object),
@@ -339,6 +340,12 @@ def test_a_frame_or_a_series_has_the_ids_in_a_column():
         assert list_ids(returned) == ["7"]
     with pytest.raises(TypeError, match="returned a frame with columns score; name one doc_id"):
         list_ids(frame[["score"]])
+
+
+@pytest.mark.parametrize("returned", [[7.5], [float("inf")], {"7": float("nan"), "8": 1.0}], ids=str)
+def test_what_is_neither_an_id_nor_a_score_is_refused(returned):
+    with pytest.raises(TypeError, match=r"a list of document ids is expected|nan as the score of '7'"):
+        list_ids(returned)
 
 
 def test_scores_by_id_are_ordered_and_texts_are_split():
