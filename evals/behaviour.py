@@ -6,7 +6,6 @@ model asked (evals/measuring/naming.py).
 
 import argparse
 import json
-from importlib import import_module
 from pathlib import Path
 
 from evals.running.request import SETTLED, Common
@@ -32,11 +31,13 @@ def command(arguments: argparse.Namespace) -> int:
     """Count, have failures named where that is asked for, and print."""
     if arguments.dry_run and not arguments.name_failures:
         raise UsageError("--dry-run says what --name-failures N takes; nothing else is sent")
-    behaviour = import_module("evals.measuring.behaviour")  # NumPy and rich: not for --help
+    from evals.measuring import behaviour  # NumPy and rich: not for --help
+
     found = behaviour.behave(arguments.paths)
     text = behaviour.render(found)
     if arguments.name_failures:
-        naming = import_module("evals.measuring.naming")  # DSPy
+        from evals.measuring import naming  # DSPy
+
         about = {"program": "programs.explaining:Explainer", "task": found["task"]}
         request = options.from_options(Common, vars(arguments) | about)
         named = naming.name_failures(arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run)

@@ -9,7 +9,6 @@ import inspect
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,8 +95,9 @@ def run_request(
     opening: "Callable[[Request], Opened] | None" = None,
 ) -> "Result":
     """Run one request, and print its scores where a person reads them."""
-    workers = import_module("tools.processes").starting("evals.workers.worker") if request.forks else nullcontext()
-    with workers as start:
+    from tools.processes import starting  # not for --help
+
+    with starting("evals.workers.worker") if request.forks else nullcontext() as start:
         from evals.running import evaluation  # as above, and while workers import what they need
 
         opening = opening or evaluation.open_run

@@ -21,7 +21,6 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -75,7 +74,20 @@ class Command(Program):
             raise UsageError("an agent outside has a process of its own; leave --isolated out")
         if not shutil.which(self.words[0]):
             raise UsageError(f"there is no command {self.words[0]!r} that could be started")
-        _open_clients()  # which takes seconds, before any query's time begins
+        self._let_clients_in()  # which takes seconds, before any query's time begins
+
+    @staticmethod
+    def open_clients() -> Any:
+        """Return the server that agents come in by. A subclass gives it, because servers are above programs."""
+        raise UsageError("nothing is there for an agent to come in by; evaluate(program='command:LINE') starts it")
+
+    def _let_clients_in(self) -> Any:
+        """Return the server that all agents of this process come in by."""
+        with _STARTING:
+            try:
+                return self.open_clients()
+            except ModuleNotFoundError as error:
+                raise UsageError(f"agents come in over MCP, which needs {explain_missing(error.name, 'mcp')}") from None
 
     def forward(self, query: Query) -> Submission:
         """Start the agent, and wait until it ends; what it has not submitted by then is made of its trace."""
@@ -83,7 +95,7 @@ class Command(Program):
             raise UsageError("what an agent outside will use is not known before it runs; leave --dry-run out")
         place, budget = TemporaryDirectory(prefix="sextant-agent-"), caller.terms.budget
         budget.check()
-        with _open_clients().admit(self.toolbox, self.depth, query) as (episode, token, server), place as name:
+        with self._let_clients_in().admit(self.toolbox, self.depth, query) as (episode, token, server), place as name:
             opened, folder = episode.desk.session, Path(name)
             session.enter(opened)
             given = {"SEXTANT_MCP_URL": server["url"], "SEXTANT_TOKEN": token, "SEXTANT_QUERY": query.text[:_LONGEST]}
@@ -160,13 +172,3 @@ def _book(opened: session.Session, printed: str, reported: Usage) -> Usage:
         return reported
     opened.charge(used)
     return used if metered else replace(used, unmetered=1)
-
-
-def _open_clients() -> Any:
-    """Return the server that all agents of this process come in by."""
-    with _STARTING:
-        try:
-            door: Any = import_module("evals.serving.mcp")  # above us, and not loaded by other runs
-        except ModuleNotFoundError as error:
-            raise UsageError(f"agents come in over MCP, which needs {explain_missing(error.name, 'mcp')}") from None
-        return door.open_clients()

@@ -17,7 +17,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from enum import Enum
 from functools import cache, partial, wraps
 from http.client import HTTPConnection
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
@@ -28,7 +27,7 @@ from dspy.utils.callback import BaseCallback
 
 from programs.base import Program
 from programs.desk import DESK, Desk, make_tools, read, search, select
-from programs.own_results import ANSWERS, describe, list_ids
+from programs.own_results import ANSWERS, QUERY, describe, list_ids
 from tools import names, session
 from tools.errors import OwnCodeFailed, SextantError, UsageError
 from tools.models import offline
@@ -41,7 +40,6 @@ from tools.threads import REMEDY, EventLoop, instrument_threads, lend_event_loop
 
 __all__ = ["adapt", "read", "search", "select"]
 
-QUERY = ("query", "question", "description")  # names under which the text of a query is asked for
 _FUNCTIONS = (*QUERY, "objective", "search", "read", "select", "depth")  # what a function of a query may ask for
 # What a class or a maker may ask for.
 _MAKERS = ("search", "read", "select", "tools", "model", "depth", "toolbox", "config")
@@ -415,7 +413,9 @@ def _inputs_of(module: Any, label: str) -> list[str]:
 
 
 def _graphs() -> Any:
-    return import_module("programs.own_graph")  # only where there is a graph: LangGraph takes seconds to import
+    from programs import own_graph  # only where there is a graph: LangGraph takes seconds to import
+
+    return own_graph
 
 
 @cache

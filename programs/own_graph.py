@@ -16,8 +16,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphRecursionError
 
 from programs.desk import convert_arguments, make_tools
-from programs.own import QUERY
-from programs.own_results import ANSWERS
+from programs.own_results import ANSWERS, QUERY
 from tools import names
 from tools.console import in_thread
 from tools.errors import OwnCodeFailed, UsageError

@@ -1,4 +1,4 @@
-"""What a user's own program returned, as a list of document ids (programs/own.py)."""
+"""What a user's own program returned, as a list of document ids, and names in its inputs and outputs."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,6 +9,7 @@ import dspy
 
 from tools import names
 
+QUERY = ("query", "question", "description")  # names under which the text of a query is asked for
 ANSWERS = ("doc_ids", "ranking", "documents", "document_ids", "ids")  # names under which a ranking is handed in
 _ID_NAMES = ("doc_id", "docid", "docno", "document_id", "id", "_id")  # of a document's id in an object or a mapping
 _EXPECTED = "a list of document ids is expected"

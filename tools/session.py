@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -117,7 +116,9 @@ class Toolbox(Shared):
         self.checkpoints = checkpoints
         self._world: _World = documents, {"": retriever, **(others or {})}, limits or Limits(), clock
         if any(map(os.environ.get, _SENDING)):
-            import_module("tools.spans").start()
+            from tools import spans  # OpenTelemetry, which most runs go without
+
+            spans.start()
 
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> "Session":
         """Start the private side of `query`, or go on from a `snapshot` of it, and make it this context's session.
@@ -129,8 +130,12 @@ class Toolbox(Shared):
                 other = f"a session was opened for query {query.query_id!r}, and {answered.query_id!r} is asked"
                 raise ValueError(f"{other}; open it with the query that the program was given")
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
-        kind = import_module("tools.spans").WatchedSession if "opentelemetry.sdk.trace" in sys.modules else Session
-        session: Session = kind(query, self._world, snapshot or {})
+        session_class = Session
+        if "opentelemetry.sdk.trace" in sys.modules:
+            from tools import spans  # as above
+
+            session_class = spans.watch(Session)
+        session = session_class(query, self._world, snapshot or {})
         enter(session)
         return session
 

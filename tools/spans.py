@@ -11,14 +11,13 @@ import os
 import sys
 from functools import cache, partial, wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry import trace
 
 from tools.console import say
 from tools.installation import tell_how_to_install
 from tools.records import Snippet
-from tools.session import Session
 from tools.text import encodable
 
 # What holds where the variables leave it open. A search of k documents has three attributes for each of them.
@@ -29,6 +28,8 @@ _DEFAULTS = {
     "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "10000",
 }
 _TRACER = trace.get_tracer("sextant")
+
+SessionClass = TypeVar("SessionClass")
 
 
 @cache
@@ -82,8 +83,11 @@ def _describe(found: list[Snippet] | str) -> tuple[dict[str, Any], Any]:
     return attributes, [{"id": one.doc_id, "page_content": one.text, "metadata": {"score": one.score}} for one in found]
 
 
-class WatchedSession(Session):
-    """A session that makes a span of each search and each reading."""
-
-    search = _watched("RETRIEVER", Session.search)
-    read = _watched("TOOL", Session.read)
+@cache
+def watch(session_class: type[SessionClass]) -> type[SessionClass]:
+    """Return a class of sessions that make a span of each search and each reading."""
+    methods = {
+        "search": _watched("RETRIEVER", vars(session_class)["search"]),
+        "read": _watched("TOOL", vars(session_class)["read"]),
+    }
+    return type(f"Watched{session_class.__name__}", (session_class,), methods)

@@ -97,7 +97,9 @@ def _add_folder(sub_command: Parser, do: Command) -> None:
 
 def list_recipes(arguments: argparse.Namespace) -> int:
     """Print every recipe, with what it is for."""
-    for name, reference in import_module("evals.building.recipe").RECIPES.items():
+    from evals.building.recipe import RECIPES  # not for --help
+
+    for name, reference in RECIPES.items():
         about = import_module(reference.partition(":")[0]).__doc__ or ""
         put_out(f"{name:<13} {about.partition(': ')[2].partition(chr(10))[0]}\n")
     return 0
@@ -105,7 +107,8 @@ def list_recipes(arguments: argparse.Namespace) -> int:
 
 def new(arguments: argparse.Namespace) -> int:
     """Write recipe.toml into a folder that has none."""
-    recipe = import_module("evals.building.recipe")
+    from evals.building import recipe  # not for --help
+
     kind = pick("recipe", arguments.recipe, recipe.RECIPES)
     if (path := arguments.folder / recipe.FILE).exists():
         raise UsageError(f"{path} is there; edit it, or choose another folder")
@@ -119,7 +122,8 @@ def new(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a build, or say what it would take; print the funnel."""
-    running = import_module("evals.building.running")
+    from evals.building import running  # DSPy and NumPy: not for --help
+
     models = dict[str, str]()  # by role or stage; "" is all others
     for text in arguments.lm:
         role, spec = options.pair(text) if re.match(r"[a-z_]+=", text) else ("", text)
@@ -136,7 +140,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def status(arguments: argparse.Namespace) -> int:
     """Print how far a build is."""
-    running = import_module("evals.building.running")
+    from evals.building import running  # DSPy and NumPy: not for --help
+
     found = running.read_status(arguments.folder)
     put_out(json.dumps(found) + "\n" if arguments.json else running.render(found))
     return 0

@@ -1,7 +1,6 @@
 """Join the shards of a run, and score it: `python -m evals.gather RUN`. No model, no retriever; shards.py does it."""
 
 import argparse
-from importlib import import_module
 from pathlib import Path
 
 from tools.console import Parser, run_and_leave
@@ -17,8 +16,11 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Join, score, print; exit code 7 when queries are pending, or have failed."""
-    scores = import_module("evals.gather.shards").gather(arguments.run)  # NumPy: not for --help
-    import_module("evals.showing.tables").show_scores(scores, as_json=arguments.json)  # rich: not for --help
+    from evals.gather.shards import gather  # NumPy: not for --help
+    from evals.showing.tables import show_scores  # rich: not for --help
+
+    scores = gather(arguments.run)
+    show_scores(scores, as_json=arguments.json)
     return 7 if scores["failed"] else 0
 
 

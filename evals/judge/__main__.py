@@ -6,7 +6,6 @@ nobody has judged, and scores the runs by gold, pooled and the new judgements.
 
 import argparse
 import json
-from importlib import import_module
 from pathlib import Path
 
 from evals.running.request import SETTLED, Common
@@ -32,7 +31,8 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Judge, score, print; exit code 7 when documents are left unjudged."""
-    judging = import_module("evals.measuring.judging")  # DSPy and SciPy: not for --help
+    from evals.measuring import judging  # DSPy and SciPy: not for --help
+
     request = options.from_options(Common, vars(arguments) | {"program": "programs.judging:Judge"})
     named = {key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")}
     found = judging.judge(request, arguments.paths, **named)

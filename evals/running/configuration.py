@@ -9,7 +9,6 @@ import logging
 import platform
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,8 +132,9 @@ def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     place = Path(data or "mini")
     folder = [] if data in (None, "mini", "full") else [place.parent if ".py:" in place.name else place]
     reference = refer(request.program)
-    parent = import_module("programs.isolation.parent")  # few runs need it
-    return parent.Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
+    from programs.isolation.parent import Isolated  # few runs need it
+
+    return Isolated(request.program_label, reference, [home(), request.runs, *folder], compiled)
 
 
 def check_prices(request: Common, models: Iterable[str], specs: Iterable[Spec]) -> None:
@@ -308,7 +308,9 @@ def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
     """
     offline = resolved.request.lm == "offline"
     unused = "tools.models.sending" if offline else "tools.models.offline"
-    return uses(_list_modules(resolved, environment), without=("tools.console", "tools.installation", unused))
+    return uses(
+        _list_modules(resolved, environment), without=("tools.console", "tools.installation", "tools.spans", unused)
+    )
 
 
 def is_ours(resolved: Resolved, environment: Environment) -> bool:
@@ -338,8 +340,11 @@ def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: 
     named = {one for name in used for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
     names = sorted(name.replace("_", "-") for name in named)
     versions = {name: version(name) for name in names}
-    if "torch" in versions and (kind := import_module("tools.retrievers.store").accelerator()):  # imports NumPy
-        versions["device"] = kind  # the type of the weights there is in models.toml, which is in the digest
+    if "torch" in versions:
+        from tools.retrievers.store import accelerator  # NumPy
+
+        if device_type := accelerator():  # the type of the weights there is in models.toml, which is in the digest
+            versions["device"] = device_type
     return {"code": found.digest(), "versions": versions}
 
 

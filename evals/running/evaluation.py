@@ -9,10 +9,9 @@ Here a task, a retriever, a program and a model meet. Nothing is printed; a repo
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,12 +23,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import environments
 from environments.base import Environment
 from evals import folder as run_folder
-from evals.measuring.metrics import add_metrics, compute, ranking_of
+from evals.measuring.metrics import add_metrics
 from evals.measuring.scored import bounds_beside
 from evals.measuring.scoring import count_looks, record_look, score, summarise_unfinished
 from evals.running import runner
 from evals.running.agents import brings_agents, count_agents
 from evals.running.configuration import Engines, Resolved, configuration, fit, is_ours, resolve
+from evals.running.ready import Ready
 from evals.running.request import LIMITS, WORKERS, Common, Request
 from tools import options
 from tools.corpus import Corpus
@@ -42,7 +42,6 @@ from tools.models.spec import Settings, check_key, read_keys
 from tools.models.terms import QUERY_SECONDS, Budget, Cassette, Terms
 from tools.records import Usage, usage_from_json
 from tools.retriever import RanksOnly, Retriever
-from tools.retrievers import Spec
 from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.text import TermStatistics
@@ -100,25 +99,6 @@ class Result:
         return dict(self._json)
 
 
-@dataclass(slots=True)
-class Ready:
-    """What a run needs, once its indexes are there."""
-
-    resolved: Resolved
-    environment: Environment  # with the pools of --pool once the run has begun
-    model: lm.Model
-    config: run_folder.Config
-    system: runner.System
-    retrievers: Sequence[tuple[Spec, Retriever]]  # that the program may search by
-    start: Any = None  # what starts a worker, where queries are answered in other processes
-    whole: int = 0  # queries of the run, where this is a shard of it
-
-    def value(self, outcome: run_folder.Outcome) -> float | None:
-        """Return the headline metric of an outcome."""
-        query_id = outcome["query_id"]
-        return compute(self.environment.metric, query_id, {query_id: ranking_of(outcome)}, self.environment)
-
-
 def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
     """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
 
@@ -136,7 +116,9 @@ def ask_all(ready: "Ready", folder: run_folder.RunFolder, hooks: dict[str, Any])
     request, asked = ready.resolved.request, (ready.environment.queries, ready.environment.documents)
     if not ready.start:
         return runner.run(ready.system, *asked, folder, ready.model, workers=request.at_once, **hooks)
-    keeper = import_module("evals.workers.keeper").Keeper(ready, folder.path, request.processes)  # few runs need it
+    from evals.workers.keeper import Keeper  # few runs need it
+
+    keeper = Keeper(ready, folder.path, request.processes)
     with closing(keeper):
         return runner.run(keeper, *asked, folder, ready.model, workers=request.at_once, **hooks)
 
@@ -172,11 +154,17 @@ def run(
     started = time.monotonic()
     with ExitStack() as stack:
         if request.isolated:
-            stack.enter_context(import_module("programs.isolation.parent").reaping())  # few runs need these
+            from programs.isolation.parent import reaping  # few runs need it
+
+            stack.enter_context(reaping())
         elif request.on_ray:
-            start = stack.enter_context(import_module("evals.workers.on_ray").starting(str(request.workers)))
+            from evals.workers import on_ray  # Ray, an extra
+
+            start = stack.enter_context(on_ray.starting(str(request.workers)))
         elif request.forks and not start:  # first of all, so that they get ready meanwhile
-            start = stack.enter_context(import_module("tools.processes").starting("evals.workers.worker"))
+            from tools.processes import starting  # few runs need it
+
+            start = stack.enter_context(starting("evals.workers.worker"))
         return _run(opening(request), report, answer, started, start)
 
 

@@ -25,7 +25,7 @@ from tools.models.terms import Status
 from tools.records import Usage, usage_from_json
 
 if TYPE_CHECKING:
-    from evals.running.evaluation import Ready
+    from evals.running.ready import Ready
 
 SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before it is told
 BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress

@@ -12,7 +12,7 @@ import os
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +47,10 @@ _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 
 def _processes(text: str) -> int | str:
     return text if text == "ray" or text.startswith("ray://") else positive(text)
+
+
+# What lets the agents of a program in, by the scheme of its name: a table, as it is above this module.
+SERVERS: dict[str, str] = {"command": "evals.serving.mcp:open_clients"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,8 +246,19 @@ def find_program(name: str) -> Any:
     made = names.pick("program", name if name in SYSTEMS else refer(name), SYSTEMS, names.PROGRAMS)
     scheme, _, called = name.partition(":")
     if scheme in SCHEMES:
-        return type(made.__name__, (made,), {"__doc__": made.__doc__, "called": called})
-    return made if name in SYSTEMS else import_module("programs.own").adapt(made, name)  # which takes time to import
+        attributes = {"__doc__": made.__doc__, "called": called}
+        if scheme in SERVERS:
+            attributes["open_clients"] = staticmethod(partial(_open_clients, scheme))
+        return type(made.__name__, (made,), attributes)
+    if name in SYSTEMS:
+        return made
+    from programs.own import adapt  # takes time to import
+
+    return adapt(made, name)
+
+
+def _open_clients(scheme: str) -> Any:
+    return names.pick("scheme", scheme, SERVERS)()
 
 
 def parse_parameters(

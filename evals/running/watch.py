@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from evals.folder import RunFolder
-from evals.running.evaluation import Ready
 from evals.running.events import Event, Progress, Resumed, Waiting, Watch
+from evals.running.ready import Ready
 from tools.console import clean, is_terminal, queries, say
 from tools.models.terms import Status
 from tools.records import Usage

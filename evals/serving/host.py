@@ -21,6 +21,7 @@ from evals import folder as run_folder
 from evals.folder import Outcome, RunFolder
 from evals.measuring.scoring import record_look
 from evals.running import evaluation, runner
+from evals.running.ready import Ready
 from evals.running.request import Request
 from evals.running.watch import report
 from evals.serving.clients import Place
@@ -161,7 +162,7 @@ def serve(
     The program is served:NAME, with the name of the agent.
     """
 
-    def answer(ready: evaluation.Ready, folder: RunFolder, hooks: dict[str, Any]) -> None:
+    def answer(ready: Ready, folder: RunFolder, hooks: dict[str, Any]) -> None:
         tell = hooks.get("on_outcome", lambda outcome: None)
         most = request.max_concurrent or MOST
         play(_world(Host, ready, reward, folder=folder, tell=tell, repeat=repeat, most=most))
@@ -198,6 +199,6 @@ def _checked(request: Request, reward: Reward | None) -> Request:
     return replace(request, lm="offline")
 
 
-def _world(kind: Any, ready: evaluation.Ready, reward: Reward | None, **more: Any) -> Any:
+def _world(kind: Any, ready: Ready, reward: Reward | None, **more: Any) -> Any:
     assert isinstance(ready.system, Served)
     return kind(ready.system.toolbox, ready.environment, ready.system.depth, reward, **more)

@@ -25,9 +25,10 @@ from evals.measuring.bounds import KINDS, bound
 from evals.measuring.scored import Run, read
 from evals.running import earlier
 from evals.running.configuration import Engines, resolve
-from evals.running.evaluation import Opened, Ready, ask_all, make_terms, open_task, run
+from evals.running.evaluation import Opened, ask_all, make_terms, open_task, run
 from evals.running.events import Event, Progress, Watch
 from evals.running.forecast import LEVELS, forecast
+from evals.running.ready import Ready
 from evals.running.request import Request
 from evals.running.runner import OUTAGE
 from evals.running.watch import STILL_SECONDS, plain_line

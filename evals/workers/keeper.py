@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evals.running.evaluation import Ready
+from evals.running.ready import Ready
 from evals.running.request import Request
 from evals.running.runner import Elsewhere
 from evals.workers.lines import Gone, Line, Link

@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,8 @@ _OWN: ContextVar[Line | None] = ContextVar("own", default=None)
 
 def be_starter(descriptor: int) -> None:
     """Fork workers, with what nearly every query needs, numba's kernels among it, which take seconds to load."""
-    import_module("tools.models.sending.wire")
+    from tools.models.sending import wire  # noqa: F401  # before the forks, which then share it
+
     BM25(Corpus([Document("1", "a word")])).search("word", 1)
     processes.fork_for_each(descriptor, _serve)
 

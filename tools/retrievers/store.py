@@ -16,13 +16,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tools import disk, sources
 from tools.errors import DataError, UnknownName, UsageError
+from tools.retrievers.devices import device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +51,7 @@ def accelerator() -> str:
     """Return the kind of device that models run on, such as "cuda"; "" for the CPU."""
     if version("torch").endswith("+cpu") and "SEXTANT_DEVICE" not in os.environ:
         return ""  # without seconds of importing it
-    return str(import_module("tools.retrievers.neural.models").device()).partition(":")[0].replace("cpu", "")
+    return device().partition(":")[0].replace("cpu", "")
 
 
 def open_index(

@@ -1,4 +1,4 @@
-"""The diagram of imports in the README, held. Imports inside functions count too."""
+"""The diagram of imports in the README, held. Imports inside functions count too, and those by a text."""
 
 import ast
 import sys
@@ -25,6 +25,10 @@ MAY_IMPORT = {
 }
 
 
+# A part of the benchmarks that is measured by itself, and the lazy names of the package.
+TEXT_IMPORTS = {"benchmarks.scale", "benchmarks.retrieval", "evals"}
+
+
 @cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -39,6 +43,10 @@ def imports(path: Path, *, tables: bool = True) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            names |= {
+                one.value for one in node.args[:1] if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            }
         elif tables and isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
             names.add(node.value.partition(":")[0])
     return {name for name in names if name.split(".")[0] in MAY_IMPORT}
@@ -67,6 +75,17 @@ def test_no_module_imports_itself_by_way_of_others():
     known = modules()
     graph = {m: (imports(path, tables=False) & known.keys()) - {m} for m, path in known.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError and names the cycle
+
+
+def test_modules_of_ours_are_imported_by_a_text_where_a_table_has_it_alone():
+    by_text = {}
+    for module, path in modules().items():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+                texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+                if any(str(text).split(".")[0] in MAY_IMPORT for text in texts) and module not in TEXT_IMPORTS:
+                    by_text[module] = texts
+    assert not by_text, "an import statement in the function says the same, and tools read it"
 
 
 def test_a_program_is_named_in_its_own_file_and_in_the_table_alone():

@@ -96,7 +96,7 @@ def retriever(request, large, tmp_path_factory):
     """Searches from estimates of both kinds, also as on a GPU: by PyTorch's arithmetic, here on the CPU."""
     home, (search, *on_device) = tmp_path_factory.getbasetemp() / "vectors", request.param.split()
     made = VectorRetriever(large, home, Digests(), "digests", search=search)
-    made._on_device = put_on("cpu", made._estimates) if on_device else None
+    made._on_device = put_on("cpu", *made._estimates) if on_device else None
     return made
 
 

@@ -207,6 +207,8 @@ def index_key(kind: str, name: str, row: Row, modules: str, *packages: str, **ro
     }
 
 
+# As in tools/retrievers/devices.py. It stays here because the code of this file is in the keys of indexes, which would
+# be built again.
 def device() -> str:
     """Return where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
     import torch  # seconds

@@ -9,7 +9,6 @@ thread, from either kind of estimates, and with those of a GPU (on_device.py).
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from tools.corpus import Corpus
 from tools.records import Hit
 from tools.retriever import Search, find_floor
+from tools.retrievers.devices import device
 from tools.retrievers.kernels import run_in_threads
 from tools.retrievers.machine_code import compile_loop
 from tools.retrievers.store import accelerator, in_blocks, new_array, open_index, release
@@ -59,8 +59,9 @@ class VectorRetriever(OfVectors):
             self._estimates = from_vectors(self._vectors)
         self._on_device = None
         if accelerator() and len(corpus):
-            device = import_module("tools.retrievers.neural.models").device()
-            self._on_device = import_module("tools.retrievers.vectors.on_device").put_on(device, self._estimates)
+            from tools.retrievers.vectors.on_device import put_on  # PyTorch, which takes seconds
+
+            self._on_device = put_on(device(), *self._estimates)
 
     def prepare(self, searches: Sequence[Search]) -> Vectors:
         """Return the vectors of searches, shape (searches, dimension)."""
@@ -74,9 +75,9 @@ class VectorRetriever(OfVectors):
         whole = [i for i, search in enumerate(searches) if search.among is None]
         size = _SCORES // max(1, len(self._ranker)) if len(whole) > _FEW else 0  # of a group whose scores are held
         rows: dict[int, Rows] = {}
-        if device := self._on_device:
-            rows = {i: device.find(queries[i], self._ranker.rows(searches[i].excluded), k) for i in whole}
-        for start in range(0, len(whole), size) if size > _FEW and not device else ():
+        if on_device := self._on_device:
+            rows = {i: on_device.find(queries[i], self._ranker.rows(searches[i].excluded), k) for i in whole}
+        for start in range(0, len(whole), size) if size > _FEW and not on_device else ():
             some = whole[start : start + size]
             for i, scores in zip(some, self._estimates.of_many(queries[some]), strict=True):
                 rows[i] = self._candidates(queries[i], searches[i], k, scores)

@@ -4,37 +4,44 @@ The vectors, or their 8-bit codes, are copied into the device's memory, and mult
 devices, and half precision, whose errors have other bounds.
 """
 
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tools.retrievers.store import in_blocks
-from tools.retrievers.vectors.exact_search import Estimates
 
+# No import statement: rankings do not depend on PyTorch, so that the run does not either (tools/sources.py).
+torch: Any = import_module("torch")
+
+Numbers = NDArray[np.float32] | NDArray[np.int8]
 _SHARE = 0.5  # of a device's free memory, at most: models are there as well
 _ROWS = 1 << 20  # codes that are converted at a time
 
 
-def put_on(where: str, estimates: Estimates) -> "OnDevice | None":
-    """Copy what estimates are made from to a device of PyTorch; None where it has no room for them."""
+def put_on(
+    where: str, numbers: Numbers, scales: NDArray[np.float32] | None, errors: NDArray[np.float32]
+) -> "OnDevice | None":
+    """Copy what estimates are made from (exact_search.Estimates) to a device of PyTorch; None if it has no room."""
     room = torch.cuda.mem_get_info(where)[0] if where.startswith("cuda") else np.inf
-    return OnDevice(where, estimates) if estimates.numbers.nbytes <= _SHARE * room else None
+    return OnDevice(where, numbers, scales, errors) if numbers.nbytes <= _SHARE * room else None
 
 
 class OnDevice:
     """Finds candidates on a device. Threads share it."""
 
-    def __init__(self, where: str, estimates: Estimates) -> None:
-        numbers, scales, errors = estimates
+    def __init__(
+        self, where: str, numbers: Numbers, scales: NDArray[np.float32] | None, errors: NDArray[np.float32]
+    ) -> None:
         self._numbers = torch.empty(numbers.shape, dtype=torch.from_numpy(numbers[:0].copy()).dtype, device=where)
         for place, some in in_blocks(numbers):
             self._numbers[place] = torch.tensor(some)
         self._scales = None if scales is None else torch.tensor(scales, device=where)
         self._errors = torch.tensor(errors, device=where)
 
-    def find(self, query: NDArray[np.float32], excluded: NDArray[Any], k: int) -> NDArray[np.int64]:
+    def find(self, query: NDArray[np.float32], excluded: Sequence[int] | NDArray[Any], k: int) -> NDArray[np.int64]:
         """Return the documents that may be among the best `k` of a query, but for the rows that are `excluded`."""
         asked = torch.tensor(query, device=self._errors.device)
         scores = torch.cat([some.float() @ asked for some in torch.split(self._numbers, _ROWS)])

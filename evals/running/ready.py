@@ -1,0 +1,33 @@
+"""A run that is ready to begin: its task, program and model, with its indexes in place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from environments.base import Environment
+from evals import folder as run_folder
+from evals.measuring.metrics import compute, ranking_of
+from evals.running import runner
+from evals.running.configuration import Resolved
+from tools.models import lm
+from tools.retriever import Retriever
+from tools.retrievers import Spec
+
+
+@dataclass(slots=True)
+class Ready:
+    """What a run needs, once its indexes are there."""
+
+    resolved: Resolved
+    environment: Environment  # with the pools of --pool once the run has begun
+    model: lm.Model
+    config: run_folder.Config
+    system: runner.System
+    retrievers: Sequence[tuple[Spec, Retriever]]  # that the program may search by
+    start: Any = None  # what starts a worker, where queries are answered in other processes
+    whole: int = 0  # queries of the run, where this is a shard of it
+
+    def value(self, outcome: run_folder.Outcome) -> float | None:
+        """Return the headline metric of an outcome."""
+        query_id = outcome["query_id"]
+        return compute(self.environment.metric, query_id, {query_id: ranking_of(outcome)}, self.environment)
