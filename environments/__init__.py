@@ -8,7 +8,6 @@ import importlib
 import json
 import logging
 import os
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from sextant_search import require_ours
 require_ours("tools")
 
 from environments.base import INSTRUCTIONS, SPLITS, Environment, Release, Request, Suite, check
-from tools.disk import expanded, home
+from tools.disk import expanded, home, read_toml
 from tools.errors import DataError, NotApplicable, UnknownForTask, UnknownName, UsageError
 from tools.names import pick
 
@@ -184,7 +183,7 @@ def read_instruction(given: str, full_name: str) -> str:
         return given
     if given.strip() and (given.endswith(".toml") or os.path.isfile(expanded(given))):  # noqa: PTH113  # also of a long text
         try:
-            texts = tomllib.loads(expanded(given).read_text(encoding="utf-8-sig"))
+            texts = read_toml(expanded(given))
         except (OSError, ValueError) as error:
             raise UsageError(f"--instruction {given} cannot be read as TOML: {error}") from None
         plain = full_name.partition(":")[0]

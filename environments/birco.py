@@ -26,6 +26,7 @@ from environments.collections import read_port
 from environments.layouts import Collection
 from environments.raw import check_data
 from tools.corpus import Corpus
+from tools.disk import open_input
 from tools.errors import DataError, NotApplicable
 from tools.records import Document, Query
 
@@ -200,7 +201,7 @@ def unpickle(path: Path) -> Any:
     """Return what a pickle holds, read in a process of its own: a hostile pickle can bring Python down."""
     check_data(path)
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             command = [sys.executable, "-I", str(Path(__file__).with_name("plain_pickle.py"))]
             done = subprocess.run(command, stdin=file, capture_output=True)
         answer = json.loads(done.stdout)

@@ -466,7 +466,7 @@ def list_inside(path: Path) -> list[Path]:
         return [path]
     return [
         inside
-        for inside in sorted(path.rglob("*"))
+        for inside in sorted(disk.walk(path))
         if inside.is_file() and not any(map(_ASIDE.search, inside.relative_to(path).parts))
     ]
 

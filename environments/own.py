@@ -11,7 +11,6 @@ nothing is relevant scores 0, as trec_eval has it.
 
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -119,10 +118,12 @@ def read_settings(folder: Path) -> Settings:
     """Return what the folder's benchmark.toml says; nothing where there is none. DataError for what cannot be."""
     path = folder / FILE
     try:
-        content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        content = disk.read_toml(path)
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
         raise DataError(f"{path} cannot be read as TOML: {error}") from None
     return check_settings(content, str(path))
 
@@ -188,7 +189,8 @@ def _open(request: Request) -> Environment:
     if names.is_reference(place) and not place.startswith("ir_datasets:"):
         try:
             made = names.pick("task", place, {}, names.TASKS)
-            made = made() if callable(made) else made
+            with names.contained():
+                made = made() if callable(made) else made
         except SextantError:
             raise
         except Exception as error:  # a user's function may raise anything

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tools.disk import open_input
 from tools.errors import DataError
 
 LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must not fill the memory
@@ -68,7 +69,7 @@ def check_data(path: Path, *, html: bool = False) -> bytes:
     Such are pointers of Git LFS, archives and, unless `html` files are wanted, pages that say why there is no file.
     """
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             start = file.read(512)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -32,6 +32,7 @@ from tools.models.adapter import Adapter
 from tools.models.faults import fault, refusal
 from tools.models.offline import Rules
 from tools.models.spec import hide_keys, parse
+from tools.names import show
 from tools.records import Query, Usage
 from tools.retriever import RanksOnly
 from tools.session import Session, Shared, Toolbox
@@ -273,7 +274,7 @@ def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
     except SextantError:
         raise
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
-        first = hide_keys(" ".join(f"{type(error).__name__}: {error}".split()))
+        first = hide_keys(" ".join(f"{type(error).__name__}: {show(error)}".split()))
         return RunIncomplete(f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more")
 
 

@@ -23,12 +23,14 @@ import pydantic
 
 from programs.base import About, Program
 from programs.reading import OFFLINE, RankCandidates, complete, find_candidates, rank
-from tools.disk import InputFile, read_object
+from tools.disk import InputFile, read_input, read_object
 from tools.errors import DataError, UsageError, at_least
 from tools.models import offline as rules
 from tools.models.prompting import Passage, ask, defuse, filled, fit_length, fits, known_ids, lens, show, through
 from tools.records import Query, Submission
 from tools.session import Session
+
+_LARGEST_SOLUTIONS = 1 << 30  # bytes of the file
 
 
 def slide(
@@ -211,7 +213,7 @@ class Tournament(Program):
 def read_solutions(path: str) -> dict[str, str]:
     """Return the solutions in the file `path`, by id. DataError for a file that is not as it should be."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
+        lines = read_input(Path(path), _LARGEST_SOLUTIONS).decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"solutions {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     found: dict[str, str] = {}

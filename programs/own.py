@@ -225,7 +225,8 @@ class Own(Program):
         self._runner: Any = None  # of a graph
         self._opened: Any = None  # a context manager that has made the program
         try:
-            self.inner = self._make(parameters)
+            with names.contained():
+                self.inner = self._make(parameters)
         except SextantError:
             raise
         except Exception as error:  # a user's code may raise anything

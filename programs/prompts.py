@@ -4,7 +4,6 @@ A table is a predictor, by its name in the program. What a file leaves out stays
 of fields belong to the program's code, and how all this becomes a message to DSPy: no file changes them.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from programs.compiled import BY_HAND, Compiled, Prompt, description
-from tools import forms
+from tools import disk, forms
 from tools.errors import DataError, UsageError
 
 
@@ -28,7 +27,7 @@ class Table(TypedDict, total=False):
 def read(file: Path, program: str) -> Compiled:
     """Return the prompts of a file, for the program of that name. DataError for no TOML, UsageError for other keys."""
     try:
-        document = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+        document = disk.read_toml(file)
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

@@ -198,9 +198,11 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def run_and_leave(parser: Parser, command: Command) -> NoReturn:
     """Run a command as the whole process, and exit; after an interrupt, without waiting for its threads."""
+    _fill_closed_descriptors()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # also for what libraries and a user's program print
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_SPELLING)
+    guard_prints()
     code = _run_in_thread(lambda: run_command(parser, command))
     if code is None:
         last = threading.Thread(target=_say_last_words, daemon=True)
@@ -209,6 +211,66 @@ def run_and_leave(parser: Parser, command: Command) -> NoReturn:
     if code in (None, INTERRUPTED):
         os._exit(INTERRUPTED)  # Python would wait for the threads of a graph, which may be in the middle of a call
     sys.exit(code)
+
+
+class _Guarded(io.TextIOBase):
+    """A standard stream as libraries and users' programs have it, who may print what others wrote.
+
+    On a terminal, control characters are replaced, but for line ends and tabs. Nobody fails because a reader has gone.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.own = stream  # as it is, for what we write ourselves
+        self._cleans = is_terminal(stream) or stream.isatty()
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self.own.write(re.sub(r"[^\n\r\t]+", lambda match: clean(match[0]), text) if self._cleans else text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self.own.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+    # What TextIOBase has itself is not asked of __getattr__.
+    encoding: Any = property(lambda self: self.own.encoding)
+    errors: Any = property(lambda self: self.own.errors)
+    closed: Any = property(lambda self: self.own.closed)
+
+    def isatty(self) -> bool:
+        return self.own.isatty()
+
+    def fileno(self) -> int:
+        return self.own.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+
+def guard_prints() -> None:
+    """Guard standard output and error, also where a table that is drawn has put streams of its own in their places."""
+    sys.stdout, sys.stderr = map(_guard, (sys.stdout, sys.stderr))
+
+
+def _guard(stream: Any) -> Any:
+    return stream if stream is None or isinstance(stream, _Guarded) else _Guarded(stream)
+
+
+def own_stream(stream: TextIO | None) -> TextIO | None:
+    """Return a standard stream without the guard against what others print, for drawing on the terminal."""
+    return stream.own if isinstance(stream, _Guarded) else stream
+
+
+def _fill_closed_descriptors() -> None:
+    """Open standard streams that are closed (`>&-`) on nothing: else the next file opened has the number of one."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def run_command(parser: Parser, command: Command, arguments: Sequence[str] | None = None) -> int:
@@ -251,8 +313,8 @@ def _fail(error: SextantError | OSError) -> int:
 
 
 def _say_last_words() -> None:
-    if is_terminal(sys.stderr):
-        sys.stderr.write("\x1b[?25h")  # a bar that was cut off has hidden the cursor
+    if (stream := own_stream(sys.stderr)) and is_terminal(stream):
+        stream.write("\x1b[?25h")  # a bar that was cut off has hidden the cursor
     say("interrupted")
     _close_all()
 
@@ -274,6 +336,11 @@ def check_interrupts() -> None:
 def is_interrupted() -> bool:
     """Return whether a signal has come, so that an error may be its consequence."""
     return bool(_signals)
+
+
+def is_own_interrupt() -> bool:
+    """Return whether a KeyboardInterrupt in this thread is of a signal; in a command, a signal is noted first."""
+    return bool(_signals) or threading.current_thread() is threading.main_thread()
 
 
 def may_interrupt() -> bool:
@@ -346,7 +413,7 @@ def clean(text: str) -> str:
 def say(text: str, to: TextIO | None = None) -> None:
     """Print one line on stderr, in place of a bar, or `to` another stream; nothing happens when it is closed."""
     global _bar
-    if (stream := to or sys.stderr) is not None:  # print() would take stdout instead
+    if (stream := own_stream(to or sys.stderr)) is not None:  # print() would take stdout instead
         over, _bar = "\r\x1b[K" if _bar else "", False
         with suppress(OSError, ValueError):
             print(over + clean(text), file=stream, flush=True)
@@ -356,9 +423,10 @@ def _draw_bar(what: str, share: float, text: str) -> None:
     global _bar
     text = f"[{'=' * int(10 * share):10}] {text}"
     room = shutil.get_terminal_size().columns - 1
+    stream = own_stream(sys.stderr) or sys.stderr
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"\r{clean(f'{what[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K")
-        sys.stderr.flush()
+        stream.write(f"\r{clean(f'{what[: max(0, room - len(text) - 1)]} {text}'[:room])}\x1b[K")
+        stream.flush()
         _bar = True
 
 
@@ -375,7 +443,7 @@ def put_out(text: str, kept: str = "") -> None:
 
     DataError when it cannot be written, or RunIncomplete where it is also `kept` elsewhere, e.g. "in the run folder".
     """
-    if (out := _results[0] if _results else sys.stdout) is None:
+    if (out := own_stream(_results[0] if _results else sys.stdout)) is None:
         return
     try:
         out.write(text)
@@ -412,7 +480,8 @@ class Progress:
             finished = self.done >= self._total
             if not n or now < (self._started + _QUIET_SECONDS if finished else self._next):
                 return
-            own = sys.stderr is sys.__stderr__  # the table of a run puts another in its place, for lines above it
+            # The table of a run puts another stream in its place, for lines above it.
+            own = own_stream(sys.stderr) is sys.__stderr__
             terminal = own and is_terminal(sys.stderr)
             draws = terminal and not finished and _LOG.isEnabledFor(logging.INFO)
             self._next = now + (_BAR_SECONDS if draws else _LINE_SECONDS)

@@ -6,11 +6,14 @@ share, the umask decides (SHARED). A draft is locked while its writer lives; unl
 
 import errno
 import hashlib
+import io
 import json
 import os
 import secrets
 import shutil
+import stat
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -27,17 +30,70 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # there is no room
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)  # files, of this process or of the machine
 _SQLITE_CANTOPEN = 14  # sqlite3.SQLITE_CANTOPEN, without its import
 _DRAFT = ".sextant-draft"
+LARGEST_INPUT = 64 << 20  # bytes of a file that is read whole, such as settings, prompts, prices
 
 
 class InputFile(str):
     """The type of a parameter that names a file, whose content is part of a run's identity; "" is none."""
 
 
+def open_input(path: Path) -> io.BufferedReader:
+    """Open a file that somebody named, or that lies in somebody's folder, for reading its bytes.
+
+    OSError for what is no file: a pipe would be waited for without end, and a device may never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        # Lines have kilobytes: four times as fast as by default.
+        return io.BufferedReader(io.FileIO(descriptor, "rb"), 1 << 16)
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+
+
+def read_input(path: Path, largest: int = LARGEST_INPUT) -> bytes:
+    """Read a whole file, as `open_input` opens it; OSError for one of more than `largest` bytes."""
+    with open_input(path) as file:
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise OSError(errno.EINVAL, f"it has more than {largest >> 20} MiB, too much for such a file", str(path))
+    return content
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file, as `read_input` does. ValueError for what is no TOML, or nested too deep."""
+    try:
+        return tomllib.loads(read_input(path).decode("utf-8-sig"))
+    except RecursionError:
+        raise ValueError("brackets are nested too deep in it") from None
+
+
+def walk(folder: Path, deepest: int = 100) -> Iterator[Path]:
+    """Yield all that is in a folder and below, but for folders, in the order of names.
+
+    Links to folders are not followed. OSError where folders are in folders deeper than that, as nobody means.
+    """
+    todo = [(folder, 0)]
+    while todo:
+        place, depth = todo.pop()
+        if depth > deepest:
+            raise OSError(errno.ELOOP, f"it has folders in folders, {deepest} deep and deeper", str(folder))
+        try:
+            with os.scandir(place) as entries:
+                inside = sorted(entries, key=lambda entry: entry.name)
+        except PermissionError:
+            continue  # somebody else's
+        yield from (Path(entry.path) for entry in inside if not entry.is_dir(follow_symlinks=False))
+        todo += [(Path(entry.path), depth + 1) for entry in reversed(inside) if entry.is_dir(follow_symlinks=False)]
+
+
 def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
     """Yield the whole lines of a file, with their ends; with `repair`, also cut a torn last line off the file."""
     if not path.exists():
         return
-    with path.open("rb", buffering=1 << 16) as file:  # lines have kilobytes: four times as fast as by default
+    with open_input(path) as file:
         for line in file:
             if line.endswith(b"\n"):
                 yield line
@@ -60,7 +116,10 @@ def loads(line: bytes | str) -> Any:
     try:
         return orjson.loads(line)
     except ValueError:  # lone surrogates and NaN: Python reads and writes them
-        return json.loads(line)
+        try:
+            return json.loads(line)
+        except RecursionError:
+            raise ValueError("it is nested too deep") from None
 
 
 def dumps(row: Any) -> str:
@@ -250,14 +309,14 @@ def _is_still(descriptor: int, path: Path) -> bool:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hex."""
-    with path.open("rb") as file:
+    with open_input(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal(path: Path) -> list[int]:
     """Return the size, the CRC-32 and the time of last change, in nanoseconds, of a file."""
     checksum, seen = 0, path.stat()
-    with path.open("rb") as file:
+    with open_input(path) as file:
         while block := file.read(1 << 22):
             checksum = zlib.crc32(block, checksum)
     return [seen.st_size, checksum, seen.st_mtime_ns]
@@ -269,7 +328,10 @@ def check_seals(folder: Path, seals: dict[str, list[int]]) -> dict[str, list[int
     A file of the same size and time as when it was sealed is not read.
     """
     now = dict(seals)
-    for name, (size, checksum, *changed) in seals.items():
+    for name, sealed in seals.items():
+        if not isinstance(sealed, list) or len(sealed) < 2:
+            raise ValueError(f"the list of files of {folder} is damaged")
+        size, checksum, *changed = sealed
         seen = (folder / name).stat() if (folder / name).is_file() else None
         if seen is None or [seen.st_size, seen.st_mtime_ns] != [size, *changed]:
             now[name] = seal(folder / name) if seen else []

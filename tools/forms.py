@@ -17,6 +17,7 @@ from tools import disk
 from tools.errors import DataError
 
 T = TypeVar("T")
+_LARGEST = 1 << 30  # bytes of a file; scores of very many metrics have some megabytes
 NESTED = 100  # levels of objects and lists
 LARGEST = 2**53  # up to here a float is exact for whole numbers, and so is JSON in every language
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -144,6 +145,6 @@ def _is_shallow(value: Any, levels: int) -> bool:
 def read_file(form: Any, path: Path, mend: str) -> Any:
     """Read a JSON file. DataError, with the place and how to `mend` it, where it does not fit the form."""
     try:
-        return read_whole(form, path.read_bytes())
+        return read_whole(form, disk.read_input(path, _LARGEST))
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}); {mend}") from None

@@ -14,12 +14,14 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import reduce
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from tools.console import is_own_interrupt
 from tools.disk import expanded
 from tools.errors import UnknownName, UsageError
 
@@ -77,13 +79,14 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
         importlib.invalidate_caches()
     module = _enter(file_of(source)) if source.endswith(".py") else source
     try:
-        made = importlib.import_module(module)
+        with contained():
+            made = importlib.import_module(module)
         folder = str(Path(getattr(made, "__file__", None) or "").parent) + os.sep
         for loaded, one in list(sys.modules.items()):
             file = str(getattr(one, "__file__", None) or "")
             if file.startswith(folder) and _is_own(file):
                 _imported[loaded] = Path(file), _changed(Path(file))
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
+    except Exception as error:  # a user's module may raise anything
         top = (getattr(error, "name", None) or "").partition(".")[0]
         ours = ""
         if top in PACKAGES:
@@ -109,7 +112,8 @@ def file_of(source: str) -> Path:
 
 def describe(error: BaseException) -> str:
     """Return an exception's type, message and the line of a user's own code."""
-    words = f"{type(error).__name__}: {show(error)}"
+    raised = error.__cause__ if isinstance(error, WouldEndProcess) else error
+    words = f"{type(raised).__name__}: {show(raised)}"
     if isinstance(error, BaseExceptionGroup):
         error = next(each for each in list_causes(error) if not isinstance(each, BaseExceptionGroup))
         words += f", first {type(error).__name__}: {show(error)}"
@@ -130,10 +134,26 @@ def list_causes(error: BaseException) -> list[BaseException]:
     return causes
 
 
+class WouldEndProcess(Exception):
+    """A user's code raised its cause, such as SystemExit, which is no error elsewhere."""
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Make an exception of what a user's code raises to end the process, which would end the whole command."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
+        if isinstance(error, KeyboardInterrupt) and is_own_interrupt():
+            raise
+        raise WouldEndProcess(f"{type(error).__name__} was raised").with_traceback(error.__traceback__) from error
+
+
 def show(value: object) -> str:
     """Return str(value), also for a value of a user's class whose text cannot be had."""
     try:
-        return str(value)
+        with contained():
+            return str(value)
     except Exception as error:  # noqa: BLE001  # a user's own class may raise anything
         return f"(a {type(value).__name__} whose text cannot be shown: {type(error).__name__})"
 

@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from tools import names
 from tools.errors import FAULTS, DataError, DocumentNotFound, LimitReached, SextantError, UsageError
 from tools.records import Document, Query, Snippet, Step, Submission, Tool, Usage
 from tools.text import appeal
@@ -234,7 +235,7 @@ class Session(Recorder):
         used = query.objective if instruction is None else instruction
         pool = query.candidates if among is None else self._surfaced.intersection(among)
         try:
-            with using(self), booking():  # a thread of a program's may have no session
+            with names.contained(), using(self), booking():  # a thread of a program's may have no session
                 hits = engine.search(text, k, instruction=used, excluded=query.excluded, among=pool)
         except FAULTS as fault:  # of embeddings, a server, an index
             self.fault = self.fault or fault
@@ -244,7 +245,7 @@ class Session(Recorder):
                 raise
             # A full disk, too little memory, a broken index: no fault of the program, so no outcome of its query.
             self.fault = self.fault or DataError(
-                f"retriever {engine.name} failed: {type(error).__name__}: {error}; "
+                f"retriever {engine.name} failed: {type(error).__name__}: {names.show(error)}; "
                 "the query stays pending, and the same command goes on once the retriever works"
             )
             raise self.fault from error

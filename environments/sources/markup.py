@@ -54,7 +54,7 @@ def read_xml(path: Path, doc_id: str, record: Record) -> tables.Rows:
                 root.clear()  # else it holds every record that it has had, empty
         if not count:
             raise DataError(f"{path} has no element <{wanted}>")
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the latter of an encoding that is none
         raise DataError(f"{path} is not whole XML: {error}") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None

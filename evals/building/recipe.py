@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from evals.building.clean import CleanSection
 from evals.building.ingest import CorpusSection, CutSection
-from tools import forms
+from tools import disk, forms
 from tools.errors import DataError, UnknownName, UsageError
 from tools.names import check, pick
 
@@ -79,11 +79,13 @@ def read_recipe(folder: Path) -> tuple[str, Recipe]:
     """Return the name and the parameters of the recipe in a folder. DataError where they cannot be used."""
     path = folder / FILE
     try:
-        content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        content = disk.read_toml(path)
     except (FileNotFoundError, NotADirectoryError):
         mend = f"python -m evals.build new {folder} --recipe NAME writes one"
         raise UsageError(f"{folder} has no {FILE}; {mend}") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
         raise DataError(f"{path} cannot be read as TOML: {error}") from None
     kind: type[Recipe] = pick("recipe", name := str(content.pop("recipe", "")), RECIPES)
     try:

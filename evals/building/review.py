@@ -180,7 +180,7 @@ def take(folder: Path, paths: Sequence[Path]) -> int:
     items = {item: row for rows in read_offered(folder).values() for item, row in rows.items()}
     known, new, refused = _read_answers(folder, repair=True), list[bytes](), 0
     for path in paths:
-        for place, line in enumerate(path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines(), 1):
+        for place, line in enumerate(disk.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines(), 1):
             try:
                 if line.strip() and (row := _understand(line, items, known)):
                     known[row["item"], row["rater"]] = row

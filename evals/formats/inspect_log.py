@@ -14,7 +14,7 @@ from tools.errors import DataError
 def unpack(log: Path, folder: Path) -> tuple[str, Path, Path]:
     """Write the rankings and trajectories of a log into `folder`; return the model's name and the two files."""
     try:
-        read = forms.read_whole(dict[str, Any], log.read_bytes())
+        read = forms.read_whole(dict[str, Any], disk.read_input(log, 1 << 30))
         rows = [_make_row(sample) for sample in read["samples"]]
         model = str(read["eval"]["model"])
     except (ValueError, LookupError, TypeError, AttributeError):

@@ -45,6 +45,8 @@ def gather(path: Path) -> dict[str, Any]:
 
 def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
     """Return the folder of the whole run, how many shards it has, and the folders of those that are there."""
+    if len(path.parents) < 3:
+        raise DataError(f"{path} is no run folder; name RUNS/TASK/NAME, or the folder of one of its shards")
     run, runs = path.relative_to(path.parents[1]), path.parents[1]
     runs = runs.parent if run_folder.SHARD.fullmatch(runs.name) else runs
     places = [(run_folder.SHARD.fullmatch(place.parents[2].name), place) for place in runs.glob(f"*/{run}/config.json")]
@@ -53,7 +55,10 @@ def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
         raise DataError(f"{runs} has no shards of {run}; evals.run --shard K/N makes them")
     if found[0][0] != found[-1][0]:
         raise RunConflict(f"{runs} has shards of {run} of {found[0][0]} and of {found[-1][0]}; remove those of one")
-    return runs / run, found[0][0], {number: place for _, number, place in found}
+    whole, numbers = found[0][0], [number for _, number, _ in found]
+    if wrong := [place for _, number, place in found if not 1 <= number <= whole or numbers.count(number) > 1]:
+        raise RunConflict(f"{wrong[0]} is no shard of {whole}, or there twice; remove it")
+    return runs / run, whole, {number: place for _, number, place in found}
 
 
 def _check_complete(whole: Path, shards: Mapping[int, Path], shares: Sequence[Sequence[str]]) -> None:

@@ -26,7 +26,7 @@ from evals.measuring.stats import Interval, Paired, paired, share_closed
 from evals.running.configuration import load_environment
 from programs import DIFFERS, FLOOR
 from programs.deviations import describe_deviations
-from tools import forms
+from tools import disk, forms
 from tools.console import brief
 from tools.errors import DataError, RunIncomplete, SextantError
 
@@ -38,6 +38,7 @@ CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p"
 ABOUT, NAMED = ("task", "data", "split", "judgements"), ("program", "retriever", "lm")  # what results say of a run
 USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
 _COMPILED = "compiled"  # where compilations lie beside the runs; their folders have other files
+_LARGEST_TABLE = 1 << 30  # bytes of scores.csv, whose last column has error messages
 JUDGED = "judged-"  # so begin the folders of judges beside the runs (evals/measuring/judging.py)
 
 
@@ -184,7 +185,8 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         here = [path]
         if not (path / "config.json").is_file():
-            below = [place.parent for place in path.rglob("config.json") if (place.parent / "outcomes.jsonl").is_file()]
+            below = [file.parent for file in disk.walk(path) if file.name == "config.json"]
+            below = [place for place in below if (place / "outcomes.jsonl").is_file()]
             below = [place for place in below if not place.name.startswith(JUDGED)]
             tops = {place: place.relative_to(path).parts[0] for place in below}
             here = sorted(place for place, top in tops.items() if top != _COMPILED and not run_folder.SHARD.match(top))
@@ -212,7 +214,7 @@ def read(path: Path, *, load_data: bool = True) -> Run:
     try:
         scores = _read_scores(path, config)
         run_folder.check_file(path / "scores.csv", scores)
-        columns, errors = _read_columns((path / "scores.csv").read_bytes().decode())
+        columns, errors = _read_columns(disk.read_input(path / "scores.csv", _LARGEST_TABLE).decode())
         if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
             raise ValueError("scores.csv is not of scores.json")
     except FileNotFoundError:
@@ -238,7 +240,7 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
 
 
 def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
-    scores: dict[str, Any] = forms.read_whole(ScoresForm, (path / "scores.json").read_bytes())
+    scores: dict[str, Any] = forms.read_whole(ScoresForm, disk.read_input(path / "scores.json", _LARGEST_TABLE))
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")
     for name, one in scores["metrics"].items():

@@ -198,7 +198,8 @@ def _attribute(hints: Mapping[str, str]) -> str:
 def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
     """Make the program over nothing, for what its constructor refuses to be refused before an index is built."""
     try:
-        return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
+        with names.contained():
+            return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
     except Exception as error:
         if isinstance(error, SextantError) or not names.user_line(error):
             raise

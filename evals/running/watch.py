@@ -15,7 +15,7 @@ from rich.text import Text
 from evals.folder import RunFolder
 from evals.running.events import Event, Progress, Resumed, Waiting, Watch
 from evals.running.ready import Ready
-from tools.console import clean, is_terminal, queries, say
+from tools.console import clean, guard_prints, is_terminal, own_stream, queries, say
 from tools.models.terms import Status
 from tools.records import Usage
 
@@ -32,7 +32,8 @@ def report(ready: Ready, folder: RunFolder) -> Watch:
     """Return the watch of a run that is about to ask its queries, for a person."""
     done, terminal = len(folder.outcomes), is_terminal(sys.stderr)
     # Where FORCE_COLOR is set, rich takes any file for a terminal, and would draw in a log.
-    console = Console(stderr=True, force_terminal=terminal, highlight=False, soft_wrap=True)
+    stream = own_stream(sys.stderr)
+    console = Console(file=stream, stderr=True, force_terminal=terminal, highlight=False, soft_wrap=True)
     if not console.width:  # COLUMNS=0 says nothing
         console.width = WIDTH
     before = f", {done} answered before" if done else ""
@@ -88,6 +89,7 @@ class LiveTable:
             self._waits = isinstance(event, Waiting)
         if isinstance(event, Progress):
             self._live.start()
+            guard_prints()
             self._live.update(table(event, self._console.width, waits=self._waits), refresh=True)
             if last:
                 self._live.stop()

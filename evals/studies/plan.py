@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 import environments
 from evals.measuring.metrics import check_metric
 from evals.running.request import Request
-from tools import forms, options
+from tools import disk, forms, options
 from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import find_page
 
@@ -54,7 +54,7 @@ class Cell(NamedTuple):
 def read(file: Path) -> Study:
     """Return the study of a TOML file. DataError for no TOML, UsageError for another form."""
     try:
-        return forms.make(Study, tomllib.loads(file.read_bytes().decode("utf-8-sig")))
+        return forms.make(Study, disk.read_toml(file))
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeError) as error:

@@ -35,7 +35,7 @@ from evals.running.watch import STILL_SECONDS, plain_line
 from evals.showing.tables import Grid, Part
 from evals.studies.plan import Cell
 from tools import retrievers
-from tools.console import check_interrupts, clean, is_terminal, plural, say
+from tools.console import check_interrupts, clean, guard_prints, is_terminal, own_stream, plural, say
 from tools.errors import (
     FAULTS,
     BudgetReached,
@@ -108,7 +108,7 @@ class Board:
         self._ended, self._many = 0, len(cells)
         self.draws = is_terminal(sys.stderr)
         # Where FORCE_COLOR is set, rich takes any file for a terminal.
-        console = Console(stderr=True, force_terminal=self.draws, highlight=False)
+        console = Console(file=own_stream(sys.stderr), stderr=True, force_terminal=self.draws, highlight=False)
         self.live = Live(console=console, auto_refresh=False)
 
     def report(self, cell: Cell) -> Callable[..., Watch]:
@@ -290,6 +290,8 @@ def run_cells(cells: Sequence[Cell], board: Board | None = None, metric: str = "
     shop, made, waiting = Workshop(cells, metric), dict[int, Made](), order(cells)
     shop.count_earlier([cells[number] for number in waiting])
     with board.live if board and board.draws else nullcontext():
+        if board and board.draws:
+            guard_prints()
         while waiting:
             busy = []
             for number in waiting:

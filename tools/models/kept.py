@@ -207,6 +207,8 @@ def readable(path: Path) -> Iterator[None]:
             raise RunIncomplete(f"{path}: {error}; {disk.remedy(error)}") from None
         if operational and "locked" in str(error):
             raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
+        if not path.is_file():
+            raise RunIncomplete(f"{path} cannot be made: {error}; choose another --runs") from None
         raise DataError(
             f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | sqlite3 NEWFILE saves "
             "what can be read, to be put in its place; or choose another --runs"

@@ -14,7 +14,6 @@ import os
 import re
 import reprlib
 import sys
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -23,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from tools import disk
 from tools.disk import expanded, home
 from tools.errors import UnknownName, UsageError
 
@@ -209,9 +209,7 @@ def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
 def _read(path: Path, changed_ns: int, size: int) -> Mapping[str, _Entry]:
     usual = 'a section is ["openai/gpt-5.2"], its name in quotes, with input = 1.75'
     try:
-        document = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except RecursionError:
-        raise UsageError(f"{path} has brackets in brackets without end; {usual}") from None
+        document = disk.read_toml(path)
     except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}; {usual}") from error
     dated = _date(document.pop("as_of", None), path, "as_of")

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from dotenv import load_dotenv
 
+from tools import disk
 from tools.console import positive, share, temperature
 from tools.errors import ProviderRefused, UnknownName, UsageError
 from tools.options import Option, json_object, pair
@@ -189,7 +190,7 @@ def read_keys(folder: Path = Path()) -> None:
     try:
         if not file.is_file():
             return  # some call the folder of their environment so
-        text = file.read_text(encoding="utf-8")
+        text = disk.read_input(file).decode("utf-8")
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
     except UnicodeDecodeError as error:

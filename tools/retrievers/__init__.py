@@ -414,7 +414,8 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
         case "Retriever":
             arguments = [_make(part, corpus, home, terms) for part in spec.parts]
     try:
-        made = kind.made(*place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options)
+        with names.contained():
+            made = kind.made(*place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options)
     except Exception as error:
         line = names.user_line(error)
         if not line or isinstance(error, OwnCodeFailed):
@@ -423,7 +424,7 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
             raise OwnCodeFailed(f"{spec} cannot be built: {error}{line}") from error
         if isinstance(error, SextantError):
             raise
-        raise OwnCodeFailed(f"{spec} cannot be built: {type(error).__name__}: {error}{line}") from error
+        raise OwnCodeFailed(f"{spec} cannot be built: {type(error).__name__}: {names.show(error)}{line}") from error
     if not hasattr(made, "name"):  # a user's class may leave it to us
         given = {name: spec.options.get(name, option.default) for name, option in kind.options.items()}
         made.name = spell(spec.kind, spec.subject or kind.model, [part.name for part in made.parts], given)

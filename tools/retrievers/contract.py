@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from tools.corpus import Corpus
 from tools.models.terms import Terms
-from tools.names import user_line
+from tools.names import show, user_line
 from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers import Spec, build, check
@@ -41,7 +41,7 @@ def run(spec: Spec) -> Iterator[tuple[str, str]]:
         try:
             wrong = next((found for right, found in holds(made, over) if not right), "")
         except Exception as error:  # noqa: BLE001  # of a user's class
-            wrong = f"{type(error).__name__}: {error}{user_line(error)}"
+            wrong = f"{type(error).__name__}: {show(error)}{user_line(error)}"
         yield str(holds.__doc__).removesuffix("."), wrong
 
 

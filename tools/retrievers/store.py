@@ -235,8 +235,9 @@ def _sound(place: Path) -> bool:  # every file as it was written, see `disk.chec
 
 def _manifest(folder: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        return manifest if isinstance(manifest, dict) else {}
+        manifest = disk.loads(disk.read_input(folder / _MANIFEST))
+        if isinstance(manifest, dict) and isinstance(manifest.get("key", {}), dict):
+            return manifest
     return {}
 
 

@@ -1,0 +1,177 @@
+"""What strangers write, raise or leave in a folder ends in one line: no wait, no traceback, no silence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from environments.own import read_settings
+from environments.sources.markup import Record, read_xml
+from evals.building.recipe import read_recipe
+from evals.folder import read_config
+from evals.gather.shards import gather
+from evals.measuring.scored import find_folders
+from evals.studies import plan
+from programs import prompts
+from programs.listwise import read_solutions
+from tools import disk
+from tools.errors import RunConflict, SextantError
+from tools.models import prices
+from tools.models.kept import readable
+from tools.retrievers import store
+
+ROOT = Path(__file__).parents[3]
+READERS = {
+    "benchmark.toml": lambda path: read_settings(path.parent),
+    "recipe.toml": lambda path: read_recipe(path.parent),
+    "config.json": lambda path: read_config(path.parent),
+    "study.toml": plan.read,
+    "prompts.toml": lambda path: prompts.read(path, "multihop"),
+    "solutions.jsonl": read_solutions,
+    "prices.toml": lambda path: prices.price("a/b", path),
+}
+
+
+def run(*words, cwd, **how):
+    command = [sys.executable, "-m", *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=cwd, env=environment, timeout=120, text=True, **how)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "nested"])
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_is_none_is_refused_at_once(name, kind, tmp_path):
+    path = tmp_path / name
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_text("a = " + "[" * 3000 + "]" * 3000 if path.suffix == ".toml" else "[" * 3000 + "]" * 3000)
+    with pytest.raises((SextantError, OSError)) as refused:
+        READERS[name](path)
+    assert not isinstance(refused.value, RecursionError) and "\n" not in str(refused.value)
+
+
+def test_a_file_of_more_than_its_kind_can_have_is_not_read(tmp_path):
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(disk.LARGEST_INPUT + 1)
+    with pytest.raises(OSError, match="has more than 64 MiB"):
+        disk.read_input(path)
+
+
+def test_folders_in_folders_without_end_are_one_line(tmp_path):
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(1500):
+            Path("d").mkdir()
+            os.chdir("d")
+    finally:
+        os.chdir(before)
+    with pytest.raises(OSError, match="folders in folders"):
+        find_folders([tmp_path])
+    subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
+
+
+@pytest.mark.parametrize("encoding", ["rot13", "no-such", "base64", "utf-7"])
+def test_an_encoding_that_is_none_is_one_line(encoding, tmp_path):
+    path = tmp_path / "a.xml"
+    path.write_text(f'<?xml version="1.0" encoding="{encoding}"?><a><b>text</b></a>')
+    try:
+        list(read_xml(path, "a", Record("b")))
+    except SextantError as refused:
+        assert str(path) in str(refused)  # else the parser can read it
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", "[" * 3000, '{"files": 5}', '{"files": {"a": [1]}}', '{"files": {"a": 1}}', '{"key": [1]}']
+)
+def test_an_index_with_a_damaged_list_of_files_is_built_again(text, tmp_path):
+    def build(folder):
+        (folder / "a").write_text("built")
+
+    def load(folder):
+        return (folder / "a").read_text()
+
+    key = {"kind": "some", "corpus": "1"}
+    assert store.open_index(tmp_path, key, build=build, load=load) == "built"
+    (manifest,) = tmp_path.rglob("index.json")
+    manifest.write_text(text)
+    assert store.open_index(tmp_path, key, build=build, load=load) == "built"
+    assert store.find_relatives(tmp_path, key) is not None
+
+
+@pytest.mark.parametrize("path", ["/", "/etc", "/etc/x"])
+def test_what_is_no_run_of_shards_is_one_line(path):
+    with pytest.raises(SextantError):
+        gather(Path(path))
+
+
+@pytest.mark.parametrize("names", [("shard-1-of-2", "shard-3-of-2"), ("shard-1-of-2", "shard-01-of-2")])
+def test_a_shard_that_is_none_of_the_others_is_named(names, tmp_path):
+    for name in names:
+        (tmp_path / name / "task/run").mkdir(parents=True)
+        (tmp_path / name / "task/run/config.json").touch()
+    with pytest.raises(RunConflict, match="is no shard of 2, or there twice"):
+        gather(tmp_path / "task/run")
+
+
+def test_what_cannot_be_opened_for_want_of_a_file_is_not_to_be_recovered(tmp_path):
+    import sqlite3
+
+    path = tmp_path / "nowhere/answers.sqlite"
+    with pytest.raises(SextantError) as refused, readable(path):
+        sqlite3.connect(path)
+    assert str(path) in str(refused.value) and ".recover" not in str(refused.value)
+
+
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit", "SystemExit(0)", "GeneratorExit", "Mute()"])
+@pytest.mark.parametrize("place", ["module", "made"])
+def test_what_a_users_code_raises_to_end_the_process_ends_in_one_line(place, raised, tmp_path):
+    mute = "class Mute(Exception):\n    def __str__(self):\n        raise KeyboardInterrupt\n"
+    body = f"    def __init__(self, toolbox):\n        raise {raised}\n" if place == "made" else "    pass\n"
+    top = f"raise {raised}\n" if place == "module" else ""
+    (tmp_path / "mine.py").write_text(f"{mute}{top}class Mine:\n{body}")
+    words = ("evals.run", "--program", "mine.py:Mine", "--task", "congress", "--data", "mini", "--limit", 1)
+    done = run(*words, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.startswith("error: mine.py") and done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_gone_fails_no_query(tmp_path):
+    (tmp_path / "loud.py").write_text("def answer(query, search, read):\n    print('x' * 100_000)\n    return []\n")
+    words = ("evals.run", "--program", "loud.py:answer", "--task", "congress", "--data", "mini", "--limit", 2)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run(*words, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.returncode == 0 and "failed" not in done.stderr, done.stderr
+
+
+def test_a_terminal_gets_no_control_characters_of_a_program(tmp_path):
+    (tmp_path / "rude.py").write_text(
+        "import sys\n"
+        "def answer(query, search, read):\n"
+        "    print('\\x1b]0;title\\x07shown', '\\x9b2J')\n"
+        "    print('\\x1b[2Jtold', file=sys.stderr)\n"
+        "    return []\n"
+    )
+    words = ("evals.run", "--program", "rude.py:answer", "--task", "congress", "--data", "mini", "--limit", 1)
+    ours, theirs = os.openpty()
+    done = run(*words, cwd=tmp_path, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    told = b""
+    try:
+        while block := os.read(ours, 1 << 16):
+            told += block
+    except OSError:  # all is read
+        pass
+    os.close(ours)
+    assert done.returncode == 0 and b"shown" in told and b"told" in told
+    assert b"\x1b]0;" not in told and "\x9b".encode() not in told and b"\x1b[2Jtold" not in told
