@@ -6,8 +6,33 @@ prevent this for connections made with check_same_thread=False. So a lock is hel
 
 import sqlite3
 import threading
+import time
 
+from tools.console import is_interrupted
+
+LONGEST_LOCK = 60.0  # seconds for another process that has locked a file
+LAST_WAIT = 1.0  # seconds of these after an interrupt
 LONGEST_WAIT = 5.0  # seconds for a statement of another thread; syncing one transaction to disk takes milliseconds
+
+
+def begin_writing(connection: sqlite3.Connection) -> None:
+    """Begin a transaction that writes; wait for another process that has locked the file, but not long after Ctrl-C.
+
+    SQLite itself would wait with its own timeout, which nothing interrupts. The connection has a short one.
+    """
+    started, interrupted = time.monotonic(), None
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            now = time.monotonic()
+            if interrupted is None and is_interrupted():
+                interrupted = now
+            has_waited = now - started > LONGEST_LOCK or (interrupted is not None and now - interrupted > LAST_WAIT)
+            if "locked" not in str(error) or has_waited:
+                raise
+        else:
+            return
 
 
 def close_when_unused(connection: sqlite3.Connection, lock: threading.Lock) -> None:

@@ -30,7 +30,7 @@ from tools.errors import DataError, ProviderRefused, RunIncomplete, SessionRefus
 from tools.models import kept
 from tools.models.kept import cells, readable
 from tools.records import Usage, usage_from_json, usage_json
-from tools.sqlite import LONGEST_WAIT, close_when_unused
+from tools.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
 
 _LOG = logging.getLogger("sextant")
 NAME = "answers.sqlite3"
@@ -106,6 +106,7 @@ class _Writing:
 
     def __init__(self, writer: sqlite3.Connection) -> None:
         self.writer, self._batch = writer, _Batch()
+        self.writer.execute("PRAGMA busy_timeout = 200")  # `begin_writing` waits for longer
         self._lock = threading.Lock()
         self.alone = threading.Lock()  # held while a batch is written
 
@@ -129,7 +130,7 @@ class _Writing:
                 batch, self._batch = self._batch, _Batch()
             try:
                 with self.writer:
-                    self.writer.execute("BEGIN")
+                    begin_writing(self.writer)
                     kept.insert(self.writer, "OR IGNORE INTO parts (id, text)", list(batch.parts.items()))
                     columns = ", ".join(batch.rows[0]) if batch.rows else ""
                     kept.insert(self.writer, f"INTO calls ({columns})", [[*row.values()] for row in batch.rows])

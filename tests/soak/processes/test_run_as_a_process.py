@@ -163,3 +163,17 @@ def test_the_second_ctrl_c_ends_a_run_whose_books_another_process_has_locked(she
     process.communicate(timeout=LONGEST)
     assert process.returncode == 130
     locked.close()
+
+
+def test_one_ctrl_c_ends_a_run_soon_whose_books_another_process_has_locked(shell, server, tmp_path):
+    server.delay = 0.3
+    process = start(shell, tmp_path, *MULTIHOP, "--lm", server.spec)
+    wait_for(lambda: len(server.requests) >= 6)
+    locked = sqlite3.connect(tmp_path / "runs" / "answers.sqlite3", isolation_level=None)
+    locked.execute("BEGIN IMMEDIATE")
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    process.communicate(timeout=LONGEST)
+    assert process.returncode == 130 and time.monotonic() - started < 10
+    locked.close()
