@@ -91,6 +91,15 @@ def _without_code(config: Config) -> Config:
     return json.loads(json.dumps(compared))  # type: ignore[no-any-return]
 
 
+def find_other_shards(shard: Path) -> list[Path]:
+    """Return the folders of shards of the same run that were cut by another number; `shard` is one's own folder."""
+    own, runs = SHARD.fullmatch(shard.parents[1].name), shard.parents[2]
+    if own is None:
+        return []
+    found = sorted(runs.glob(f"shard-*-of-*/{shard.parent.name}/{glob.escape(shard.name)}"))
+    return [path for path in found if (cut := SHARD.fullmatch(path.parents[1].name)) and cut[2] != own[2]]
+
+
 def program_part(program: str) -> str:
     """Return the name of a program as it stands in a folder's name, which the system bounds."""
     return re.sub(r"[^\w.+-]+", "-", program)[:80]

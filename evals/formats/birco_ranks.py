@@ -14,6 +14,7 @@ from environments.birco import TASKS, unpickle
 from evals.formats.importing import as_name, import_run, say_of
 from evals.measuring.scoring import run_lines
 from evals.published.sections import find
+from tools import disk
 from tools.errors import DataError, UsageError
 
 _WORDS = r"rankllama(?!2)|rank|score|reason|subtask|gpt|llama|lm|hyena|sh|70b|13b|7b|monot5|tart|e5|simcse|specter|"
@@ -24,7 +25,7 @@ _SAME = {"lm": "llama", "sh": "hyena", "pp": "++"}
 def import_ranks(folder: Path, data: str | None, runs: Path) -> Iterator[tuple[Path, Path | DataError]]:
     """Make a run of every ranking below `folder`; yield (its file, the run or why there is none)."""
     tasks = {task.folder: name for name, task in TASKS.items()}
-    files = [file for file in sorted(folder.rglob("*.pickle")) if file.parent.name in tasks]
+    files = [file for file in sorted(disk.walk(folder)) if file.suffix == ".pickle" and file.parent.name in tasks]
     if not files:
         raise DataError(f"{folder} has no TASK/SYSTEM.pickle, as BIRCO's evaluation/ranks has, of {', '.join(tasks)}")
     for file in files:

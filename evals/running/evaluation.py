@@ -187,6 +187,12 @@ def _run(opened: Opened, report: Report | None, answer: Answer, started: float, 
     place = run_folder.place(request.runs, ready.config)
     if not (place / "outcomes.jsonl").exists() and not terms.cassette:
         check_key(request.lm, request.headers)
+    if request.shard and (others := run_folder.find_other_shards(place)):
+        what = f"shards of the same run by another number, {others[0].parents[1].name} among them"
+        _LOG.warning(
+            f"warning: {request.runs.parent} has {what}: their answers are not taken, and evals.gather joins shards "
+            "of one number alone; go on with that number, or remove them"
+        )
     with run_folder.claim(place, ready.config) as folder:
         if request.again:
             ready.model.lm.anew = folder.ask_failed_again()
