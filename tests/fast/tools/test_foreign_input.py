@@ -65,18 +65,16 @@ def test_a_file_of_more_than_its_kind_can_have_is_not_read(tmp_path):
         disk.read_input(path)
 
 
-def test_folders_in_folders_without_end_are_one_line(tmp_path):
-    before = Path.cwd()
-    os.chdir(tmp_path)
+def test_folders_in_folders_without_end_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     try:
         for _ in range(1500):
             Path("d").mkdir()
             os.chdir("d")
-    finally:
-        os.chdir(before)
-    with pytest.raises(OSError, match="folders in folders"):
-        find_folders([tmp_path])
-    subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
+        with pytest.raises(OSError, match="folders in folders"):
+            find_folders([tmp_path])
+    finally:  # pytest could not remove them
+        subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
 
 
 @pytest.mark.parametrize("encoding", ["rot13", "no-such", "base64", "utf-7"])
