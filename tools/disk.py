@@ -83,8 +83,8 @@ def walk(folder: Path, deepest: int = 100) -> Iterator[Path]:
         try:
             with os.scandir(place) as entries:
                 inside = sorted(entries, key=lambda entry: entry.name)
-        except PermissionError:
-            continue  # somebody else's
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # there is none, or it has been removed meanwhile, or is somebody else's
         yield from (Path(entry.path) for entry in inside if not entry.is_dir(follow_symlinks=False))
         todo += [(Path(entry.path), depth + 1) for entry in reversed(inside) if entry.is_dir(follow_symlinks=False)]
 

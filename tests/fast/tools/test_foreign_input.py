@@ -142,6 +142,21 @@ def test_what_a_users_code_raises_to_end_the_process_ends_in_one_line(place, rai
     assert done.stderr.startswith("error: mine.py") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit(0)", "Mute()"])
+def test_what_a_users_retriever_raises_is_no_outcome_of_a_query(raised, tmp_path):
+    (tmp_path / "found.py").write_text(
+        "from tools.retriever import Retriever\n"
+        "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\n"
+        "class Found(Retriever):\n"
+        "    def __init__(self, corpus):\n        self.corpus, self._ids = corpus, list(corpus)\n"
+        f"    def _search_many(self, searches, k):\n        raise {raised}\n"
+    )
+    words = ("evals.run", "--program", "retrieve", "--retriever", "found.py:Found", "--task", "congress")
+    done = run(*words, "--data", "mini", "--limit", 2, "--runs", "runs", cwd=tmp_path, capture_output=True)
+    assert done.returncode == 3 and "2 of 2 queries are pending" in done.stderr and "Traceback" not in done.stderr
+    assert not [line for file in tmp_path.glob("runs/*/*/outcomes.jsonl") for line in file.open()]
+
+
 def test_a_reader_that_has_gone_fails_no_query(tmp_path):
     (tmp_path / "loud.py").write_text("def answer(query, search, read):\n    print('x' * 100_000)\n    return []\n")
     words = ("evals.run", "--program", "loud.py:answer", "--task", "congress", "--data", "mini", "--limit", 2)
