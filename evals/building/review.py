@@ -259,6 +259,17 @@ def describe(folder: Path) -> str:
     return NOBODY
 
 
+def _list_undefined(sheets: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield why there is no kappa, of each sheet that has none and could have one."""
+    roles = {"model": {"first": "model", "second": "person"}, "people": {"first": "first person", "second": "second"}}
+    for name, sheet in sheets.items():
+        for who, named in roles.items():
+            if why := sheet.get(f"{who} kappa_undefined"):
+                for place, role in named.items():
+                    why = why.replace(f"the {place} ", f"the {role} ")
+                yield f"{name}: {who} kappa is undefined: {why}"
+
+
 def _cell(value: Interval | None) -> str:
     if value is None or value.low is None:
         return number(value and value.mean, "{:.2f}", "-")
@@ -290,7 +301,8 @@ def command(arguments: Any) -> int:
         [name, *(str(sheet[key]) for key in counts), *(_cell(sheet.get(key)) for key in figures)]
         for name, sheet in found["sheets"].items()
     ]
-    put_out(printed([Grid("", ["sheet", *counts, *figures], rows), *found["below"], describe(folder)]))
+    undefined = list(_list_undefined(found["sheets"]))
+    put_out(printed([Grid("", ["sheet", *counts, *figures], rows), *undefined, *found["below"], describe(folder)]))
     if refused:
         raise DataError(f"{plural(refused, 'answer')} refused, all others taken; mend these and give the command again")
     return 0

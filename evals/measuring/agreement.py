@@ -3,7 +3,7 @@
 Intervals are by bootstrap over items: what was judged of one item is drawn together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +18,10 @@ class Agreement(NamedTuple):
     """How far two judges agree; None is what the values do not define."""
 
     agreement: Interval  # share of equal values
-    kappa: Interval | None  # Cohen 1960; None where both give one and the same value only
+    kappa: Interval | None  # Cohen 1960; None where a judge gives one value only: the formula has 0, whatever is said
     macro_f1: float  # mean over the values that occur; the same whoever comes first
     spearman: float | None  # where values have an order, and neither judge gives one only
+    kappa_undefined: str = ""  # why there is no kappa
 
 
 def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None:
@@ -34,20 +35,29 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
         for first, second in pairs:
             table[place[first], place[second]] += 1
     firsts, seconds = np.transpose([(place[first], place[second]) for pairs in items for first, second in pairs])
-    varied = order and len(set(firsts)) > 1 and len(set(seconds)) > 1
+    constant = {name: values[own[0]] for name, own in (("first", firsts), ("second", seconds)) if len(set(own)) == 1}
     resampled = means_of_resamples(tables.reshape(len(items), -1)).reshape(-1, many, many)
     drawn = np.vstack([tables.mean(axis=0)[None], resampled])  # what is observed comes first
     drawn /= drawn.sum(axis=(1, 2), keepdims=True)
     given = drawn[0].sum(axis=0) + drawn[0].sum(axis=1)
     share = np.trace(drawn, axis1=1, axis2=2)
     chance = (drawn.sum(axis=1) * drawn.sum(axis=2)).sum(axis=1)
-    kappa = (share - chance) / np.where(1 - chance > 1e-12, 1 - chance, np.nan)
+    varied = (drawn.sum(axis=1).max(axis=1) < 1 - 1e-12) & (drawn.sum(axis=2).max(axis=1) < 1 - 1e-12)
+    kappa = (share - chance) / np.where(varied, 1 - chance, np.nan)
     return Agreement(
         agreement=_interval(share, len(items)),
-        kappa=None if np.isnan(kappa[0]) else _interval(kappa, len(items)),
+        kappa=None if constant else _interval(kappa, len(items)),
         macro_f1=float((2 * np.diag(drawn[0])[given > 0] / given[given > 0]).mean()),
-        spearman=float(spearmanr(firsts, seconds).statistic) if varied else None,
+        spearman=float(spearmanr(firsts, seconds).statistic) if order and not constant else None,
+        kappa_undefined=_say_undefined(constant),
     )
+
+
+def _say_undefined(constant: Mapping[str, str]) -> str:
+    """Return why kappa is undefined: which judges always give one value; "" where it is defined."""
+    if len(constant) == 2 and len(set(constant.values())) == 1:
+        return f"both always say {constant['first']!r}"
+    return " and ".join(f"the {name} always says {value!r}" for name, value in constant.items())
 
 
 def _interval(values: np.ndarray, items: int) -> Interval:  # of the first; resamples that define none are left out

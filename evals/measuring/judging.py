@@ -280,9 +280,15 @@ def _agree(pool: Pool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
     hits, alike = both.count((True, True)), agree([[(str(a), str(b))] for a, b in both])
     mixed = 0 < theirs < many  # the release may list relevant documents alone
     spent = total(usage_from_json(row["usage"]) for name, row in outcomes.items() if name.startswith(SAMPLE))
+    undefined = ""
+    if alike and not mixed:
+        undefined = "all of the sample is relevant" if theirs else "nothing of the sample is relevant"
+    elif alike and not alike.kappa:
+        undefined = f"the judge calls all of the sample {'relevant' if said else 'not relevant'}"
     return {
         "documents": len(both),
         "relevant": theirs,
+        "kappa_undefined": undefined,
         "kappa": alike.kappa.mean if mixed and alike and alike.kappa else None,
         "precision": hits / said if mixed and said else None,
         "recall": hits / theirs if theirs else None,
@@ -293,6 +299,8 @@ def _agree(pool: Pool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
 def describe_agreement(found: Result) -> str:
     """Say in a line how far the judge agrees with the release, and what the sample took."""
     figures = ", ".join(f"{name} {number(found[name], '{:.2f}')}" for name in ("kappa", "precision", "recall"))
+    if why := found.get("kappa_undefined"):
+        figures += f" (kappa is undefined: {why})"
     price = number(found["usage"]["list_usd"], "${:.4f} at list price", "price unknown")
     many = f"a sample of {plural(found['documents'], 'judged document')}, {found['relevant']} of them relevant"
     return f"agreement with the release on {many}: {figures}; {plural(found['usage']['calls'], 'call')}, {price}"

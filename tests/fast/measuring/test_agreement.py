@@ -1,0 +1,42 @@
+"""Agreement of two judges beside a computation of its own, and where there is no kappa."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from evals.building import review
+from evals.measuring.agreement import agree
+
+
+def kappa_of(pairs):
+    """Cohen's formula; None where one of the two never varies."""
+    firsts, seconds = zip(*pairs, strict=True)
+    if 1 in (len(set(firsts)), len(set(seconds))):
+        return None
+    many = len(pairs)
+    one, other = Counter(firsts), Counter(seconds)
+    chance = sum(one[value] * other[value] for value in one) / many**2
+    return (sum(a == b for a, b in pairs) / many - chance) / (1 - chance)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_kappa_is_that_of_cohen_and_there_is_none_where_a_judge_never_varies(seed):
+    chance = random.Random(seed)
+    rates = [chance.choice([0.0, 0.1, 0.5, 0.9, 1.0]) for _ in range(2)]
+    pairs = [tuple("yes" if chance.random() < rate else "no" for rate in rates) for _ in range(chance.randint(2, 30))]
+    found = agree([[pair] for pair in pairs])
+    expected = kappa_of(pairs)
+    if expected is None:
+        assert found.kappa is None and "always say" in found.kappa_undefined
+    else:
+        assert found.kappa.mean == pytest.approx(expected) and not found.kappa_undefined
+
+
+def test_a_sheet_of_a_rater_who_always_says_the_same_has_no_kappa_and_says_why():
+    items = [[("yes", "yes")], [("no", "yes")], [("no", "yes")], [("yes", "yes")]]
+    found = agree(items)
+    assert found.kappa is None and found.kappa_undefined == "the second always says 'yes'"
+    sheets = {"queries": {"model kappa": None, "model kappa_undefined": found.kappa_undefined}}
+    assert list(review._list_undefined(sheets)) == ["queries: model kappa is undefined: the person always says 'yes'"]
+    assert agree([[("yes", "yes")]] * 5).kappa_undefined == "both always say 'yes'"
