@@ -7,23 +7,28 @@ verifier's answers are ordinary runs: the same command goes on with them. docs/g
 """
 
 import json
+import random
+import re
 from argparse import ArgumentTypeError
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 from environments import card
-from environments.base import POOLED, Environment
+from environments.base import POOLED, EmptySplit, Environment
 from evals.building import ladders, recipe, release, repooling
 from evals.building.engine import order
 from evals.measuring import judging, scored
@@ -78,10 +83,11 @@ BOUNDS = {
     "power": Bound("smallest difference that is found", 0.1, "most", "too few queries for smaller ones"),
     "twins": Bound("equal texts with a lower grade", 0, "most", "one of two grades is wrong, or missing"),
     "alike": Bound("queries that nearly repeat another", 0, "most", "they count twice"),
+    "across": Bound("dev queries that nearly repeat a test query", 0, "most", "what is learnt on dev is tested on"),
     "steps": Bound("records not of one sentence a step", 0, "most", "conditions fail together, or none does"),
     "foreign": Bound("records asked for a number they lack", 0, "most", "a condition contradicts its document"),
     "repeated": Bound("records with a sentence twice", 0, "most", "where one is changed, the other still stands"),
-    "generator": Bound("AUC of a classifier of words", 0.8, "most", "their wording gives positives away"),
+    "generator": Bound("AUC of a classifier of words, length aside", 0.8, "most", "their wording gives positives away"),
     "kappa": Bound("kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"),
 }
 
@@ -94,6 +100,7 @@ class Figure(NamedTuple):
     says: str = ""
     found: Any = None  # what it is made of, as JSON has it
     floor: bool = False  # whether it may be better than this
+    more: Mapping[str, Any] = {}  # other figures that belong to it
 
     def json(self, bounds: Mapping[str, float]) -> dict[str, Any]:
         """Return the figure beside its bound; `fine` is None where that cannot be told."""
@@ -104,7 +111,7 @@ class Figure(NamedTuple):
         fine = None if self.floor and not fine else fine
         says = "; ".join(filter(None, [wrong if fine is False else "", self.says]))
         about = {"name": self.name, "what": what, "value": value, "low": low, "high": high, "bound": bound, "at": at}
-        return about | {"fine": fine, "says": says, "found": self.found}
+        return about | {"fine": fine, "says": says, "found": self.found, **self.more}
 
 
 class Subject:
@@ -218,6 +225,22 @@ def find_repeats(subject: Subject) -> Iterator[Figure]:
     yield Figure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
 
 
+def find_across(subject: Subject) -> Iterator[Figure]:
+    """Yield dev queries that nearly repeat a test query, whichever of the splits is looked at."""
+    try:
+        ours, theirs = (evaluation.open_task(replace(subject.request, split=of))[1].queries for of in ("dev", "test"))
+    except EmptySplit:
+        yield Figure("across", None, "there are no queries for dev")
+        return
+    found = list[list[str]]()
+    rows = compare([query.text for query in ours], [query.text for query in theirs])
+    for query, row in zip(ours, rows, strict=True):
+        if row.max() >= ALIKE:
+            found.append([query.query_id, theirs[int(row.argmax())].query_id])
+    says = f"similarity from {ALIKE:g}; {len(ours)} dev and {len(theirs)} test queries"
+    yield Figure("across", len(found), says, found[:SHOWN])
+
+
 def find_ladders(subject: Subject) -> Iterator[Figure]:
     """Yield what records of ever fewer conditions, as MultiConIR's, have that they should not."""
     rows = ladders.check_ladders(subject.environment)
@@ -229,21 +252,96 @@ def find_ladders(subject: Subject) -> Iterator[Figure]:
 
 
 def find_generator(subject: Subject) -> Iterator[Figure]:
-    """Yield how well a classifier of words and pairs of words tells texts of queries that it has not seen."""
+    """Yield how well a classifier of words tells texts of queries that it has not seen, length aside.
+
+    Kinds of text are often told by length alone, which says nothing of their wording. So the figure is over pairs of
+    texts of both kinds, of each of which as many words and pairs of words are seen (`match_lengths`). The figure over
+    all texts as they are, and that of length alone, stand beside it.
+    """
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
     ordered = order(texts)
-    rows = [[text for text in ordered if texts[text][0] is kind][:TEXTS] for kind in (True, False)]
-    if min(map(len, rows)) < LEAST or len({texts[text][1] for text in rows[0]}) < FOLDS:
+    positives, others = ([text for text in ordered if texts[text][0] is kind] for kind in (True, False))
+    chosen = [*positives[:TEXTS], *others[:TEXTS]]
+    if not _are_enough([texts[text] for text in chosen]):
         yield Figure("generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries")
         return
-    words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+", sublinear_tf=True)
-    classifier = make_pipeline(words, LogisticRegression(max_iter=1000, class_weight="balanced"))
-    chosen = [*rows[0], *rows[1]]
-    labels, groups = zip(*map(texts.__getitem__, chosen), strict=True)  # what is of one query is in one fold
+    known = [texts[text] for text in chosen]
+    all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], known)
+    length_alone = _measure_auc(_tell_lengths(), chosen, known)
+    pairs = match_lengths(positives, others)[:TEXTS]
+    matched = [texts[text] for pair in pairs for text in pair]
+    value = None
+    if _are_enough(matched):
+        value = _measure_auc(_tell_words(), [seen for pair in pairs for seen in _show_alike(*pair)], matched)
+    says = "original from spoiled sentences" if subject.compares else "positives from distractors"
+    says += f", {plural(len(pairs), 'pair')}{' are too few' if value is None else ''}"
+    says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
+    more = {"all_texts": all_texts, "length_alone": length_alone, "pairs": len(pairs)}
+    counts = [min(len(kind), TEXTS) for kind in (positives, others)]
+    yield Figure("generator", value, says, counts, more=more)
+
+
+def match_lengths(texts: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each text with the one of the others that is nearest in length, and in no other pair.
+
+    A text is in none where the nearest is more than twice as long, or less than half as long.
+    """
+    left = sorted((len(_list_ngrams(text)), text) for text in others)
+    pairs = list[tuple[str, str]]()
+    for text in texts:
+        length = len(_list_ngrams(text))
+        after = bisect(left, (length, ""))
+        near = [place for place in (after - 1, after) if 0 <= place < len(left)]
+        if not near:
+            break
+        nearest = min(near, key=lambda place: abs(left[place][0] - length))
+        if max(length, left[nearest][0]) <= 2 * min(length, left[nearest][0]):
+            pairs.append((text, left.pop(nearest)[1]))
+    return pairs
+
+
+def _show_alike(*pair: str) -> Iterator[list[str]]:
+    """Yield as many words and pairs of words of each text of a pair, drawn at random and the same at every call."""
+    found = [_list_ngrams(text) for text in pair]
+    many = min(map(len, found))
+    for text, ngrams in zip(pair, found, strict=True):
+        yield random.Random(text).sample(ngrams, many)
+
+
+def _list_ngrams(text: str) -> list[str]:
+    words = re.findall(r"\w+", text.lower())
+    return words + [f"{one} {two}" for one, two in pairwise(words)]
+
+
+def _are_enough(known: Sequence[tuple[bool, str]]) -> bool:
+    """Return whether texts of both kinds, and from enough queries, can be divided into folds."""
+    kinds = [[query_id for positive, query_id in known if positive is kind] for kind in (True, False)]
+    return min(map(len, kinds)) >= LEAST and len(set(kinds[0])) >= FOLDS
+
+
+def _measure_auc(classifier: Any, seen: Sequence[Any], known: Sequence[tuple[bool, str]]) -> float | None:
+    """Return the mean AUC of a classifier over folds; None where a fold has texts of one kind alone."""
+    labels, groups = zip(*known, strict=True)  # what is of one query is in one fold
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
-    aucs = cross_val_score(classifier, chosen, labels, groups=groups, cv=folds, scoring="roc_auc")
-    told = "original from spoiled sentences" if subject.compares else "positives from distractors"
-    yield Figure("generator", float(aucs.mean()), told, list(map(len, rows)))
+    aucs = cross_val_score(classifier, list(seen), labels, groups=groups, cv=folds, scoring="roc_auc")
+    return None if np.isnan(aucs).any() else float(aucs.mean())
+
+
+def _tell_words() -> Any:
+    """Return a classifier of texts that are given as lists of words and pairs of words."""
+    weights = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+    return make_pipeline(weights, LogisticRegression(max_iter=1000, class_weight="balanced"))
+
+
+def _tell_lengths() -> Any:
+    """Return a classifier that sees of a text how long it is, in words and characters, and nothing else."""
+    logistic = LogisticRegression(max_iter=1000, class_weight="balanced")
+    squares = PolynomialFeatures(2, include_bias=False)  # one kind may be of middling length
+    return make_pipeline(FunctionTransformer(_measure_lengths), StandardScaler(), squares, logistic)
+
+
+def _measure_lengths(texts: Sequence[str]) -> Any:
+    return np.log([[1 + len(_list_ngrams(text)), 1 + len(text)] for text in texts])
 
 
 def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
@@ -285,7 +383,7 @@ def find_kappa(subject: Subject, spec: str) -> Figure:
 def look(request: Request, names: Sequence[str], judge: str = "", bounds: Mapping[str, float] = {}) -> dict[str, Any]:
     """Return all figures of a benchmark, as --json prints them; `bounds` are those that are not the usual ones."""
     subject = Subject(request, names)
-    kinds = (find_ease, find_gap, find_pool_bias, find_power, find_repeats, find_ladders, find_generator)
+    kinds = (find_ease, find_gap, find_pool_bias, find_power, find_repeats, find_across, find_ladders, find_generator)
     found = [one for kind in kinds for one in kind(subject)] + ([find_kappa(subject, judge)] if judge else [])
     return {
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},

@@ -104,6 +104,11 @@ def make(build: Build) -> Benchmark:
     rows = [{"query_id": one, "hard": sorted(of), "facets": facets.get(one, [])} for one, of in hard.items()]
     pooled_in_all = sum(len(one.candidates or ()) for one in made.queries)
     counts = {"documents of a pool, mean": pooled_in_all / len(rows)}
+    for part in ("test", "dev") if made.dev else ():  # pools of dev queries have nothing of those of test queries
+        sizes_of_part = [
+            len(one.candidates or ()) for one in made.queries if (one.query_id in made.dev) == (part == "dev")
+        ]
+        counts[f"documents of a {part} pool, mean"] = fmean(sizes_of_part)
     if many := sum(map(len, hard.values())):
         counts["hard negatives, share of pools"] = many / pooled_in_all
     if sizes := [len(facets[one]) for one in hard if one in facets]:

@@ -229,3 +229,34 @@ def test_the_guide_shows_what_the_command_prints(capsys, tmp_path):
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     shown = (ROOT / "docs/guide/checks.md").read_text(encoding="utf-8").split("```")[1].strip().splitlines()
     assert printed == [line.rstrip() for line in shown if line]
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_length_alone_is_no_wording_and_a_word_of_the_generator_is_one_at_any_length(look, tmp_path, marked):
+    drawn = random.Random(5)
+    words = [f"w{number}" for number in range(300)]
+    made = benchmark()
+    gold = {doc_id for of in made.judgements["gold"].values() for doc_id in of}
+    documents = []
+    for one in [*made.documents.values(), *(Document(f"x{n}", "") for n in range(80))]:
+        length = drawn.randint(40, 90) if one.doc_id in gold else drawn.randint(20, 50)
+        text = drawn.choices(words, k=length) + ["verily"] * (3 if marked and one.doc_id in gold else 0)
+        documents.append(Document(one.doc_id, " ".join(text)))
+    write(made._replace(documents=Corpus(documents)), tmp_path / "built", {})
+    figure = look(tmp_path / "built")[2]["generator"]
+    positives = [len(one.text.split()) for one in documents if one.doc_id in gold]
+    others = [len(one.text.split()) for one in documents if one.doc_id not in gold]
+    by_length = np.mean([(a > b) + (a == b) / 2 for a in positives for b in others])
+    assert figure["length_alone"] == pytest.approx(by_length, abs=0.08)
+    assert figure["fine"] is not marked and (marked or figure["value"] < 0.7)
+
+
+def test_near_copies_of_queries_are_found_across_dev_and_test(look, tmp_path):
+    made = benchmark()
+    copy = Query("copy", f"please {made.queries[3].text}", "Find it.")
+    gold = {**made.judgements["gold"], "copy": {"d6": 1.0}}
+    whole = made._replace(queries=[*made.queries, copy], judgements={"gold": gold}, dev=["q1", "copy"])
+    write(whole, tmp_path / "built", {})
+    for split in ("dev", "test"):
+        figure = look(tmp_path / "built", "--split", split)[2]["across"]
+        assert figure["found"] == [["copy", "q3"]] and figure["value"] == 1 and figure["fine"] is False
