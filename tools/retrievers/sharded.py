@@ -46,7 +46,7 @@ class Ended(Exception):
 
 
 class Sharded(Retriever):
-    """The ranking of one retriever over the whole corpus, with that one's name: the `parts` change nothing of it."""
+    """The ranking of one retriever over the whole corpus, with its name: the `parts` change nothing of the ranking."""
 
     def __init__(
         self, corpus: Corpus, home: Path | None, part: Callable[[Corpus], Retriever], *, parts: int = 8
