@@ -6,6 +6,7 @@ has one meaning. Whatever has none is refused in one line, which the agent reads
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,10 +15,12 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from tools import disk
+from tools.forms import NESTED
 from tools.models.prompting import Fault
 
 Form = TypeVar("Form", bound=BaseModel)
 
+_TOO_DEEP = f"JSON that is nested deeper than {NESTED} levels"
 SHOWN = 60  # characters of a value or a name in a refusal
 _ID_NAMES = ("docid", "id")  # of an object that stands for a document, as `_fold` has them
 
@@ -28,7 +31,45 @@ def _fold(name: str) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def replace_surrogates(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which UTF-8 does not have."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def read_json(sent: str | bytes) -> Any:
+    """Return what is sent as JSON; nothing is null. ValueError says in words what is wrong with it."""
+    text = sent.decode("utf-8-sig", "replace") if isinstance(sent, bytes) else sent
+    try:
+        value = json.loads(text.strip() or "null")
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except ValueError:  # of Python's limit
+        raise ValueError("JSON with a number that is too long") from None
+    if _is_deep(value):
+        raise ValueError(_TOO_DEEP)
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether lists and objects are nested deeper than NESTED levels, where writing them may end the stack."""
+    level = [value]
+    for _ in range(NESTED):
+        level = [
+            part
+            for container in level
+            if isinstance(container, dict | list)
+            for part in (container.values() if isinstance(container, dict) else container)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _refuse_boolean(value: Any) -> Any:
@@ -45,7 +86,7 @@ def read_text(value: Any) -> str:
         value = int(value)
     if not (isinstance(value, str) or _is_number(value)):
         raise ValueError("this is no text")
-    return str(value).encode("utf-8", "replace").decode()  # lone surrogates, which an index may not take
+    return replace_surrogates(str(value))  # an index may not take them
 
 
 def _read_any_text(value: Any) -> str:
@@ -69,11 +110,8 @@ def read_object(value: Any) -> Mapping[str, Any]:
 
     Bytes are a body that is not declared as JSON.
     """
-    if isinstance(value, bytes):
-        value = value.decode("utf-8-sig", "replace")
-    if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value.strip() or "null")
+    if isinstance(value, str | bytes):
+        value = read_json(value)
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -84,8 +122,8 @@ def read_object(value: Any) -> Mapping[str, Any]:
 def _read_list(value: Any) -> list[Any]:
     """Read a list, also one that is written as JSON text, or a lone element of it."""
     if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            parsed = json.loads(value)
+        with suppress(ValueError):
+            parsed = read_json(value)
             if isinstance(parsed, list | dict):
                 value = parsed
     return [element for element in value if element is not None] if isinstance(value, list) else [value]
@@ -172,7 +210,9 @@ def read_form(form: type[Form], value: Any) -> Form:
 def list_strange(form: type[BaseModel], value: Any) -> list[str]:
     """Return the names in an object that is sent which a model does not have."""
     with suppress(ValueError):
-        return [name[:SHOWN] for name in _by_own_names(form, value) if name not in form.model_fields]
+        return [
+            replace_surrogates(name[:SHOWN]) for name in _by_own_names(form, value) if name not in form.model_fields
+        ]
     return []
 
 
@@ -191,5 +231,5 @@ def _by_own_names(form: type[BaseModel], value: Any) -> dict[str, Any]:
 
 
 def _shorten(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = replace_surrogates(json.dumps(value, ensure_ascii=False, default=str))
     return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."

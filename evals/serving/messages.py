@@ -13,6 +13,7 @@ from typing import Any, Self
 import anyio
 import mcp_types as types
 
+from evals.serving.arguments import read_json
 from tools.console import say
 
 LAST_ANSWERS = 10.0  # seconds that the last requests have when stdin has ended
@@ -32,11 +33,10 @@ class NoMessage(Exception):
 
 def read_message(sent: str | bytes) -> dict[str, Any]:
     """Return a message; NoMessage for what is none."""
-    text = sent.decode("utf-8-sig", "replace") if isinstance(sent, bytes) else sent.removeprefix("\ufeff")
     try:
-        message = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise NoMessage(f"this is no JSON: {error}", types.PARSE_ERROR) from None
+        message = read_json(sent if isinstance(sent, bytes) else sent.removeprefix("\ufeff"))
+    except ValueError as error:
+        raise NoMessage(f"this is {error}", types.PARSE_ERROR) from None
     if isinstance(message, list):
         raise NoMessage("send one message at a time; batches are not served")
     if not isinstance(message, dict):
@@ -79,7 +79,9 @@ async def read_lines(asked: set[Any]) -> AsyncIterator[str]:
             say(f"a line on stdin was left out: {error}")
             continue
         if message.get("method") == "notifications/cancelled":
-            asked.discard((message.get("params") or {}).get("requestId"))
+            request_id = (message.get("params") or {}).get("requestId")
+            if _is_id(request_id):
+                asked.discard(request_id)
         elif "method" in message and "id" in message:
             asked.add(message["id"])
         yield f"{write_message(message)}\n"

@@ -18,14 +18,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as Refusal
 
 from evals.serving import web
-from evals.serving.arguments import Form, Text, Texts, Whole, list_strange, list_unknown, read_form
+from evals.serving.arguments import Form, Text, Texts, Whole, list_strange, list_unknown, read_form, read_json
 from evals.serving.clients import Place
 from evals.serving.episode import TOOLS, Episode, Used, describe, told
 from evals.serving.host import Host, NothingOpen
@@ -36,7 +36,23 @@ from tools.retriever import Search
 MOST_FOUND = 10_000  # documents in an answer to a search without a session
 
 
-Sent = Annotated[Any, Body()]  # JSON, whatever Content-Type the client names: evals/serving/arguments.py reads it
+class Answer(JSONResponse):
+    """JSON of texts that may have halves of surrogate pairs."""
+
+    def render(self, content: Any) -> bytes:
+        """Write it."""
+        return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+
+
+async def _read_sent(request: Request) -> Any:
+    """Return what a client sends, whatever Content-Type it names."""
+    try:
+        return read_json(await request.body())
+    except ValueError as error:
+        raise HTTPException(422, f"the request is {error}") from None
+
+
+Sent = Annotated[Any, Depends(_read_sent)]
 
 
 class Opening(BaseModel):
@@ -61,7 +77,13 @@ def serve(host: Host, place: Place) -> None:
 def application(host: Host, place: Place) -> FastAPI:
     """Return the interface as an ASGI application."""
     rest, session = Rest(host, place), "/sessions/{session}"
-    app = FastAPI(title="Sextant", description=(__doc__ or "").partition("\n")[0], docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Sextant",
+        description=(__doc__ or "").partition("\n")[0],
+        docs_url=None,
+        redoc_url=None,
+        default_response_class=Answer,
+    )
     add = partial(app.add_api_route, response_model=None)
     for path, show in (("/", rest.count), (session, rest.show), ("/v1/{index}/search", rest.search)):
         add(path, show, methods=["GET"])
@@ -196,13 +218,13 @@ def _checked(form: type[Form], body: Any) -> Form:
 
 
 def _refuse(_: Request, refusal: Any) -> Response:
-    return JSONResponse({"error": refusal.detail}, refusal.status_code, refusal.headers)
+    return Answer({"error": refusal.detail}, refusal.status_code, refusal.headers)
 
 
 def _refuse_form(_: Request, refusal: Any) -> Response:
     wrong = refusal.errors()[0]
     place = wrong["loc"][-1] if wrong["loc"][0] == "query" else "the body"
-    return JSONResponse({"error": f"{place}: {wrong['msg']}"}, 422)
+    return Answer({"error": f"{place}: {wrong['msg']}"}, 422)
 
 
 def _as_json(made: Any) -> Response:

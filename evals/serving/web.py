@@ -6,6 +6,7 @@ and its length.
 """
 
 import logging
+import re
 import socket
 import threading
 import time
@@ -15,7 +16,6 @@ from contextlib import suppress
 from hmac import compare_digest
 from http import HTTPStatus
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -30,8 +30,11 @@ from tools.errors import UsageError
 MOST_BYTES = 4 * 2**20  # of a request
 ENDING = 3.0  # seconds that requests have to end
 UNREAD = 60_000  # milliseconds that an answer may lie unread, before its connection is cut off
+HIGHEST_PORT = 65_535
 WAITING = 256  # connections that are not taken yet
 HERE = ("127.0.0.1", "localhost", "[::1]")  # in a Host header
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]\\]+)(?::([0-9]{0,5}))?", re.ASCII)  # RFC 9110, section 7.2
+_ORIGIN = re.compile(r"https?://(.+)")  # RFC 6454, section 7
 
 USUAL = {b"accept": b"*/*", b"content-type": b"application/json"}  # of a POST that does not say
 
@@ -81,12 +84,12 @@ class Guard:
 
     def _refuse(self, headers: Headers) -> Refusal | None:
         """Return why somebody may not come in. A client without a Host is no browser, and a name has no case."""
-        host, origin = headers.get("host", "").lower(), headers.get("origin")
-        if host and self._hosts and not self._hosts & {host, host.rpartition(":")[0]}:
+        host = headers.get("host", "").lower()
+        if host and self._hosts and _name_in(host) not in self._hosts:
             ours = ", ".join(sorted(self._hosts))
             return Refusal(HTTPStatus.MISDIRECTED_REQUEST, f"this Host is not ours; there are {ours}; see --address")
         foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        if foreign or (origin and _host_of(origin) != host):
+        if foreign or not _is_own(headers.get("origin", ""), host):
             return Refusal(HTTPStatus.FORBIDDEN, "requests from other sites are refused")
         if not self._admits(token_of(headers)):
             reason = "the token is missing or wrong; send Authorization: Bearer TOKEN"
@@ -94,10 +97,20 @@ class Guard:
         return None
 
 
-def _host_of(origin: str) -> str:
-    with suppress(ValueError):
-        return urlsplit(origin).netloc.lower()
-    return ""
+def _name_in(host: str) -> str:
+    """Return the name or the address in a Host header, without its port; "" where it is no such header."""
+    match = _HOST.fullmatch(host)
+    if match is None or int(match[2] or 0) > HIGHEST_PORT:
+        return ""
+    return match[1]
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Whether a page of this server sends a request, or no page."""
+    if not origin:
+        return True
+    match = _ORIGIN.fullmatch(origin.lower())
+    return match is not None and match[1] == host and _name_in(host) != ""
 
 
 def _refuse_length(headers: Headers) -> Refusal | None:

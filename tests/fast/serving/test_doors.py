@@ -3,6 +3,7 @@
 import gzip
 import http.client
 import json
+import random
 import re
 import sys
 
@@ -16,6 +17,7 @@ from starlette.applications import Starlette
 
 from evals import serve
 from evals.serving import mcp, rest, web
+from evals.serving.episode import TOOLS
 from evals.serving.messages import NoMessage, read_message
 
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -86,7 +88,14 @@ ODD_HEADERS = [
 REFUSED = [
     (415, {"Content_Encoding": "gzip"}),
     (421, {"Host": "evil.example"}),
+    *(
+        (421, {"Host": host})
+        for host in ("127.0.0.1:80.evil.com", "localhost:evil", "127.0.0.1:99999", "localhost:80:80")
+    ),
     (403, {"Origin": "http://[evil"}),
+    (403, {"Origin": "http://[", "Host": ""}),
+    (403, {"Origin": "ftp://localhost", "Host": "localhost"}),
+    (403, {"Origin": "http://localhost/path", "Host": "localhost"}),
     (403, {"Origin": "null"}),
 ]
 
@@ -119,10 +128,76 @@ def test_rest_reads_json_of_any_type_and_refuses_the_rest_in_one_line(tmp_path):
         assert status == 422 and json.loads(answer)["error"].startswith("hits: ")
 
 
+# Values that JSON or Python's reader of it has, and that are none of what a tool takes.
+ODD_VALUES = [
+    *(
+        "NaN",
+        "Infinity",
+        "-1e999",
+        "1" * 400,
+        "1" * 5000,
+        '"\\ud800"',
+        '{"\\ud800": "\\udfff"}',
+        "null",
+        "true",
+        '""',
+        "{}",
+    ),
+    *("[" * depth + "]" * depth for depth in (50, 99, 300, 900, 3000)),
+    *('{"a":' * depth + "1" + "}" * depth for depth in (99, 900, 3000)),
+]
+FIELDS = [
+    "query_id",
+    "query",
+    "k",
+    "doc_id",
+    "chars",
+    "doc_ids",
+    "text",
+    "answer",
+    "queries",
+    "topk",
+    "return_scores",
+    "calls",
+    "tokens_in",
+    "usd",
+    "\\ud800",
+]
+
+
+def test_rest_answers_no_request_with_500_whatever_json_it_has(tmp_path):
+    with opened(rest.application, tmp_path, rewards=True) as (port, host):
+        host.repeat = True
+        bodies = [*ODD_VALUES, *(f'{{"{name}": {value}}}' for name in FIELDS for value in ODD_VALUES)]
+        bodies += [f'{{"queries": ["x"], "topk": {value}}}' for value in ODD_VALUES]
+        bodies += [f'{{"query": "x", "k": {value}}}' for value in ODD_VALUES]
+        status, answer = ask(port, "/sessions", b"{}")
+        session = f"/sessions/{json.loads(answer)['session']}"
+        paths = ["/sessions", "/retrieve", *(f"{session}/{name}" for name in (*TOOLS[:-1], "usage", "submit"))]
+        for path in paths:
+            for body in random.Random(path.rpartition("/")[2]).sample(bodies, 60):
+                status, answer = ask(port, path, body.encode())
+                assert status in (200, 404, 409, 422, 429) or (path == "/retrieve" and status == 400), (
+                    path,
+                    body,
+                    answer,
+                )
+                assert status == 200 or "\n" not in json.loads(answer)["error"]
+                json.loads(answer).items()
+
+
 def test_messages_of_mcp_are_read_where_its_sdk_drops_them():
     assert read_message('\ufeff{"jsonrpc": "2.0", "id": 7.0, "method": "ping"}\r\n')["id"] == 7
     assert read_message(b'\xef\xbb\xbf{"jsonrpc": "2.0", "method": "x", "params": null}')["method"] == "x"
-    for wrong in ("[]", "5", "{", '{"jsonrpc": "2.0", "id": null, "method": "ping"}', '{"id": 1, "method": "ping"}'):
+    for wrong in (
+        "[" * 3000,
+        '{"a":' * 300 + "1" + "}" * 300,
+        "[]",
+        "5",
+        "{",
+        '{"jsonrpc": "2.0", "id": null, "method": "ping"}',
+        '{"id": 1, "method": "ping"}',
+    ):
         with pytest.raises(NoMessage):
             read_message(wrong)
 
