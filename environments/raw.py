@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tools.disk import open_input
 from tools.errors import DataError
@@ -43,6 +43,10 @@ _MARKS = {
 }
 
 
+class TooLarge(DataError):
+    """A file, or a line of it, is larger than any of data is."""
+
+
 def find_ending(path: Path) -> str:
     """Return how the name of a file ends, in small letters, without what says that it is packed."""
     return Path(_PACKED_ENDING.sub("", path.name)).suffix.lower()
@@ -58,9 +62,9 @@ def most_unpacked(*paths: Path) -> int:
     return LONGEST + UNPACKED * sum(path.stat().st_size for path in paths)
 
 
-def unpacks_too_far(where: str) -> DataError:
+def unpacks_too_far(where: str) -> TooLarge:
     """Return the error for a file that unpacks to more, such as one made to fill a disk."""
-    return DataError(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
+    return TooLarge(f"{where}: it unpacks to more than {UNPACKED} times its size, so it is none of this data")
 
 
 def check_data(path: Path, *, html: bool = False) -> bytes:
@@ -96,6 +100,29 @@ def open_unpacked(path: Path, *, html: bool = False) -> io.BufferedIOBase:
     return gzip.open(path, "rb") if start.startswith(_GZIP) else path.open("rb")
 
 
+class BoundedFile:
+    """The bytes of a file, unpacked; TooLarge where it unpacks to more than `most_unpacked` has."""
+
+    def __init__(self, path: Path, *, html: bool = False) -> None:
+        """Open the file; `html` as `check_data` takes it."""
+        self._path, self._left = path, most_unpacked(path)
+        self._file = open_unpacked(path, html=html)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._file.close()
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next `size` bytes, or all that are left."""
+        data = self._file.read(self._left + 1 if size < 0 else size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise unpacks_too_far(str(self._path))
+        return data
+
+
 def _import_pyarrow() -> Any:
     import pyarrow  # here, because most data is not in zstd
 
@@ -113,7 +140,7 @@ def read_lines(path: Path, *, whole: bool = False, html: bool = False) -> Iterat
                 if (left := left - len(raw)) < 0:
                     raise unpacks_too_far(f"{path}, line {number}")
                 if len(raw) > LONGEST:
-                    raise DataError(f"{path}, line {number}: longer than {LONGEST >> 20} MiB, so no line of this data")
+                    raise TooLarge(f"{path}, line {number}: longer than {LONGEST >> 20} MiB, so no line of this data")
                 text = _decode(raw, path, number)
                 if whole or text.strip():
                     yield number, text if whole else text.strip("\r\n")

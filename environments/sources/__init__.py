@@ -4,20 +4,22 @@ Each file is read as its name says, or all as one named form. A row of a table h
 of any other file has "id" (its path in the folder), "title" where the file says one, and "text". Nothing is fetched.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from environments import tables
+from environments import raw, tables
 from environments.collections import find_files
 from environments.folders import OUTSIDE, LeftOut, Listing, list_folder
 from environments.raw import find_ending
-from environments.sources import markup, pages
+from environments.sources import pages
 from environments.sources.markup import Record
+from environments.sources.readers import TOO_MUCH_TEXT, USUAL, Leave, Limits, Readers
+from environments.sources.reading import PACKAGES
 from tools.console import plural
 from tools.errors import DataError, UnknownName, UsageError
 
-# To add one: a row here and below, and its reader in a file of this folder.
+# To add one: a row here, and its reader in a file of this folder, which reading.py names.
 FORMS = {
     "table": (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow"),
     "text": (".txt", ".text"),
@@ -29,15 +31,6 @@ FORMS = {
 }
 OTHER_FORM = "files of another form, left out"
 _NAMED = 5  # links in a message
-
-# Of forms whose files are a document each: what gives the "text" of one, and its "title" where it says one.
-_READERS: Mapping[str, Callable[[Path], Mapping[str, str]]] = {
-    "text": pages.read_text,
-    "markdown": pages.read_text,
-    "html": pages.read_html,
-    "pdf": pages.read_pdf,
-    "wikitext": markup.read_wikitext,
-}
 
 
 def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
@@ -80,19 +73,43 @@ def say_links(left_out: Sequence[LeftOut]) -> str:
     return f"{many} left out: {named}; --follow-links takes them"
 
 
-def read(root: Path, files: Sequence[Path], form: str, record: Record) -> tables.Rows:
-    """Yield (place, row) of everything in `files`, in order. DataError, with its place, for what is damaged."""
-    for path in files:
-        name = form or next((name for name, endings in FORMS.items() if find_ending(path) in endings), "")
-        doc_id = path.relative_to(root).as_posix() if path != root else path.name
-        if not name:
-            raise UsageError(f"{path}: its name does not say what it is; give its form: {', '.join(FORMS)}")
-        if name == "table":
-            yield from _read_table(path)
-        elif name == "xml":
-            yield from markup.read_xml(path, doc_id, record)
-        else:
-            yield str(path), {"id": doc_id, **_READERS[name](path)}
+def read(
+    root: Path, files: Sequence[Path], form: str, record: Record, limits: Limits = USUAL, leave: Leave | None = None
+) -> tables.Rows:
+    """Yield (place, row) of everything in `files`, in order. DataError, with its place, for what is damaged.
+
+    A file that is over the `limits` is left out, of which `leave` is told: its name, the reason, the evidence. Without
+    `leave`, it is a DataError. Tables and plain texts are read line by line, so no file of these stalls.
+    """
+    leave = leave or _refuse
+    forms = [_find_form(path, form) for path in files]
+    for name in sorted({*forms} & pages.NEEDED.keys()):
+        pages.check_installed(*pages.NEEDED[name])
+    with Readers(limits, leave, {one for one in forms if one in PACKAGES}) as readers:
+        for path, name in zip(files, forms, strict=True):
+            doc_id = path.relative_to(root).as_posix() if path != root else path.name
+            if name == "table":
+                yield from _read_table(path)
+            elif name in PACKAGES:
+                yield from readers.read(path, name, doc_id, record)
+            else:
+                try:
+                    row = {"id": doc_id, **pages.read_text(path, limits.text << 20)}
+                except raw.TooLarge as error:
+                    leave(doc_id, TOO_MUCH_TEXT, str(error))
+                    continue
+                yield str(path), row
+
+
+def _find_form(path: Path, form: str) -> str:
+    name = form or next((name for name, endings in FORMS.items() if find_ending(path) in endings), "")
+    if not name:
+        raise UsageError(f"{path}: its name does not say what it is; give its form: {', '.join(FORMS)}")
+    return name
+
+
+def _refuse(name: str, reason: str, evidence: str) -> None:
+    raise DataError(f"{name} is one of {reason}{evidence and f' ({evidence})'}")
 
 
 def _read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

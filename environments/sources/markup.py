@@ -7,18 +7,25 @@ file defines itself are refused by the parser where they grow, and external ones
 import lzma
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from environments import raw, tables
-from environments.sources.pages import need, read_text
+from environments import raw
+from environments.sources.pages import NEEDED, need, read_text
 from tools.errors import DataError
 
 _NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)  # links that show no words, or leave the page
 _LEFT_OUT = ("ref", "gallery", "references", "timeline")
 _PAGE = ("id", "title", "revision/{*}text")  # of a dump
+_FEW_UNCLOSED = 100  # marks; a page that shows one in <nowiki> is left to the parser
+_PAIRS = {  # a character of nobody's -> a mark that opens something, and how it and its end are found
+    "\ue000": ("{{", re.compile(r"(?P<open>\{\{)|\}\}")),
+    "\ue001": ("[[", re.compile(r"(?P<open>\[\[)|\]\]")),
+    "\ue002": ("{|", re.compile(r"^[ \t:*#;]*(?P<open>\{\|)|\|\}", re.MULTILINE)),
+}
 _LIST = re.compile(r"^((?:- )*)- +", re.MULTILINE)
 
 
@@ -30,11 +37,18 @@ class Record(NamedTuple):
     fields: tuple[str, ...] = ()  # further paths to take: of an id, a title, a group
 
 
-def read_xml(path: Path, doc_id: str, record: Record) -> tables.Rows:
-    """Yield (place, row) of each record of a file, or of each page of a MediaWiki's dump that is an article."""
+class Unwritten(NamedTuple):
+    """A document of a file, before what takes time is done."""
+
+    where: str  # its place, for messages
+    write: Callable[[], dict[str, Any]]  # makes the row; before the next document is asked for
+
+
+def read_xml(path: Path, doc_id: str, record: Record) -> Iterator[Unwritten]:
+    """Yield each record of a file, or each page of a MediaWiki's dump that is an article."""
     count, root, wanted = 0, None, record.element
     try:
-        with raw.open_unpacked(path, html=True) as file:
+        with raw.BoundedFile(path, html=True) as file:
             for event, element in ElementTree.iterparse(file, ("start", "end")):
                 if root is None:
                     root, dump = element, not wanted and _local(element) == "mediawiki"
@@ -44,12 +58,10 @@ def read_xml(path: Path, doc_id: str, record: Record) -> tables.Rows:
                 count += 1
                 where = f"{path}, {wanted} {count}"
                 if not dump:
-                    row = {"id": doc_id if element is root else f"{doc_id}:{count}"}
-                    row["text"] = _write_sections(element, record.sections)
-                    yield where, row | {name: " ".join(_texts(element, name)) for name in record.fields}
+                    own_id = doc_id if element is root else f"{doc_id}:{count}"
+                    yield Unwritten(where, partial(_write_record, element, own_id, record))
                 elif element.findtext("{*}ns") == "0" and element.find("{*}redirect") is None:
-                    number, title, text = (element.findtext(f"{{*}}{one}") or "" for one in _PAGE)
-                    yield where, {"id": number or title, "title": title, "text": write_markdown(text)}
+                    yield Unwritten(where, partial(_write_page, element))
                 element.clear()
                 root.clear()  # else it holds every record that it has had, empty
         if not count:
@@ -58,6 +70,18 @@ def read_xml(path: Path, doc_id: str, record: Record) -> tables.Rows:
         raise DataError(f"{path} is not whole XML: {error}") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _write_record(element: ElementTree.Element, doc_id: str, record: Record) -> dict[str, Any]:
+    row = {"id": doc_id, "text": _write_sections(element, record.sections)}
+    for name in record.fields:
+        row[name] = " ".join(_texts(element, name))
+    return row
+
+
+def _write_page(element: ElementTree.Element) -> dict[str, Any]:
+    number, title, text = (element.findtext(f"{{*}}{path}") or "" for path in _PAGE)
+    return {"id": number or title, "title": title, "text": write_markdown(text)}
 
 
 def _local(element: ElementTree.Element) -> str:
@@ -83,11 +107,45 @@ def read_wikitext(path: Path) -> Mapping[str, str]:
 
 def write_markdown(wikitext: str) -> str:
     """Return wikitext as Markdown: headings, lists, tables, infoboxes as lists; without references and categories."""
-    code = need("mwparserfromhell", "wikitext and dumps of wikis").parse(wikitext)
+    hidden = _hide_unclosed(wikitext)
+    code = need(*NEEDED["wikitext"]).parse(hidden.text)
     written = _LIST.sub(
         lambda match: " " * len(match[1]) + "- ", "".join(_write(type(code)([node])) for node in code.nodes)
     )
+    for stand_in, mark in hidden.marks.items():
+        written = written.replace(stand_in, mark)
     return re.sub(r"\n\s*\n", "\n\n", written).strip()
+
+
+class _Hidden(NamedTuple):
+    text: str
+    marks: Mapping[str, str]  # what stands in for a mark -> the mark
+
+
+def _hide_unclosed(wikitext: str) -> _Hidden:
+    """Return wikitext with a character in place of each mark that nothing closes, where these are many.
+
+    They are text, which the parser finds out by reading the rest of the page for each of them.
+    """
+    marks = dict[str, str]()
+    for stand_in, (mark, pattern) in _PAIRS.items():
+        if wikitext.count(mark) <= _FEW_UNCLOSED:
+            continue
+        unclosed = list[re.Match[str]]()
+        for match in pattern.finditer(wikitext):
+            if match["open"]:
+                unclosed.append(match)
+            elif unclosed:
+                unclosed.pop()
+        if len(unclosed) <= _FEW_UNCLOSED or stand_in in wikitext:
+            continue
+        parts, end = list[str](), 0
+        for match in unclosed:
+            parts += [wikitext[end : match.start("open")], stand_in]
+            end = match.end("open")
+        wikitext = "".join(parts) + wikitext[end:]
+        marks[stand_in] = mark
+    return _Hidden(wikitext, marks)
 
 
 def _write(code: Any) -> str:

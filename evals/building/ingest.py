@@ -22,11 +22,12 @@ from environments.chunking import LIMIT, bert_tokens, chunks, sections
 from environments.folders import Listing
 from environments.sources.markup import Record
 from environments.sources.pages import need
+from environments.sources.readers import Limits
 from evals.building import clean as cleaning
 from evals.building.clean import CleanSection, clean_text, compile_pattern
 from evals.building.units import Source
 from tools import disk
-from tools.console import check_interrupts
+from tools.console import check_interrupts, plural
 from tools.corpus import Corpus, StoredCorpus, digest_text, store
 from tools.errors import DataError, UsageError
 from tools.records import Document
@@ -36,6 +37,7 @@ from tools.text import message_text
 Cut = Literal["", "turns", "snippets", "chunks", "sections"]
 TASK = "task:"
 DROPPED = "dropped.jsonl"  # beside the documents: a line [id, reason, evidence] for each that is left out
+_NAMED = 5  # files in a message
 _CONVERSATIONS = ("conversation", "conversations", "messages")  # columns that hold lists of messages
 _SPEAKER = (
     r"^(?:\[\w+\]:|(?:Mr|Ms|Mrs|Miss|Dr|Senator|Representative|(?:The )?Chair(?:man|woman)?)\b\.? ?[^.:\n]{0,40}[.:])"
@@ -59,6 +61,9 @@ class CorpusSection:
     language: Annotated[str, "language of the documents to take, by ISO 639-1 (en); empty: any"] = ""
     pattern: Annotated[str, "regular expression of what documents must have; empty: nothing"] = ""
     sample: Annotated[int, "documents to take, by a hash of their ids; 0: all"] = 0
+    file_seconds: Annotated[int, "of HTML, XML, wikitext, PDF: seconds of a core that a document may take to read"] = 60
+    file_memory: Annotated[int, "MiB of memory that it may take; over a limit, it is left out and named"] = 2048
+    file_text: Annotated[int, "MiB of text that it may have"] = 64
     follow_links: Annotated[bool, "whether links out of the folder are read, and what they lead to is released"] = False
 
 
@@ -149,6 +154,7 @@ class _Ingestion:
         self.files = Listing([])
         if not task:
             self.files = sources.list_files(self.root, corpus.form, follow_links=corpus.follow_links)
+        self.over_limits = list[str]()  # files that are left out, with the limit
         self._dropped: TextIO | None = None  # once the folder is there
         self.wanted = compile_pattern(corpus.pattern)
         self.classify = need("py3langid", "languages").classify if corpus.language else None
@@ -176,13 +182,13 @@ class _Ingestion:
             store(self._cut(read, chosen), folder / "documents")
             shutil.rmtree(raw)
         made = StoredCorpus(folder / "documents")
-        links = sources.say_links(self.files.left_out)
+        said = [line for line in (sources.say_links(self.files.left_out), self._say_over_limits()) if line]
         if not made:
             left_out = json.dumps(self.counts)
-            raise DataError("; ".join(filter(None, [f"no document of {self.corpus.path} is left: {left_out}", links])))
+            raise DataError("; ".join([f"no document of {self.corpus.path} is left: {left_out}", *said]))
         known = {"group": {one: group for one, group in self.groups.items() if one in made}, "counts": self.counts}
         known |= {"twins": cleaning.find_twins(made, self.clean.near)}
-        known |= {"warnings": [*filter(None, [links]), *self.findings.say()]}
+        known |= {"warnings": [*said, *self.findings.say()]}
         known["separator"] = self.separator
         (folder / "known.json").write_text(disk.dumps(known), encoding="utf-8")
 
@@ -191,6 +197,19 @@ class _Ingestion:
         self.counts[reason] += 1
         assert self._dropped
         self._dropped.write(disk.dumps([name, reason, evidence]) + "\n")
+
+    def _leave_file(self, name: str, reason: str, evidence: str) -> None:
+        """Note a file that is over a limit."""
+        self._leave(name, reason, evidence)
+        self.over_limits.append(f"{name} ({evidence})" if evidence else name)
+
+    def _say_over_limits(self) -> str:
+        """Return in a line which files, or documents of files, were over a limit; "" where none was."""
+        if not self.over_limits:
+            return ""
+        named = ", ".join(self.over_limits[:_NAMED]) + (", ..." if len(self.over_limits) > _NAMED else "")
+        many = plural(len(self.over_limits), "file or document is", "files or documents are")
+        return f"{many} left out as over a limit of corpus.file_seconds, file_memory or file_text: {named}"
 
     def _read(self, aside: TextIO) -> Iterator[Document]:
         """Yield the documents that the filters let through; `aside` takes the private texts of each."""
@@ -235,9 +254,12 @@ class _Ingestion:
         texts = (names.text,) if names.text else (*collections.TEXTS, *_CONVERSATIONS)
         if strange := {names.text, names.title} & {*names.private} - {""}:
             raise UsageError(f"private: {min(strange)!r} is the text or the title, which are released")
-        for where, row in sources.read(
-            self.root, self.files.files, names.form, Record(names.record, names.sections, fields)
-        ):
+        limits = Limits(names.file_seconds, names.file_memory, names.file_text)
+        if min(limits) < 1:
+            raise UsageError("corpus.file_seconds, file_memory and file_text are whole numbers from 1 on")
+        record = Record(names.record, names.sections, fields)
+        files = self.files.files
+        for where, row in sources.read(self.root, files, names.form, record, limits, self._leave_file):
             named = (names.id,) if names.id else [one for one in collections.IDS if one in row]
             given = tables.pick_column(where, row, *named) if named else ""
             doc_id = tables.read_id(given, where) if named else ""

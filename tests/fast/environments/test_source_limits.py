@@ -1,0 +1,104 @@
+"""Files that a stranger made to stall whoever reads them: each is left out at a limit, and the others are read."""
+
+import gzip
+
+import pytest
+
+from environments import sources
+from environments.sources.markup import Record, write_markdown
+from environments.sources.readers import Limits
+from evals.building.clean import CleanSection
+from evals.building.ingest import CorpusSection, CutSection, ingest
+from tools import disk
+from tools.errors import DataError
+
+SMALL = Limits(seconds=1, memory=200, text=1)
+ENDLESS = '<div a="' * 4000  # of wikitext: minutes, and twice the length takes four times as long
+GOOD = "<p>" + "The harbour publishes its tide tables twice a year. " * 5 + "</p>"
+
+
+def read(folder, limits, record=Record()):  # noqa: B008
+    left_out = list[tuple[str, str, str]]()
+    files = sources.list_files(folder, "").files
+    rows = [row for _, row in sources.read(folder, files, "", record, limits, lambda *one: left_out.append(one))]
+    return {row["id"]: row["text"] for row in rows}, {name: reason for name, reason, _ in left_out}
+
+
+def page(number, text):
+    return f"<page><title>P{number}</title><ns>0</ns><id>{number}</id><revision><text>{text}</text></revision></page>"
+
+
+def make_pdf(pages):
+    """A PDF whose tree names one page many times."""
+    objects = (
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{'3 0 R ' * pages}] /Count {pages} >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
+        "<< /Length 42 >>\nstream\nBT /F1 12 Tf 72 720 Td (Harbour notes) Tj ET\nendstream",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    )
+    body, places = "%PDF-1.4\n", []
+    for number, text in enumerate(objects, start=1):
+        places.append(len(body))
+        body += f"{number} 0 obj\n{text}\nendobj\n"
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    end = f"trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n{len(body)}\n%%EOF\n"
+    return f"{body}xref\n0 6\n0000000000 65535 f \n{table}{end}".encode()
+
+
+def test_files_over_a_limit_are_left_out_and_named_and_those_after_them_are_read(tmp_path):
+    files = {
+        "a-time.wiki": ENDLESS.encode(),
+        "b-attributes.html": f"<p {' '.join(f'a{n}=1' for n in range(100_000))}>x</p>".encode(),
+        "c-memory.html": b"<p>" * (4 << 20),
+        "d-text.html": ("<p>" + "A word or two. " * 100_000 + "</p>").encode(),
+        "e-bomb.html.gz": gzip.compress(b"<p>hello</p>" * (10 << 20)),
+        "f-text.txt": b"long " * (1 << 20),
+        "g-good.html": GOOD.encode(),
+        "h-good.wiki": b"== Tides ==\nAt noon.",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    texts, left_out = read(tmp_path, SMALL)
+    assert list(texts) == ["g-good.html", "h-good.wiki"] and texts["h-good.wiki"] == "## Tides\n\nAt noon."
+    assert list(left_out) == list(files)[:6]
+    assert left_out["a-time.wiki"] == left_out["b-attributes.html"] == "files that take too long to read"
+    assert left_out["d-text.html"] == left_out["f-text.txt"] == "files with too much text"
+    assert left_out["e-bomb.html.gz"] == "files that unpack to too much"
+
+
+def test_of_a_dump_the_pages_over_a_limit_are_left_out_alone(tmp_path):
+    stalls = ENDLESS.replace("<", "&lt;").replace('"', "&quot;")
+    pages = [page(1, "One."), page(2, stalls), page(3, "Three."), page(4, "long " * (1 << 20)), page(5, "Five.")]
+    (tmp_path / "dump.xml").write_text(f"<mediawiki>{''.join(pages)}</mediawiki>")
+    texts, left_out = read(tmp_path, Limits(seconds=1, memory=500, text=1))
+    assert texts == {"1": "One.", "3": "Three.", "5": "Five."}
+    assert left_out == {
+        "dump.xml:2": "files that take too long to read",
+        "dump.xml:4": "files with too much text",
+    }
+
+
+@pytest.mark.parametrize("text", ["{{a|", "{{{a|", "[[a|", "{|\n|\n"])
+def test_marks_that_nothing_closes_are_text_and_take_no_longer_in_a_long_page(text):
+    assert write_markdown(text * 20_000) == (text * 20_000).strip()
+
+
+def test_a_page_of_a_pdf_is_read_once_however_often_it_is_named(tmp_path):
+    (tmp_path / "pages.pdf").write_bytes(make_pdf(20_000))
+    assert read(tmp_path, Limits()) == ({"pages.pdf": "Harbour notes"}, {})
+
+
+def test_a_build_names_what_is_over_a_limit(tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "a.txt").write_text("long " * (1 << 20))
+    (corpus / "b.txt").write_text("short")
+    section = CorpusSection(path=str(corpus), file_text=1)
+    source = ingest(section, CleanSection(), CutSection(), tmp_path / "home")
+    assert [document.text for document in source.documents.stream()] == ["short"]
+    assert source.counts == {"files with too much text": 1} and "a.txt" in source.warnings[0]
+    assert source.dropped is not None
+    assert [disk.loads(line)[0] for line in disk.lines(source.dropped)] == ["a.txt"]
+    with pytest.raises(DataError, match=r"a.txt is one of files with too much text \(more than"):
+        list(sources.read(corpus, [corpus / "a.txt"], "", Record(), Limits(text=1)))
