@@ -8,7 +8,7 @@
 
 The id of a session cannot be guessed, and is the right to it. /retrieve and /v1/{index}/search are for clients that
 speak these protocols: they belong to no session and leave no trace, so runs with exclusions, pools or limits of
-searches and reads refuse them.
+searches and reads refuse them. They have threads of their own (search_queue.py), so that no session waits for them.
 """
 
 import html
@@ -29,9 +29,11 @@ from evals.serving.arguments import Form, Text, Texts, Whole, list_strange, list
 from evals.serving.clients import Place
 from evals.serving.episode import TOOLS, Episode, Used, describe, told
 from evals.serving.host import Host, NothingOpen
+from evals.serving.search_queue import TOGETHER, SearchQueue
 from tools import forms
 from tools.errors import RunIncomplete, SessionRefusal, UsageError
-from tools.retriever import Search
+from tools.records import Hit
+from tools.retriever import Retriever, Search
 
 MOST_FOUND = 10_000  # documents in an answer to a search without a session
 
@@ -112,9 +114,11 @@ class Rest:
         self._host, self._rewards = host, place.rewards
         self._sessions = dict[str, Episode]()
         world = host.toolbox._world  # noqa: SLF001  # programs have no search without a trace
-        self._documents, self._retriever, limits = world[0], world[1][""], world[2]
+        self._documents, limits = world[0], world[2]
+        self._retriever: Retriever = world[1][""]
         narrow = any(query.excluded or query.candidates is not None for query in host.queries.values())
         self._free = not narrow and limits.searches is None and limits.reads is None
+        self._queue = SearchQueue()
 
     def count(self) -> dict[str, int]:
         """Tell how many queries there are, and how many of them are answered and open."""
@@ -174,32 +178,54 @@ class Rest:
         self._sessions.pop(session, None)
         return {"left": True}
 
-    def retrieve(self, body: Sent = None) -> Response:
+    async def retrieve(self, request: Request, body: Sent = None) -> Response:
         """Search as Search-R1's retrieval_server.py does, in batches; it belongs to no session, and leaves no trace."""
-        asked = _checked(Batch, body)
-        lists = list[Any]()
-        for hits in self._search(asked.queries, asked.topk):
-            found = [self._documents[hit.doc_id] for hit in hits]
-            shown = [{"id": one.doc_id, "contents": f'"{one.title}"\n{one.text}'} for one in found]
-            scored = [{"document": one, "score": hit.score} for one, hit in zip(shown, hits, strict=True)]
-            lists.append(scored if asked.return_scores else shown)
-        return _as_json({"result": lists})
+        with self._queue.admit():
+            batch = await self._queue.run(partial(_checked, Batch, body))
+            self._check_search(len(batch.queries), batch.topk)
+            parts = list[bytes]()
+            for start in range(0, len(batch.queries), TOGETHER):
+                if await request.is_disconnected():
+                    break
+                texts = batch.queries[start : start + TOGETHER]
+                parts.append(await self._queue.run(partial(self._retrieve_part, texts, batch)))
+        return Response(b'{"result": [' + b", ".join(parts) + b"]}", media_type="application/json")
 
-    def search(self, index: str, query: str, hits: int = 10) -> Response:
+    def _retrieve_part(self, texts: list[str], batch: Batch) -> bytes:
+        """Return the results of some queries of a batch, as the elements of a list in JSON."""
+        results = list[str]()
+        for hits in self._search(texts, batch.topk):
+            result = list[dict[str, Any]]()
+            for hit in hits:
+                document = self._documents[hit.doc_id]
+                shown = {"id": document.doc_id, "contents": f'"{document.title}"\n{document.text}'}
+                result.append({"document": shown, "score": hit.score} if batch.return_scores else shown)
+            results.append(json.dumps(result))
+        return ", ".join(results).encode()
+
+    async def search(self, index: str, query: str, hits: int = 10) -> Response:
         """Search as Anserini's RestServer does; it belongs to no session, and leaves no trace."""
         if index != (ours := self._host.environment.task.rpartition("/")[2]):
             raise HTTPException(400, f"Unable to open index: {index[:60]}; this one is {ours}")
-        candidates = [
-            {"docid": hit.doc_id, "score": hit.score, "rank": rank, "doc": self._documents[hit.doc_id].text}
-            for rank, hit in enumerate(self._search([query], hits)[0], start=1)
-        ]
+        self._check_search(1, hits)
+        with self._queue.admit():
+            return await self._queue.run(partial(self._search_index, index, query, hits))
+
+    def _search_index(self, index: str, query: str, k: int) -> Response:
+        candidates = list[dict[str, Any]]()
+        for rank, hit in enumerate(self._search([query], k)[0], start=1):
+            text = self._documents[hit.doc_id].text
+            candidates.append({"docid": hit.doc_id, "score": hit.score, "rank": rank, "doc": text})
         return _as_json({"api": "v1", "index": index, "query": {"text": query}, "candidates": candidates})
 
-    def _search(self, texts: list[str], k: int) -> Any:
+    def _check_search(self, searches: int, k: int) -> None:
+        """Refuse searches without a session where the run has none, and such as find too much."""
         if not self._free:
             raise HTTPException(403, "the run has exclusions, pools or limits, which hold in sessions alone; open one")
-        if k < 1 or k * len(texts) > MOST_FOUND:
+        if k < 1 or k * searches > MOST_FOUND:
             raise HTTPException(400, f"a request finds 1 to {MOST_FOUND:,} documents, for all its queries together")
+
+    def _search(self, texts: list[str], k: int) -> list[list[Hit]]:
         return self._retriever.search_many([Search(text) for text in texts], k)
 
     def _find(self, session: str) -> Episode:
