@@ -221,7 +221,7 @@ _OPEN_TOPIC = re.compile(r"<(top(?:ic)?)\b([^<>]*)>(.*)()", re.DOTALL | re.I)
 _END = re.compile(r"</top(?:ic)?\s*>", re.I)
 # The names of attributes and of tags that hold a topic's number, the usual one first.
 _NUMBERS = ("number", "num", "id", "qid", "topic_id", "topic-id", "query_id", "query-id")
-_ATTRIBUTE = re.compile(r"([\w-]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\"'>\s]+))")
+_ATTRIBUTE = re.compile(r"(?<![\w-])([\w-]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\"'>\s]+))")
 # A field ends where the next tag begins; "p < 0.05" is no tag.
 _TAG = re.compile(r"(</?[a-z][\w-]*(?:\s[^<>]*)?/?>)", re.I)
 _LEADING = ("title", "query")  # the query begins with these
@@ -229,14 +229,18 @@ _FIELDS = (*_LEADING, "desc", "narr", "question", "description", "narrative")
 _LABEL = re.compile(r"^\s*(number|topic|title|description|narrative)\s*:\s*", re.I)
 _PREFIX = re.compile(r"(</?)[a-z][\w.-]*:(?=top(?:ic)?[\s>])", re.I)
 _ENTITY = re.compile(r"<!ENTITY\s+([\w.-]+)\s+(?:\"([^\"]*)\"|'([^']*)')\s*>", re.I)
-_NOT_MARKUP = re.compile(r"<!--.*?-->|<!DOCTYPE[^<>\[]*(?:\[.*?\]\s*)?>", re.DOTALL | re.I)
-_CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+_REFERENCE = re.compile(r"&[\w.-]+;")
+_SECTION = re.compile(r"<!--|<!\[CDATA\[|(?i:<!DOCTYPE)[^<>\[]*[>\[]")
+_CDATA = "<![CDATA["
+_SECTION_ENDS = {"<!--": re.compile("-->"), _CDATA: re.compile(r"\]\]>")}
+_SUBSET_END = re.compile(r"\]\s*>")  # of the declarations in a DOCTYPE
 # What may stand between topics: the declaration, and the tags of a root element.
 _BETWEEN = re.compile(r"<(?!/top(?:ic)?\s*>)[^<>]*>|\s+", re.I)
 
 _DOC = re.compile(r"\s*<doc>(.*)</doc>\s*", re.DOTALL | re.I)
 _DOC_END = re.compile(r"</doc\s*>", re.I)
-_DOC_FIELD = re.compile(r"<(docno|title|headline|text)\b[^<>]*>(.*?)</\1\s*>", re.DOTALL | re.I)
+_DOC_FIELD = re.compile(r"<((?ai:docno|title|headline|text))\b[^<>]*>")
+_DOC_FIELD_ENDS = {name: re.compile(rf"</(?ai:{name})\s*>") for name in ("docno", "title", "headline", "text")}
 
 
 def read_trec_documents(path: Path) -> tables.Rows:
@@ -256,13 +260,46 @@ def read_trec_documents(path: Path) -> tables.Rows:
 
 def _parse_document(text: str, where: str) -> dict[str, str]:
     match, fields = _DOC.fullmatch(text), {"docno": [""], "title": list[str](), "text": list[str]()}
-    for name, value in _DOC_FIELD.findall(text):
-        fields[name.lower().replace("headline", "title")].append(html.unescape(_TAG.sub(" ", value)).strip())
+    for field in _find_fields(text):
+        name = field.name.replace("headline", "title")
+        fields[name].append(html.unescape(_TAG.sub(" ", field.value)).strip())
     if not match or len(fields["docno"]) != 2:
         form = "<DOC><DOCNO>ID</DOCNO><TEXT>...</TEXT></DOC>"
         raise DataError(f"{where}: it is not one <DOC> with one <DOCNO>, or something stands before it; write {form}")
-    texts = fields["text"] or [html.unescape(_TAG.sub(" ", _DOC_FIELD.sub("", match[1]))).strip()]
+    texts = fields["text"]
+    if not texts:
+        outside, end = list[str](), 0
+        for field in _find_fields(match[1]):
+            outside.append(match[1][end : field.start])
+            end = field.end
+        outside.append(match[1][end:])
+        texts = [html.unescape(_TAG.sub(" ", "".join(outside))).strip()]
     return {"id": fields["docno"][1], "title": " ".join(fields["title"]), "text": "\n".join(texts)}
+
+
+class _Field(NamedTuple):
+    """A field of a document in TREC's tags."""
+
+    name: str
+    value: str
+    start: int  # of its first tag
+    end: int  # behind its last tag
+
+
+def _find_fields(text: str) -> Iterator[_Field]:
+    """Yield the closed fields of a document, in one pass: the end of an open field is looked for once."""
+    at, unclosed = 0, set[str]()
+    while first := _DOC_FIELD.search(text, at):
+        name = first[1].lower()
+        at = first.end()
+        if name in unclosed:
+            continue
+        last = _DOC_FIELD_ENDS[name].search(text, at)
+        if last:
+            yield _Field(name, text[at : last.start()], first.start(), last.end())
+            at = last.end()
+        else:
+            unclosed.add(name)  # no later field of that name is closed either
 
 
 class TopicFields:
@@ -300,11 +337,9 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
     of_query = of_query or TopicFields()
     text = "\n".join(line for _, line in raw.read_lines(path))
     entities = {f"&{name};": first or second for name, first, second in _ENTITY.findall(text)}
-    text = _CDATA.sub(lambda match: html.escape(match[1]), _NOT_MARKUP.sub(" ", text))
-    text = _strip_prefixes(text)
-    if entities:  # each is replaced once: what one of them holds is not looked at again
-        declared = re.compile("|".join(map(re.escape, entities)))
-        text = declared.sub(lambda match: entities[match[0]], text)
+    text = _strip_prefixes(_resolve_sections(text))
+    if entities:
+        text = _replace_entities(text, entities, path)
     before, *pieces = _START.split(text)
     form = _TOPIC if _END.search(text) else _OPEN_TOPIC  # a topic may end where the next begins
     between = [before]
@@ -319,6 +354,46 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
         raise DataError(f"{path} has no <top> or <topic> in it; write each query as <topic number=NUMBER>...</topic>")
     if rest := _BETWEEN.sub("", "".join(between)):
         raise DataError(f"{path}: {tables.brief(rest)} stands outside of any topic")
+
+
+def _resolve_sections(text: str) -> str:
+    """Return XML without its comments and DOCTYPE, and with the text of CDATA sections escaped.
+
+    A section without an end stays as it is. The end of each kind is looked for once behind a given place, so that the
+    time grows with the length of the text alone.
+    """
+    parts, unclosed = list[str](), set[re.Pattern[str]]()
+    written = at = 0
+    while first := _SECTION.search(text, at):
+        at = first.end()
+        end_mark = _SECTION_ENDS.get(first[0], _SUBSET_END)
+        if end_mark in unclosed:
+            continue
+        last = first if first[0].endswith(">") else end_mark.search(text, at)
+        if last is None:
+            unclosed.add(end_mark)
+            continue
+        parts.append(text[written : first.start()])
+        parts.append(html.escape(text[at : last.start()]) if first[0] == _CDATA else " ")
+        written = at = last.end()
+    return "".join([*parts, text[written:]])
+
+
+def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str:
+    """Return the text with each entity replaced once: what an entity holds is not looked at again.
+
+    DataError where the text grows as it does in no topics: a long entity that is referred to again and again.
+    """
+    parts, written, left = list[str](), 0, raw.most_unpacked(path)
+    for reference in _REFERENCE.finditer(text):
+        if (value := entities.get(reference[0])) is None:
+            continue
+        if (left := left - len(value)) < 0:
+            raise raw.unpacks_too_far(f"{path}, {tables.brief(reference[0])}")
+        parts.append(text[written : reference.start()])
+        parts.append(value)
+        written = reference.end()
+    return "".join([*parts, text[written:]])
 
 
 def _strip_prefixes(text: str) -> str:

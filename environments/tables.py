@@ -34,7 +34,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 # Line ends of every kind, and half characters: they would break run files, and no file could hold them.
 _UNFIT = re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 # Python's own float() also reads "1_0" and digits of other scripts, which in a data file are damage.
-_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 _QUOTED_CELL = re.compile(r'"([^"]*(?:""[^"]*)*)"(?=\t|\Z)')
 _MOST_LINES = 1000  # in one cell
 _SEPARATOR_LINE = re.compile(r'\s*"?sep=(.)"?\s*', re.I)
@@ -147,13 +147,22 @@ def split_tabs(text: str, many: int = 0) -> _Cells:
     plain = text.split("\t")
     if '"' not in text:
         return _Cells(plain, 0, is_open=False)
-    cells, quoted, is_open, start = list[str](), 0, False, 0
+    cells = list[str]()
+    quoted = start = 0
+    is_open = False
+    marks_left = text.count('"')  # from `start` on
     while start <= len(text):
         match = _QUOTED_CELL.match(text, start)
-        end = match.end() if match else (text + "\t").index("\t", start)
-        cells.append(match[1].replace('""', '"') if match else text[start:end])
-        quoted += bool(match)
-        is_open = is_open or (not match and text.startswith('"', start) and text.count('"', start) % 2 == 1)
+        if match:
+            end = match.end()
+            cells.append(match[1].replace('""', '"'))
+            quoted += 1
+        else:
+            tab = text.find("\t", start)
+            end = len(text) if tab < 0 else tab
+            cells.append(text[start:end])
+            is_open = is_open or (text.startswith('"', start) and marks_left % 2 == 1)
+        marks_left -= text.count('"', start, end)
         start = end + 1
     if len(cells) != many == len(plain):
         unquoted = [_unquote(cell) for cell in plain]
