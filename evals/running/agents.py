@@ -1,4 +1,4 @@
-"""What the agents outside of a run (`command:`) have used, which its outcomes say and no ledger has."""
+"""What the agents outside of a run (`command:`, `served:`) have used, which its outcomes say and no ledger has."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +9,16 @@ from tools.models.answers import Ledger
 from tools.models.terms import Budget
 from tools.records import Usage, usage_from_json
 
+UNREPORTED = Usage(unmetered=1, paid_usd=None, list_usd=None)  # by an agent that is served and has reported nothing
+
 
 def brings_agents(program: str) -> bool:
-    """Return whether a program starts agents outside."""
-    return program.startswith("command:")
+    """Return whether agents outside answer the queries of a program."""
+    return program.startswith(("command:", "served:"))
 
 
-def count_agents(budget: Budget, folder: Path, ledger: Ledger | None) -> None:
-    """Count what the agents of earlier sittings of the run in `folder` used, but not what its `ledger` has already.
+def count_agents(program: str, budget: Budget, folder: Path, ledger: Ledger | None) -> None:
+    """Count what the agents of earlier sittings of a program's run used, but not what its `ledger` has already.
 
     Every outcome counts, also of queries that failed and were asked again, and so does what queries that were left
     pending have used.
@@ -32,7 +34,9 @@ def count_agents(budget: Budget, folder: Path, ledger: Ledger | None) -> None:
             used = by_agent
         if used == Usage() and outcome["error"] is not None:
             continue  # no agent was started
-        if not used.calls:
+        if used == Usage() and program.startswith("served:"):
+            used = UNREPORTED
+        elif not used.calls:
             used += Usage(unmetered=1)  # it did not say how many tokens it took
         used_by_all += used
         requests += used.calls or 1

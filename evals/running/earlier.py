@@ -53,8 +53,8 @@ def count(budget: Budget, folder: Path) -> None:
     ledger = open_ledger(folder) if (folder / "run-id").exists() else None
     if ledger:
         budget.resume(ledger.books.usage, ledger.books.sent, source=ledger.run)
-    if brings_agents(run_folder.read_config(folder)["program"]):
-        count_agents(budget, folder, ledger)
+    if brings_agents(program := run_folder.read_config(folder)["program"]):
+        count_agents(program, budget, folder, ledger)
     elif not ledger:  # it sent nothing
         used = total(usage_from_json(outcome["usage"]) for outcome in run_folder.read_outcomes(folder).values())
         budget.resume(Usage(calls=used.calls), source=folder.resolve())

@@ -198,7 +198,7 @@ def _run(opened: Opened, report: Report | None, answer: Answer, started: float, 
             ready.model.lm.anew = folder.ask_failed_again()
         if brings_agents(request.program):
             ready.model.begin(folder.path, Usage())
-            count_agents(terms.budget, folder.path, terms.ledger)
+            count_agents(request.program, terms.budget, folder.path, terms.ledger)
         else:
             ready.model.begin(folder.path, folder.usage)
         if resolved.pool:  # only now: what its searches cost is in the books of the run

@@ -122,6 +122,9 @@ class World:
     def leave(self, episode: "Episode") -> None:
         """Take back an episode that nobody goes on with."""
 
+    def spend(self, usage: Usage) -> None:
+        """Take what an agent says that it has used, where that counts on a budget."""
+
     def value(self, query_id: str, submission: Submission) -> float:
         """Return the metric of a submission; 0 where it is undefined."""
         outcome = {"ranking": submission.ranking, "scores": submission.scores}
@@ -277,6 +280,7 @@ class Episode:
                 raise UsageError(f"what the agent has used cannot be booked: in all, {error}") from None
             self.desk.session.charge(usage)
             self.reported += usage
+            self.world.spend(usage)
 
     def cut(self, *, why: str = "budget") -> float:
         """End the episode with the ranking that its trace would have handed in by now; return the last reward.

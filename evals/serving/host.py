@@ -2,7 +2,8 @@
 
 `serve` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what came of them. A
 query's first submission is its outcome, on disk before anybody hears of it; a query whose agent went away is handed
-out again. With `repeat`, queries go on being handed out for training, and what comes of that is scored, not kept.
+out again. With `repeat`, queries go on being handed out for training, and what comes of that is scored, not kept. Once
+the budget is used up, by what agents report or by the time that has passed, only the episodes that are open go on.
 
 A thread takes locks in one order: that of Clients (mcp.py), an Episode's (episode.py), the Host's. Each is held while
 later ones are taken, never earlier ones, and no thread holds the locks of two episodes. An episode's lock is held as
@@ -21,6 +22,7 @@ from evals import folder as run_folder
 from evals.folder import Outcome, RunFolder
 from evals.measuring.scoring import record_look
 from evals.running import evaluation, runner
+from evals.running.agents import UNREPORTED
 from evals.running.ready import Ready
 from evals.running.request import Request
 from evals.running.watch import report
@@ -29,17 +31,19 @@ from evals.serving.episode import Episode, Observation, Reward, World
 from evals.showing.tables import show_scores
 from programs.served import Served
 from tools.console import check_interrupts, say
-from tools.errors import RunIncomplete, SessionRefusal, UsageError
+from tools.errors import BudgetReached, RunIncomplete, SessionRefusal, UsageError
 from tools.installation import explain_missing
+from tools.models.terms import Budget
 from tools.names import describe as describe_error
 from tools.names import pick
+from tools.records import Usage
 
 MOST = 64  # episodes open at a time
 IDLE = 600.0  # seconds without an action, after which an episode makes room for another
 
 
 class NothingOpen(SessionRefusal):
-    """No query can be handed out now: all are answered, or in others' hands."""
+    """No query can be handed out now: all are answered, or in others' hands, or the budget is used up."""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,6 +52,7 @@ class Host(World):
 
     folder: RunFolder = field(kw_only=True)
     tell: Callable[[Outcome], None] = field(kw_only=True)
+    budget: Budget = field(default_factory=Budget)
     repeat: bool = False
     most: int = MOST
     idle: float = IDLE
@@ -67,6 +72,10 @@ class Host(World):
         """
         self._take_back_idle()
         with self._lock:
+            try:
+                self.budget.check()
+            except BudgetReached as reached:
+                raise NothingOpen(f"{reached}; no further query is handed out") from None
             if len(self._open) >= self.most:
                 raise NothingOpen(f"{self.most} episodes are open, which is the most; end one, or come again later")
             if not self._todo and self.repeat:
@@ -102,12 +111,16 @@ class Host(World):
         """Write the outcome of an episode, where its query has none yet."""
         query, submission = episode.query, episode.submission
         assert submission is not None
+        if episode.reported == Usage():
+            self.budget.resume(UNREPORTED, requests=1)
         with self._lock:
             if query.query_id not in self.folder.outcomes:
                 fields = runner.describe_submission(submission, query, self.environment.documents)
                 outcome = {"query_id": query.query_id, **fields, "seconds": round(time.monotonic() - episode.opened, 4)}
                 self.folder.append(outcome)
                 self._news.put(outcome)
+            elif episode.reported != Usage():
+                self.folder.note_left(query.query_id, episode.desk.session.usage)
             self._open.discard(episode)
 
     def leave(self, episode: Episode) -> None:
@@ -117,8 +130,14 @@ class Host(World):
             if episode not in self._open:
                 return
             self._open.remove(episode)
+            if episode.reported != Usage():
+                self.folder.note_left(query_id, episode.desk.session.usage)
             if query_id not in self.folder.outcomes and query_id not in self._todo:
                 self._todo.append(query_id)
+
+    def spend(self, usage: Usage) -> None:
+        """Count what an agent reports on the budget of the run."""
+        self.budget.resume(usage)
 
     def state(self) -> dict[str, int]:
         """Return how many queries there are, and how many of them are answered and open."""
@@ -128,16 +147,36 @@ class Host(World):
 
     @property
     def done(self) -> bool:
-        """Whether every query is answered, and none is handed out again."""
-        return not self.repeat and len(self.folder.outcomes) == len(self.queries)
+        """Whether every query is answered, or the budget used up and no episode open, so none is handed out again."""
+        with self._lock:
+            if not self.repeat and len(self.folder.outcomes) == len(self.queries):
+                return True
+            return not self._open and self._is_used_up()
+
+    def _is_used_up(self) -> bool:
+        """Whether the budget lets no further episode begin."""
+        try:
+            self.budget.check()
+        except BudgetReached:
+            return True
+        return False
 
     def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
         """Wait in the main thread until all is done or `ended`, and tell of outcomes as they come."""
         while not (self.done or ended()) or not self._news.empty():
             check_interrupts()
+            if self._is_used_up():
+                self._take_back_idle()  # which nobody opens another episode to do
             while not self._news.empty():
                 self.tell(self._news.get())
             time.sleep(0.05)
+
+    def close(self) -> None:
+        """Take the episodes back that are open, but for such as something is being done in."""
+        with self._lock:
+            episodes = list(self._open)
+        for episode in episodes:  # without the lock: an episode takes its own first
+            episode.leave_if_idle(-1.0)
 
 
 def open_world(request: Request, reward: Reward | None = None) -> World:
@@ -165,7 +204,14 @@ def serve(
     def answer(ready: Ready, folder: RunFolder, hooks: dict[str, Any]) -> None:
         tell = hooks.get("on_outcome", lambda outcome: None)
         most = request.max_concurrent or MOST
-        play(_world(Host, ready, reward, folder=folder, tell=tell, repeat=repeat, most=most))
+        budget = ready.model.terms.budget
+        host = _world(Host, ready, reward, folder=folder, tell=tell, budget=budget, repeat=repeat, most=most)
+        try:
+            play(host)
+        finally:
+            host.close()
+        if len(folder.outcomes) < len(host.queries):
+            budget.check()
 
     return evaluation.run(_checked(request, reward), report, answer=answer)
 

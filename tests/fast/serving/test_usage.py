@@ -2,6 +2,9 @@
 
 import json
 import math
+import socket
+import threading
+from functools import partial
 
 import anyio
 import pytest
@@ -12,10 +15,14 @@ pytest.importorskip("mcp")
 
 from mcp_agents import come_in
 from starlette.applications import Starlette
+from waiting import wait_for
 
 from evals import serve
+from evals.running.request import Request
+from evals.serving import host as hosts
 from evals.serving import mcp, rest
 from evals.serving.episode import Reward
+from evals.serving.host import NothingOpen
 from evals.serving.training import open_training
 from tools.errors import SessionRefusal, UsageError
 from tools.records import Usage, usage_json
@@ -93,6 +100,75 @@ def test_nothing_is_booked_on_an_episode_that_is_over_and_its_usage_stays():
         with pytest.raises(SessionRefusal, match="not booked"):
             episode.charge(REPORT)
         assert usage_json(episode.desk.session.usage) == before == usage_json(episode.reported)
+
+
+def report_and_submit(host, report=REPORT):
+    """Answer queries, each with a report where there is one, until the host is done."""
+    while not host.done:
+        episode = host.open()
+        if report:
+            episode.charge(report)
+        host.act(episode, "submit", {})
+
+
+BUDGETS = [
+    ({"budget_calls": 2}, REPORT, 2, "budget of 2 model calls is used up"),
+    ({"budget_tokens": 1800}, REPORT, 2, "budget of 1800 tokens is used up"),
+    ({"budget_usd": 0.003}, REPORT, 2, "budget of $0.003 is used up"),
+    ({"budget_usd": 1.0}, {"tokens_in": 1}, 1, "use --budget-calls"),
+    ({"budget_tokens": 1800}, None, 1, "use --budget-calls"),
+    ({"budget_usd": 1.0}, None, 1, "use --budget-calls"),
+    ({"budget_calls": 2}, None, 2, "budget of 2 model calls is used up"),
+    ({"time_limit": 0.001}, REPORT, 0, "time limit"),
+]
+
+
+@pytest.mark.parametrize(("budget", "report", "answered", "words"), BUDGETS)
+def test_no_query_is_handed_out_once_reports_have_used_the_budget_up_also_after_a_restart(
+    tmp_path, budget, report, answered, words
+):
+    fields = {"program": "served:x", "task": "congress", "split": "dev", "limit": 4, "runs": tmp_path}
+    for _ in range(2):
+        result = hosts.serve(Request(**fields, **budget), partial(report_and_submit, report=report))
+        assert result.pending == 4 - answered and result.problem.exit_code == 8
+        assert words in str(result.problem) and "pending; the same command" in str(result.problem)
+    assert not hosts.serve(Request(**fields), report_and_submit).problem
+
+
+def test_a_query_that_is_open_goes_on_and_what_was_used_for_one_that_is_given_back_counts(tmp_path):
+    def play(host):
+        first, second = host.open(), host.open()
+        first.charge(REPORT)
+        with pytest.raises(NothingOpen, match="budget of 1 model calls is used up"):
+            host.open()
+        assert not host.done
+        host.act(second, "submit", {})
+        assert not host.done
+        first.leave()
+        assert host.done
+
+    fields = {"program": "served:x", "task": "congress", "split": "dev", "limit": 4, "runs": tmp_path}
+    assert hosts.serve(Request(**fields, budget_calls=1), play).problem.exit_code == 8
+    assert hosts.serve(Request(**fields, budget_calls=2), report_and_submit).pending == 3, "2 calls are used"
+    assert hosts.serve(Request(**fields, budget_calls=3), report_and_submit).pending == 2
+
+
+def test_the_server_ends_with_exit_code_8_once_the_budget_is_used_up(command_of, tmp_path):
+    def act_outside():
+        wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
+        agent = RestAgent(port)
+        agent.open(REPORT)
+        agent.submit(REPORT)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    agent = threading.Thread(target=act_outside, daemon=True)
+    agent.start()
+    words = ("--task", "congress", "--split", "dev", "--http", "--port", port, "--runs", tmp_path, "--budget-calls", 2)
+    done = command_of(serve)(*words)
+    agent.join(60)
+    assert done.code == 8 and "the budget of 2 model calls is used up" in done.err
+    assert "the same command with a larger budget goes on with them" in done.err
 
 
 WRONG = (-1, -0.001, math.nan, math.inf, -math.inf, "-1", "nan", True, 2**60, 10**400)
