@@ -36,6 +36,8 @@ _UNFIT = re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 # Python's own float() also reads "1_0" and digits of other scripts, which in a data file are damage.
 _NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 _QUOTED_CELL = re.compile(r'"([^"]*(?:""[^"]*)*)"(?=\t|\Z)')
+_OPEN_CELL = re.compile(r'"[^"]*(?:""[^"]*)*\Z')  # a further line may close it
+_MARKS = re.compile('"+')
 _MOST_LINES = 1000  # in one cell
 _SEPARATOR_LINE = re.compile(r'\s*"?sep=(.)"?\s*', re.I)
 _JSON_START = re.compile(r"[\s,]*(?=[^\s,])")  # commas between objects are no reason to refuse them
@@ -136,6 +138,27 @@ class _Cells(NamedTuple):
     cells: list[str]
     quoted: int  # cells that csv has put quotation marks around, which are not in `cells`
     is_open: bool  # a cell begins with a quotation mark, and none closes it
+    can_close: bool = False  # a further line may close one of those cells
+    ends_quoted: bool = False  # the last cell is among the quoted ones
+    settled: int = 0  # cells at the beginning that no further line can change
+    parities: frozenset[int] = frozenset()  # of the marks from each cell on that begins with one and is not quoted
+
+    def stays_open(self, line: str, tabs: int, many: int) -> "_Cells | None":
+        """Return what is known of these cells and a further line, where it leaves them open; None: split them again.
+
+        `tabs` is how many there are with that line. Most lines of a long cell need no second look at those before.
+        """
+        has_tab = "\t" in line
+        if has_tab and (not self.can_close or tabs + 1 == many):
+            return None
+        if self.can_close:
+            is_doubled = all(len(marks) % 2 == 0 for marks in _MARKS.findall(line))
+            return self if is_doubled else None
+        if self.ends_quoted:
+            return None
+        odd = line.count('"') % 2
+        parities = frozenset(parity ^ odd for parity in self.parities)
+        return self._replace(parities=parities) if 1 in parities else None
 
 
 def split_tabs(text: str, many: int = 0) -> _Cells:
@@ -149,8 +172,10 @@ def split_tabs(text: str, many: int = 0) -> _Cells:
         return _Cells(plain, 0, is_open=False)
     cells = list[str]()
     quoted = start = 0
-    is_open = False
+    open_cell: int | None = None
+    parities = set[int]()
     marks_left = text.count('"')  # from `start` on
+    match: re.Match[str] | None = None
     while start <= len(text):
         match = _QUOTED_CELL.match(text, start)
         if match:
@@ -161,14 +186,25 @@ def split_tabs(text: str, many: int = 0) -> _Cells:
             tab = text.find("\t", start)
             end = len(text) if tab < 0 else tab
             cells.append(text[start:end])
-            is_open = is_open or (text.startswith('"', start) and marks_left % 2 == 1)
+            if text.startswith('"', start):
+                parities.add(marks_left % 2)
+                if open_cell is None and _OPEN_CELL.match(text, start):
+                    open_cell = len(cells) - 1
         marks_left -= text.count('"', start, end)
         start = end + 1
     if len(cells) != many == len(plain):
         unquoted = [_unquote(cell) for cell in plain]
         quoted = sum(before != after for before, after in zip(plain, unquoted, strict=True))
         return _Cells(unquoted, quoted, is_open=False)
-    return _Cells(cells, quoted, is_open)
+    return _Cells(
+        cells,
+        quoted,
+        is_open=1 in parities,
+        can_close=open_cell is not None,
+        ends_quoted=match is not None,
+        settled=len(cells) - 1 if open_cell is None else open_cell,
+        parities=frozenset(parities),
+    )
 
 
 def _trim(cells: list[str], many: int) -> list[str]:
@@ -192,29 +228,33 @@ class _Line(NamedTuple):
 def _split_tabs(path: Path, many: int, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of each row; a quoted cell may go on in lines that are no rows by themselves."""
     pending = list[_Line]()  # a line with an open cell, and those that may continue it
+    row = _Cells([], 0, is_open=False)  # of the pending lines
+    tabs = 0  # in the pending lines
     for number, line in read_lines(path, whole=True):
         text = line.rstrip("\r\n")
         if many and not pending and '"' not in text:  # as most lines are
             if text.strip():
                 yield number, text.split("\t")
             continue
+        tabs_here = text.count("\t")
+        if pending and tabs_here + 1 == many:  # a row by itself, so the quotation mark is part of the text before
+            yield from _split_each(pending, many, counts)
+            pending = []
         if not pending:
             row = split_tabs(text, many)
-            if many and row.is_open:
+            if many and row.is_open and row.settled < many:
                 pending = [_Line(number, text)]
+                tabs = tabs_here
             elif text.strip():
                 counts[QUOTED] += row.quoted
                 many = many or len(_trim(row.cells, 0))
                 yield number, row.cells
             continue
-        if len(text.split("\t")) == many:  # a row by itself, so the quotation mark is part of the text before
-            yield from _split_each(pending, many, counts)
-            pending = [_Line(number, text)]
-            row = split_tabs(text, many)
-        else:
-            pending.append(_Line(number, text))
-            row = split_tabs("\n".join(each.text for each in pending), many)
-        if row.is_open and len(pending) < _MOST_LINES:
+        pending.append(_Line(number, text))
+        tabs += tabs_here
+        still_open = row.stays_open(text, tabs, many) if len(pending) < _MOST_LINES else None
+        row = still_open or split_tabs("\n".join(each.text for each in pending), many)
+        if row.is_open and row.settled < many and len(pending) < _MOST_LINES:
             continue
         if len(row.cells) == many:
             counts[QUOTED] += row.quoted

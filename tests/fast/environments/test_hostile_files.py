@@ -45,6 +45,17 @@ FILES = {  # what reads the file, its content, and what is said of it: "" where 
     ),
     "open fields": (layouts.read_trec_documents, f"<doc>{'<title><text>' * 2 * MANY}</doc>", "it is not one <DOC>"),
     "open quotation marks": (read_table, "a\tb\n" + '"x"y\t' * 4 * MANY + "\n", "line 2: 400000 columns where 2 are"),
+    "a long cell of doubled marks": (read_table, 'a\tb\n1\t"' + ('say ""x"" ' * 400 + "\n") * 990 + '"\n', ""),
+    "a long cell that nothing closes": (
+        read_table,
+        'a\tb\n1\t"x"y"z' + ('y z "u"s ' * 400 + "\n") * 2000,
+        "line 1002: 1 columns where 2 are expected",
+    ),
+    "marks and tabs that close nothing": (
+        read_table,
+        'a\tb\n1\t"x"y"z' + ('\t"q"r\tb' * 600 + "\n") * 990,
+        "line 2: 1202 columns where 2 are expected",
+    ),
     "a long number": (read_grades, "1" * 4 * MANY + "x", "is not a number up to"),
 }
 
@@ -67,3 +78,9 @@ def test_a_comment_in_a_section_of_text_is_text_and_a_section_in_a_comment_is_no
     inside = "<![CDATA[a <!-- b --> c]]> <!-- <![CDATA[ d --> e"
     path.write_text(f'<!DOCTYPE topics [<!ELEMENT topic ANY> ] >{TOPIC}<topic number="2">{inside}</topic>')
     assert [row["query"] for _, row in layouts.read_topics(path)] == ["weirs", "a <!-- b --> c e"]
+
+
+def test_a_blank_row_behind_an_open_quotation_mark_is_left_out_as_everywhere(tmp_path):
+    path = tmp_path / "file.tsv"
+    path.write_text('a\tb\n1\t"x\n\t\n2\ty\n')
+    assert [row for _, row in read_table(path)] == [{"a": "1", "b": '"x'}, {"a": "2", "b": "y"}]
