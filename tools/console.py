@@ -69,7 +69,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public class of it
-    """Stores the value of an option, and refuses another value for it in the same command line."""
+    """Stores the value of an option; of several values, the parser refuses the command line or names the last."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         parser.check_repeat(self, option_string, "", values)
@@ -87,7 +87,7 @@ class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors of one line, without abbreviated options, and without options of which the last one wins.
+    """argparse with errors of one line, without abbreviated options, and with a word on options that are repeated.
 
     `prog` is `python -m MODULE`; it is replaced by what was typed, as `sextant NAME`. A parser of a sub-command has its
     `prog` from argparse: that of the parser above it, and the name of the sub-command.
@@ -111,18 +111,22 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def check_repeat(self, action: argparse.Action, option: str | None, name: str, value: Any) -> None:
-        """Raise UsageError where an option, or a `name` of it, was given before, with another value.
+        """Raise UsageError if an option that means several things was given before with another value.
 
-        Else the last one would win without a word, as of `--task congress --task writing`.
+        That is an option that takes a list (`--task a --task b` would run b alone), and a `name` given two values
+        (`-P hops=2 -P hops=3`). Of any other option the last value counts, as usual, and a note says so.
         """
-        before = self._given.setdefault((id(action), name), value)
+        before = self._given.get((id(action), name), value)
+        self._given[id(action), name] = value
         if not option or before == value:
             return
         again = f"{option} {name}".strip()
-        remedy = "give it once"
+        values = f"{str(before)!r:.100} and as {str(value)!r:.100}"
         if option in self.lists:
-            remedy += f", as {option} {before},{value}"
-        raise UsageError(f"{again} is given twice, as {str(before)!r:.100} and as {str(value)!r:.100}; {remedy}")
+            raise UsageError(f"{again} is given twice, as {values}; give it once, as {option} {before},{value}")
+        if isinstance(action, _Append):
+            raise UsageError(f"{again} is given twice, as {values}; give it once")
+        say(f"note: {option} is given twice, as {values}; the last counts")
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, for exit code 2 without the usage block."""

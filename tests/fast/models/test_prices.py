@@ -123,7 +123,7 @@ def test_the_file_is_the_named_one_else_that_of_the_environment_else_that_at_hom
         # numbers that no float holds, or that Python does not print, and values in values in values
         (f'["a/b"]\ninput = 1{"0" * 400}\noutput = 1\n', "input of 'a/b' is 1000"),
         (f'["a/b"]\ninput = 0x{"f" * 5000}\noutput = 1\n', "input of 'a/b' is an endless number"),
-        (f"a = {'[' * 3000}{']' * 3000}\n", "brackets in brackets"),
+        (f"a = {'[' * 3000}{']' * 3000}\n", "brackets are nested too deep"),
         (f"as_of{'.a' * 2000} = 1\n", "as_of is {'a': {"),
     ],
 )
