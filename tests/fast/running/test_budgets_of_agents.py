@@ -6,7 +6,7 @@ import pytest
 
 LAST_LINE = {"usage": {"input_tokens": 100, "output_tokens": 20}, "num_turns": 2, "total_cost_usd": 0.25}
 SAYS = f"command:echo '{json.dumps(LAST_LINE)}'"
-ASKED = ("--task", "congress", "--limit", "6", "--max-concurrent", "1", "--json")
+ASKED = ("--task", "congress", "--max-concurrent", "1", "--json")
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ ASKED = ("--task", "congress", "--limit", "6", "--max-concurrent", "1", "--json"
     ],
 )
 def test_a_budget_counts_the_agents_of_earlier_sittings(run, tmp_path, program, budget, more, first, second):
-    command = ("--program", program, *ASKED, "--runs", tmp_path)
+    command = ("--program", program, *ASKED, "--limit", "6", "--runs", tmp_path)
     outcomes_written = []
     for options in (budget, budget, more, more):
         result = run(*command, *options)
