@@ -90,7 +90,8 @@ class _Work(Work):
     start = _State(round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why="")
 
     def ranking(self, state: _State) -> list[str]:  # those not selected by their best rank, earliest first
-        best, selected = state["best"], state["selected"]
+        best = state["best"]
+        selected = state["selected"]
         return selected + sorted(best.keys() - set(selected), key=best.__getitem__)
 
     def plan(self, state: _State) -> _State:
@@ -99,10 +100,12 @@ class _Work(Work):
         return {"plan": self._take_new(answer.plan, [], "plan")}
 
     def search(self, state: _State) -> _State:
-        number, plan = state["round"], state["plan"]
+        number = state["round"]
+        plan = state["plan"]
         jobs = [partial(reading.search, self.session, one["search"], self.program.per_search) for one in plan]
         found = side_by_side(self.session, number, jobs, self.program.parallel)
-        best, unread = dict(state["best"]), []
+        best = dict(state["best"])
+        unread = []
         for place, doc_ids in enumerate(found):
             unread.append([doc_id for doc_id in doc_ids or () if doc_id not in best])
             for rank, doc_id in enumerate(doc_ids or ()):
@@ -112,7 +115,9 @@ class _Work(Work):
         return {"best": best, "unread": unread, "searches": searches, "why": why}
 
     def read(self, state: _State) -> _State:
-        predictor, chars, notes = self.program.read_passages, self.program.read_chars, state["notes"]
+        predictor = self.program.read_passages
+        chars = self.program.read_chars
+        notes = state["notes"]
         read = partial(reading.read_and_note, self.session, predictor, chars=chars, notes=notes, **self.about)
         parts = zip(state["plan"], state["unread"], strict=True)
         jobs = [partial(read, doc_ids, question=one["question"]) for one, doc_ids in parts if doc_ids]
@@ -126,7 +131,8 @@ class _Work(Work):
         }
 
     def reflect(self, state: _State) -> _State:
-        predictor, earlier = self.program.reflect, state["searches"]
+        predictor = self.program.reflect
+        earlier = state["searches"]
         about = {**self.about, "selected_so_far": len(state["selected"]), "most": self.program.parts}
         answer = ask(predictor, **reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about))
         plan = self._take_new(answer.further, earlier, f"missing: {answer.missing.strip()}")

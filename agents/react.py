@@ -164,7 +164,8 @@ class React(Agent):
 
     def _ask_by_openai(self, inputs: dict[str, Any], desk: "_Desk", turns: list[_Turn], model: Any) -> _Turn:
         tools = [tool.format_as_litellm_function_call() for tool in desk.tools]
-        instructions, left = self.next_step.signature.instructions, inputs["steps_left"]
+        instructions = self.next_step.signature.instructions
+        left = inputs["steps_left"]
         what = f"{inputs['objective']}\n\nWhat is searched for:\n{inputs['description']}\n\nAt most {self.steps} steps."
 
         def make_messages(forgotten: int) -> list[Message]:
@@ -191,7 +192,9 @@ class React(Agent):
             {**call, "args": read_arguments(call["arguments"], parameters.get(call["name"]))}
             for call in message["tool_calls"]
         ]
-        thought, finish, parts = message["content"], message["finish"], message.get("parts", {})
+        thought = message["content"]
+        finish = message["finish"]
+        parts = message.get("parts", {})
         return {"thought": thought, "calls": calls, "results": [], "finish": finish, "parts": parts}
 
 
@@ -260,7 +263,8 @@ def _no_call() -> None:  # at the top of the file: teleprompters pickle what the
 
 
 def _complain(turn: _Turn) -> tuple[str, Fault]:
-    text, finish = turn["thought"], turn["finish"]
+    text = turn["thought"]
+    finish = turn["finish"]
     if refuses(text) or is_refusal(finish):
         return _NOTHING, Fault("refused", _NOTHING, report=report_refusal(text, finish))
     if finish == "length":
@@ -299,7 +303,8 @@ def _speak(turn: _Turn, *, forgotten: bool) -> list[Message]:
     message: Message = {"role": "assistant", "content": said}
     if not turn["calls"]:
         return [message, {"role": "user", "content": f"{_CUT} {_NOTHING}" if cut else _NOTHING}]
-    messages, message["tool_calls"] = [message], []
+    messages = [message]
+    message["tool_calls"] = []
     for one, result in zip(turn["calls"], turn["results"], strict=True):
         function = {"name": one["name"], "arguments": one["arguments"]}
         message["tool_calls"].append({"id": one["id"], "type": "function", "function": function})

@@ -105,7 +105,8 @@ class _Work(Work):
 
     def reformulate(self, state: _State) -> _State:
         number = self.session.hop = state["round"] + 1
-        predictor, most = self.program.reformulate, self.program.texts
+        predictor = self.program.reformulate
+        most = self.program.texts
         about = {**self.about, "most": most}
         inputs = reading.look_back(self.session, predictor, state["searches"], "learned", state["learned"], **about)
         named = ask(predictor, *([filled("searches")] if number == 1 else []), **inputs).searches
@@ -130,7 +131,8 @@ class _Work(Work):
         }
 
     def verify(self, state: _State) -> _State:
-        verifier, picked = self.program, state["picked"]
+        verifier = self.program
+        picked = state["picked"]
         shuffled = list(picked)
         random.Random(f"{verifier.seed}:{self.session.query_id}:{state['round']}").shuffle(shuffled)
         starts = range(0, len(shuffled), verifier.batch)
@@ -146,7 +148,9 @@ class _Work(Work):
         return {"grades": grades, "sure": sure, "why": why or ("" if sure or state["new"] else "done")}
 
     def learn(self, state: _State) -> _State:
-        predictor, verifier, grades = self.program.learn_common, self.program, state["grades"]
+        predictor = self.program.learn_common
+        verifier = self.program
+        grades = state["grades"]
         sure = sorted((one for one in grades if grades[one] >= VERIFIED), key=lambda one: -grades[one])
         inputs = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
         passages = reading.show_all(self.session, predictor, sure[: verifier.batch], verifier.read_chars, **inputs)
@@ -157,7 +161,8 @@ class _Work(Work):
         return {"learned": [*state["learned"], common]}
 
     def _verify_batch(self, doc_ids: list[str]) -> dict[str, int]:
-        predictor, chars = self.program.verify_passages, self.program.read_chars
+        predictor = self.program.verify_passages
+        chars = self.program.read_chars
         grades: dict[str, int] = {}
         for shown, answer in reading.read(self.session, predictor, doc_ids, chars, _CHECK, **self.about):
             judgements = {one.id: one for one in reversed(answer.judgements)}  # of two of one passage the first holds

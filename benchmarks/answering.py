@@ -34,7 +34,8 @@ def answer(prompt: str) -> str:
         selected = f'["{shown[1]}"]' if shown else "[]"
         fields = f"[[ ## selected ## ]]\n{selected}\n\n[[ ## observations ## ]]\nthe first one fits in part"
         return f"{fields}\n\n[[ ## completed ## ]]\n"
-    told, left = DESCRIPTION.search(prompt), HOPS_LEFT.search(prompt)
+    told = DESCRIPTION.search(prompt)
+    left = HOPS_LEFT.search(prompt)
     words = re.findall(r"[a-z]{5,}", told[1].lower()) if told else []
     first = 4 * int(left[1]) if left else 0
     search = " ".join((words[first:] + words)[:8]) or "water"
@@ -76,9 +77,11 @@ class Connection(asyncio.Protocol):
 
     def _stream(self, body: bytes) -> None:
         """Send the answer at the pace of a model, in what is left of the time that it takes; some tokens at a time."""
-        text, about = answer(orjson.loads(body)["messages"][-1]["content"]), {"id": "chatcmpl-1", "created": 1}
+        text = answer(orjson.loads(body)["messages"][-1]["content"])
+        about = {"id": "chatcmpl-1", "created": 1}
         about |= {"object": "chat.completion.chunk", "model": "tiny"}
-        tokens, left = [text[at : at + 4] for at in range(0, len(text), 4)], self._latency * (1 - FIRST)
+        tokens = [text[at : at + 4] for at in range(0, len(text), 4)]
+        left = self._latency * (1 - FIRST)
         choices = [[{"index": 0, "delta": {"content": token}, "finish_reason": None}] for token in tokens]
         ends = [{"index": 0, "delta": {}, "finish_reason": "stop"}]
         usage = {"prompt_tokens": len(body) // 4, "completion_tokens": len(tokens)}

@@ -46,7 +46,8 @@ def command(arguments: argparse.Namespace) -> int:
     for program, rows in sorted(by_program(arguments.runs).items()):
         distance = fmean(abs(row.ours - row.theirs) for row in rows)
         distances.append(distance)
-        theirs, ours = fmean(row.theirs for row in rows), fmean(row.ours for row in rows)
+        theirs = fmean(row.theirs for row in rows)
+        ours = fmean(row.ours for row in rows)
         share = fmean(row.same for row in rows)
         lines.append(
             _line([f"`{program}`", f"{theirs:.4f}", f"{distance:.4f}", f"{ours - theirs:+.4f}", f"{share:.0%}"])
@@ -70,11 +71,13 @@ def by_program(paths: list[Path]) -> dict[str, list[Compared]]:
 
 def compared(run: scored.Run, query_id: str) -> Compared:
     """The rule's ranking of one query beside its submission."""
-    outcome, row = run.outcomes[query_id], run.judged[query_id]
+    outcome = run.outcomes[query_id]
+    row = run.judged[query_id]
     rule = Anytime({}, ())
     for step in outcome["trace"]["steps"]:
         rule.add(step)
-    ranking, submitted = rule.ranking(run.config["depth"]), outcome["ranking"]
+    ranking = rule.ranking(run.config["depth"])
+    submitted = outcome["ranking"]
     ours, theirs = (ranking_value(METRIC, doc_ids, row) or 0.0 for doc_ids in (ranking, submitted))
     return Compared(ours, theirs, ranking[:FIRST] == submitted[:FIRST])
 

@@ -17,14 +17,18 @@ Measured: TypeAlias = tuple[float, float, list[tuple[float, int, float]]]
 
 def measure(kind: str, vectors: MappedVectors, queries: Vectors, best: list[list[str]]) -> Measured:
     """Measure one kind; `best` are the ids of the best 100 of each query."""
-    own, found = kind.startswith("usearch"), list[tuple[float, int, float]]()
+    own = kind.startswith("usearch")
+    found = list[tuple[float, int, float]]()
     library: Any = import_module("usearch.index" if own else "faiss")  # extras
-    started, scale = time.process_time(), 400  # of usearch's codes; its own scale is 127
+    # of usearch's codes; its own scale is 127
+    started = time.process_time()
+    scale = 400
     if own:
         made = library.Index(ndim=384, metric="ip", dtype="i8", connectivity=16, expansion_add=100)
     else:
         library.omp_set_num_threads(1)
-        settings, lists = library.ParameterSpace(), int(min(2 * len(vectors) ** 0.5, len(vectors) / 64))
+        settings = library.ParameterSpace()
+        lists = int(min(2 * len(vectors) ** 0.5, len(vectors) / 64))
         form = f"IVF{lists},SQ8" if "lists" in kind else "HNSW16,SQ8"
         made = library.index_factory(384, form, library.METRIC_INNER_PRODUCT)
         made.train(vectors[: 64 * lists])  # which are in no order
@@ -33,13 +37,15 @@ def measure(kind: str, vectors: MappedVectors, queries: Vectors, best: list[list
     for place, block in in_blocks(vectors):
         some = (np.arange(len(block)) + place.start, np.rint(scale * block).astype(np.int8)) if own else (block,)
         made.add(*some, **{"threads": 1} if own else {})
-    built, memory = time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    built = time.process_time() - started
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     for effort in (1, *(1 << power for power in range(12))):  # the first round reads and compiles
         if own:
             made.expansion_search = effort
         else:
             settings.set_index_parameter(made, "nprobe" if "lists" in kind else "efSearch", effort)
-        started, recall = time.process_time(), 0.0
+        started = time.process_time()
+        recall = 0.0
         for query, wanted in zip(queries, best, strict=True):
             coded = np.rint(scale * query).astype(np.int8)
             rows = made.search(coded, 200, threads=1).keys if own else made.search(query[None], 200)[1][0]

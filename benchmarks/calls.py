@@ -104,7 +104,8 @@ def command(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--latency {arguments.latency:g} is no number of seconds below 600")
     environment = environments.load(arguments.task, arguments.data, "all")
     toolbox = Toolbox(environment.documents, retrievers.build("bm25", environment.documents, home()))
-    system, in_flight = MultiHop(toolbox), arguments.in_flight
+    system = MultiHop(toolbox)
+    in_flight = arguments.in_flight
     queries = repeated(environment.queries, arguments.queries or ROUNDS * in_flight)
     if arguments.profile:
         with serving(0.0) as port:
@@ -168,7 +169,8 @@ def run(
         for query in repeated(queries[:3], 3):  # what is loaded and compiled with the first ones does not count
             runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
     with begun(port, in_flight, arguments) as (model, folder):
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         if fault := runner.run(system, queries, documents, folder, model, workers=in_flight):
             raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
         if failed := [row["error"] for row in folder.outcomes.values() if row["error"]]:
@@ -195,16 +197,20 @@ def run_by(many: int, queries: Sequence[Query], port: int, arguments: argparse.N
         ready = evaluation.prepare(request)
         place = Path(runs) / "task" / "run"
         place.mkdir(parents=True)
-        ready.start, folder = start, RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
+        ready.start = start
+        folder = RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
         ready.model.begin(place, Usage())
         with contextlib.closing(Keeper(ready, place, many)) as keeper:
             ask = partial(runner.run, keeper, documents=ready.environment.documents, folder=folder, model=ready.model)
             first = [replace(one, query_id=f"{one.query_id} first", text=f"{one.text} first") for one in queries]
             ask(first[: arguments.in_flight], workers=arguments.in_flight)
-            calls, wall, cpu = ready.model.terms.budget.calls, time.perf_counter(), time.process_time()
+            calls = ready.model.terms.budget.calls
+            wall = time.perf_counter()
+            cpu = time.process_time()
             if fault := ask(queries, workers=arguments.in_flight):
                 raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            wall = time.perf_counter() - wall
+            cpu = time.process_time() - cpu
         size = (place / "outcomes.jsonl").stat().st_size
         return Measured(f"{many} workers", ready.model.terms.budget.calls - calls, wall, cpu, size)
 
@@ -222,7 +228,8 @@ async def bare(port: int, calls: int, in_flight: int) -> Measured:
                 async with client.post("/v1/chat/completions", data=body) as reply:
                     await reply.read()
 
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         await asyncio.gather(*(post() for _ in range(in_flight)))
         return Measured("aiohttp alone", calls, time.perf_counter() - wall, time.process_time() - cpu)
 
@@ -253,7 +260,8 @@ def profile(
     with begun(port, 1, arguments) as (model, folder):
         for query in repeated(queries[:3], 3):
             runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
-        before, calls = signal.signal(signal.SIGPROF, look), model.terms.budget.calls
+        before = signal.signal(signal.SIGPROF, look)
+        calls = model.terms.budget.calls
         cpu = time.process_time()
         signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
         try:

@@ -21,7 +21,8 @@ import environments
 ENTRIES = 4_000  # of the vocabulary
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
 SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "<|end|>")  # their numbers are 0, 1, 2, 3
-PADDING, END = 0, 2
+PADDING = 0
+END = 2
 TEMPLATE = (
     "{%- if tools %}<|im_start|>system\nTools:{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}<|im_end|>\n"
     "{% endif %}{%- for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}"

@@ -18,7 +18,9 @@ from tools.text import sentences
 
 LENGTH = 2_545  # mean characters of a document: that of OBLIQ-Bench's Congress corpus
 PASSAGE = 500  # mean characters of a passage
-LONG_QUERY, SHORT_QUERY = 800, 51  # characters: about those of Congress's queries, and of a web search
+# characters: about those of Congress's queries, and of a web search
+LONG_QUERY = 800
+SHORT_QUERY = 51
 
 # The share of made-up words, and how steeply they grow rare: about as many new words a document as the hearings have.
 _MADE_UP = 0.03
@@ -44,7 +46,8 @@ def made_passages(count: int, source: Path | None = None, seed: int = 0) -> Iter
 
     The first ones are the same whatever the count, so that a corpus can be compared with a larger one.
     """
-    pool, generator = _sentences(source), np.random.default_rng([seed, 1])
+    pool = _sentences(source)
+    generator = np.random.default_rng([seed, 1])
     mean = (1 - _MADE_UP) * PASSAGE / (sum(map(len, pool)) / len(pool) + 1)  # sentences of a passage
     invented = _MADE_UP * PASSAGE / _WORD
     for start in range(0, count, _BLOCK):

@@ -49,7 +49,8 @@ def write(source: Path, target: Path) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(pieces)
-    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    control = gguf.TokenType.CONTROL
+    normal = gguf.TokenType.NORMAL
     writer.add_token_types([control if piece in special else normal for piece in pieces])
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
     writer.add_bos_token_id(config["eos_token_id"])  # it has to be one; none is added

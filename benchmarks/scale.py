@@ -48,7 +48,9 @@ DOCUMENTS = 20_000
 LARGE = 1_000_000  # documents from which on the bounds of a large corpus are looked at
 LENGTHS = {"50": data.SHORT_QUERY, "800": data.LONG_QUERY}  # characters of a query
 DEPTH = 1_000
-K1, B = 0.9, 0.4  # of bm25
+# of bm25
+K1 = 0.9
+B = 0.4
 
 
 class Figure(NamedTuple):
@@ -109,8 +111,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 def measure_words(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """The word index: memory and time of building, opening, searching and adding to it; its scores; other packages."""
-    many, fewer = asked.documents, asked.documents - asked.documents // 100
-    at_size, of = many >= LARGE, f"bm25, {many:,} passages"
+    many = asked.documents
+    fewer = asked.documents - asked.documents // 100
+    at_size = many >= LARGE
+    of = f"bm25, {many:,} passages"
     texts = {name: data.queries(50, length, asked.data, asked.seed) for name, length in LENGTHS.items()}
     stored = _once(_store, home, many, asked)
     built = _once(_build, home, many)
@@ -198,7 +202,9 @@ def _median(call: Callable[[str], Any], texts: Sequence[str]) -> float:
 
 
 def _search_bm25s(home: Path, many: int, texts: dict[str, list[str]]) -> dict[str, float]:
-    bm25s, started = import_module("bm25s"), time.process_time()  # an extra
+    # an extra
+    bm25s = import_module("bm25s")
+    started = time.process_time()
     made: Any = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numba")
     corpus = list(StoredCorpus(home / "corpus", 0, many).texts())
     made.index(bm25s.tokenize(corpus, show_progress=False), show_progress=False)
@@ -212,7 +218,9 @@ def _search_bm25s(home: Path, many: int, texts: dict[str, list[str]]) -> dict[st
 
 
 def _search_tantivy(home: Path, many: int, texts: dict[str, list[str]]) -> dict[str, float]:
-    tantivy, started = import_module("tantivy"), time.process_time()  # an extra
+    # an extra
+    tantivy = import_module("tantivy")
+    started = time.process_time()
     builder = tantivy.SchemaBuilder()
     builder.add_text_field("text", stored=False, index_option="freq")
     (home / "tantivy").mkdir()
@@ -224,7 +232,8 @@ def _search_tantivy(home: Path, many: int, texts: dict[str, list[str]]) -> dict[
     writer.commit()
     writer.wait_merging_threads()
     index.reload()
-    searcher, built = index.searcher(), {"build": time.process_time() - started}
+    searcher = index.searcher()
+    built = {"build": time.process_time() - started}
 
     def search(text: str) -> Any:  # each word once, and not by its parser, which makes phrases of those with a "_"
         terms = [tantivy.Query.term_query(schema, "text", word, "freq") for word in dict.fromkeys(words(text))]
@@ -235,14 +244,18 @@ def _search_tantivy(home: Path, many: int, texts: dict[str, list[str]]) -> dict[
 
 def _compare_exactly(home: Path, many: int, texts: Sequence[str]) -> int:
     """How many queries have the ids, order and float32 scores that the formula gives, read off the texts themselves."""
-    corpus, wanted = StoredCorpus(home / "corpus", 0, many), {word for text in texts for word in words(text)}
-    lengths, postings = array("i"), {word: (array("i"), array("i")) for word in wanted}
+    corpus = StoredCorpus(home / "corpus", 0, many)
+    wanted = {word for text in texts for word in words(text)}
+    lengths = array("i")
+    postings = {word: (array("i"), array("i")) for word in wanted}
     for row, text in enumerate(corpus.texts()):
         lengths.append(len(read := words(text)))
         for word, count in Counter(filter(postings.__contains__, read)).items():
             postings[word][0].append(row)
             postings[word][1].append(count)
-    long, retriever, equal = np.array(lengths), BM25(corpus, home), 0
+    long = np.array(lengths)
+    retriever = BM25(corpus, home)
+    equal = 0
     norm = K1 * ((1 - B) + B * long / (sum(lengths) / len(lengths)))
     for text in texts:
         scores = np.zeros(len(lengths), np.float32)
@@ -276,7 +289,8 @@ def measure_keeper(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
         for hops in (1, 1, 4):  # the first one loads what the others find loaded
             words = ["--in-flight", "32", "--hops", str(hops), "--data", str(asked.data or "mini")]
             made[hops] = calls.run_by(2, queries, port, calls.parser().parse_args(words))
-    few, many = made[1], made[4]
+    few = made[1]
+    many = made[4]
     call = (many.cpu - few.cpu) / (many.calls - few.calls)
     query = (few.cpu - call * few.calls) / len(queries)
     rest = (many.disk - few.disk) / (many.calls - few.calls)
@@ -315,10 +329,12 @@ class _Made:
     sends: ClassVar[bool] = False
     loads_weights: ClassVar[bool] = False
     needs_lens: ClassVar[bool] = False
-    name, dimension = "made", 384
+    name = "made"
+    dimension = 384
 
     def __init__(self, home: Path) -> None:
-        self._centres, self._noise = np.load(home / "centres.npy"), np.load(home / "noise.npy")
+        self._centres = np.load(home / "centres.npy")
+        self._noise = np.load(home / "noise.npy")
 
     @classmethod
     def prepare(cls, home: Path, asked: argparse.Namespace) -> None:
@@ -350,10 +366,12 @@ class _Made:
 
 def measure_dense(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """Exact search in 8-bit codes of vectors of 384 numbers: memory and time of the whole retriever, and its ids."""
-    many, of = asked.documents, f"dense(search=int8), {asked.documents:,} vectors"
+    many = asked.documents
+    of = f"dense(search=int8), {asked.documents:,} vectors"
     _apart(_Made.prepare, home, asked)
     store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "corpus")
-    built, searched = _apart(_open_vectors, home), _apart(_search_vectors, home, many, 20)
+    built = _apart(_open_vectors, home)
+    searched = _apart(_search_vectors, home, many, 20)
     bound = 6.0 if many >= LARGE else None
     yield Figure(f"{of}: memory of building", built.gigabytes, "GiB", bound)
     yield Figure(f"{of}: memory of searching", searched.gigabytes, "GiB", bound)
@@ -375,7 +393,8 @@ def _search_vectors(home: Path, many: int, queries: int) -> tuple[list[list[str]
 
 
 def _search_by_brute_force(home: Path, many: int) -> list[list[str]]:
-    made, scores = _Made(home), np.empty((3, many))
+    made = _Made(home)
+    scores = np.empty((3, many))
     queries = made.documents([str(many + number) for number in range(3)]).astype(np.float64)
     for start in range(0, many, 8_192):
         block = made.documents([str(row) for row in range(start, min(many, start + 8_192))])
@@ -386,7 +405,8 @@ def _search_by_brute_force(home: Path, many: int) -> list[list[str]]:
 
 def measure_ann(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """Approximate indexes in 8 bits, of the libraries that are here: a build, and a query by its recall@100."""
-    many, of = asked.documents, f"{asked.documents:,} vectors"
+    many = asked.documents
+    of = f"{asked.documents:,} vectors"
     _apart(_Made.prepare, home, asked)
     store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "corpus")
     best, taken = _apart(_search_vectors, home, many, 200).result
@@ -396,12 +416,14 @@ def measure_ann(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
         yield Figure(f"{kind}, {of}: building", built, "s of CPU", note=f"{memory:.2f} GiB of memory")
         reached = ([row for row in found if row[0] >= least] or found[-1:] for least in (0.95, 0.99))
         for recall, effort, taken in dict.fromkeys(rows[0] for rows in reached):
-            what, note = f"{kind}, {of}: a query, recall@100", f"{'nprobe' if 'lists' in kind else 'ef'} {effort}"
+            what = f"{kind}, {of}: a query, recall@100"
+            note = f"{'nprobe' if 'lists' in kind else 'ef'} {effort}"
             yield Figure(f"{what} {recall:.3f}", taken, "ms of CPU", note=note)
 
 
 def _measure_ann(home: Path, kind: str, best: list[list[str]]) -> approximate.Measured:
-    made, corpus = _Made(home), StoredCorpus(home / "corpus")
+    made = _Made(home)
+    corpus = StoredCorpus(home / "corpus")
     queries = made.documents([str(len(corpus) + number) for number in range(len(best))])
     return approximate.measure(kind, open_vectors(made, corpus, home), queries, best)
 
@@ -422,8 +444,10 @@ def measure_sharded(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
 
 def _compare_sharded(home: Path, kind: str, count: int, folder: str, texts: Sequence[str]) -> int:
     by_name = import_module("benchmarks.scale").build_part  # which other processes import, and not what is run
-    corpus, build = StoredCorpus(home / folder), partial(by_name, retrievers.parse(kind))
-    one, parts = build(corpus, home), Sharded(corpus, home, build, parts=count)
+    corpus = StoredCorpus(home / folder)
+    build = partial(by_name, retrievers.parse(kind))
+    one = build(corpus, home)
+    parts = Sharded(corpus, home, build, parts=count)
     searches = [Search(text) for text in texts]
     found = zip(one.search_many(searches, DEPTH), parts.search_many(searches, DEPTH), strict=True)
     return sum(mine == theirs for mine, theirs in found)

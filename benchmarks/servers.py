@@ -124,7 +124,8 @@ def command(arguments: argparse.Namespace) -> int:
     for name in arguments.name:
         if name not in SERVERS:
             raise UsageError(f"there is no server {name!r}; there are {', '.join(SERVERS)}")
-    place, broken = arguments.place.resolve(), list[str]()
+    place = arguments.place.resolve()
+    broken = list[str]()
     place.mkdir(parents=True, exist_ok=True)
     for name in arguments.name or ([""] if arguments.url else list(SERVERS)):
         with contextlib.nullcontext(arguments.url) if arguments.url else started(name, place) as spec:
@@ -174,7 +175,8 @@ def run(system: str, spec: str, runs: Path, words: Sequence[str] = ()) -> Run:
         (f"{result.folder.parent.name}/{result.folder.name}",),
     )
     finished = Counter(row[1] for row in rows)
-    longest, seconds = max((row[0] for row in rows), default=0), sum(row[2] for row in rows)
+    longest = max((row[0] for row in rows), default=0)
+    seconds = sum(row[2] for row in rows)
     return Run(system, problem, result.json(), longest, seconds, finished)
 
 
@@ -243,7 +245,8 @@ def started(name: str, place: Path) -> Iterator[str]:
 
 def _install(name: str, place: Path) -> None:
     chat_model.make(place / "model", WINDOW)
-    packages, own = SERVERS[name].packages, place / name
+    packages = SERVERS[name].packages
+    own = place / name
     if packages and not (own / "installed").exists():
         say(f"installing {', '.join(packages)} in {own}")
         uv = [sys.executable, "-m", "uv"]  # pip takes half an hour to choose vLLM's versions
@@ -271,7 +274,8 @@ def _running(name: str, place: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", **_OPEN, "HF_HUB_CACHE": str(place / "hub")}
     (place / "hub").mkdir(exist_ok=True)  # transformers serve looks for models there, and is in need of it
-    log, url = place / f"{name}.log", f"http://127.0.0.1:{port}"
+    log = place / f"{name}.log"
+    url = f"http://127.0.0.1:{port}"
     with log.open("w") as words:
         asked = SERVERS[name].command(place, port)
         env = os.environ | settings

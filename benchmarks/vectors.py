@@ -111,7 +111,8 @@ def _against_flat(exact: VectorRetriever, vectors: Vectors, queries: Vectors) ->
     for threads in (1, 2):
         with _threads(threads):
             flat = f"faiss-cpu {faiss.__version__} Flat, {threads} thread{'s' * (threads > 1)}"
-            alone, together = partial(_alone, index, queries), partial(index.search, queries, 100)
+            alone = partial(_alone, index, queries)
+            together = partial(index.search, queries, 100)
             figures = _fastest(partial(_alone_here, exact), alone, rounds=_ROUNDS, threads=threads)
             rows.append(_row("one query, k=100", *figures, flat, _ALONE, 1.0, f"recall@100 {recall:.6g}"))
             figures = _fastest(partial(exact.search_many, _searches(), 100), together, rounds=2, threads=threads)
@@ -146,7 +147,8 @@ def _coded_against_exact(exact: VectorRetriever, coded: VectorRetriever, home: P
 
 
 def _approximate_against_exact(exact: VectorRetriever, vectors: Vectors, queries: Vectors, home: Path) -> list[Row]:
-    corpus, rows = Corpus(Document(f"d{row:07}", str(row)) for row in range(len(vectors))), list[Row]()
+    corpus = Corpus(Document(f"d{row:07}", str(row)) for row in range(len(vectors)))
+    rows = list[Row]()
     for nprobe in (16, 64, 256):
         started = time.process_time()
         near = Ann(corpus, home, _Given(vectors, queries), nprobe=nprobe)

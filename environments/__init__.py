@@ -150,10 +150,12 @@ def fetched_from(marker: Path, release: Release) -> bool:
 
 def folder_of(task: str, data: str | None) -> tuple[str, Path]:
     """Return ("mini", "full" or the folder as given; the path of the files) for a task's full name."""
-    suite_name, complete = parts(task)[0], marker_of(task)
+    suite_name = parts(task)[0]
+    complete = marker_of(task)
     if suite_name == "own" and data:
         return data, Path(data)
-    get, copy = f"`python -m environments fetch {task}`", "--data FOLDER with a copy of the release"
+    get = f"`python -m environments fetch {task}`"
+    copy = "--data FOLDER with a copy of the release"
     if data is None:
         data = "full" if complete.exists() else "mini"
     if data == "mini":

@@ -90,7 +90,10 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _card_text(facts: dict[str, Any]) -> str:
-    here, paper, release, dev = facts["here"], facts["paper"], facts["release"], facts["dev_queries"]
+    here = facts["here"]
+    paper = facts["paper"]
+    release = facts["release"]
+    dev = facts["dev_queries"]
     leads = "the paper's headline" if release["of"] else "the headline"
     counted = f"{here['documents']} documents, {here['dev']} dev and {here['test']} test queries"
     more = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
@@ -152,7 +155,8 @@ def _search(arguments: argparse.Namespace) -> None:
     if not arguments.words.strip():
         raise UsageError("there are no words to search for")
     environment = environments.load(arguments.task, arguments.data, arguments.split, columns=dict(arguments.column))
-    query, grades = Query("by-hand", arguments.words), dict[str, float]()
+    query = Query("by-hand", arguments.words)
+    grades = dict[str, float]()
     if arguments.query_id is not None:
         [query] = environment.asking(query_ids=[arguments.query_id]).queries
         grades = dict(environment.qrels[query.query_id])

@@ -33,7 +33,10 @@ class EmptySplit(UsageError):
 
     def __init__(self, split: str, source: str, queries: int, remedy: str = "") -> None:
         super().__init__(f"the {split} split of {source} has no queries; {remedy or 'use --split all'}")
-        self.source, self.remedy, self.queries = source, remedy, queries  # queries of all splits
+        # queries of all splits
+        self.source = source
+        self.remedy = remedy
+        self.queries = queries
 
 
 class DevSplit(NamedTuple):

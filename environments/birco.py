@@ -39,7 +39,8 @@ RELEASE = Release(
 )
 METRICS = ("nDCG@10", "R@5", "R@20")
 TRIPLETS = "Triplets"  # the metric of dev triplets; their comparisons have this label
-POOL, CORPUS = "pool", "corpus"
+POOL = "pool"
+CORPUS = "corpus"
 
 Labels = Mapping[str, float]
 Pairs = Iterator[tuple[str, str]]
@@ -172,7 +173,8 @@ def _parts(request: Request, task: Task) -> dict[str, Collection]:
 def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
     if len(parts) == 1:
         return next(iter(parts.values())).documents
-    test, dev = parts["test"].documents, parts["dev"].documents
+    test = parts["test"].documents
+    dev = parts["dev"].documents
     queries = parts["dev"].queries.keys() & parts["test"].queries.keys()
     different = [doc_id for doc_id in dev if doc_id in test and dev[doc_id] != test[doc_id]]
     for what, shared in (("queries", queries), ("documents", different)):

@@ -20,7 +20,8 @@ from tools.records import Query
 
 Columns = Mapping[str, str] | None  # as environments.load takes them
 SAMPLES = 3
-GOLDEN, READINGS = environments.MINI / "golden.json", environments.MINI / "readings.json"
+GOLDEN = environments.MINI / "golden.json"
+READINGS = environments.MINI / "readings.json"
 # Where labels are points and nobody says what suffices, readers named the best three documents of a query.
 _BEST_THREE = ("crumb/paper_retrieval", "birco/doris_mae")
 
@@ -69,8 +70,10 @@ def card(task: str, data: str | None = None, columns: Columns = None) -> dict[st
     dev, test = _load_splits(task, data, columns).values()
     full_name = test.task
     if full_name.startswith("own/"):
-        suite, documents = environments.suite("own"), None
-        protocol, dev_split = "; ".join((*test.warnings, *test.notes)), "as the data or its benchmark.toml has it"
+        suite = environments.suite("own")
+        documents = None
+        protocol = "; ".join((*test.warnings, *test.notes))
+        dev_split = "as the data or its benchmark.toml has it"
         facts = Facts(test.queries[0].objective, test.metric, protocol, dev_split, {}, 0, ())
     else:
         suite, facts, documents = _known(full_name)
@@ -97,7 +100,8 @@ def card(task: str, data: str | None = None, columns: Columns = None) -> dict[st
 
 def _sample(environment: Environment, query: Query) -> dict[str, Any]:
     """Return a query with a relevant document and one that is not: judged so, else unjudged in its pool or corpus."""
-    grades, unit = environment.qrels[query.query_id], environment.judgements[environment.headline].unit_of or str
+    grades = environment.qrels[query.query_id]
+    unit = environment.judgements[environment.headline].unit_of or str
     documents = environment.documents
     doc_ids = sorted(query.candidates) if query.candidates else documents.doc_ids
     # The start differs by query: in MultiConIR, a document and its neighbours differ in a sentence.
@@ -194,8 +198,11 @@ def _counts(dev: Environment, test: Environment) -> Finding:
 def _judgements(part: Environment, split: str, name: str, known: Container[str]) -> Iterator[Finding]:
     """Yield whether all judged documents are `known`, and whether every query has a relevant one."""
     judgements = part.judgements[name]
-    lost, without, given = list[str](), 0, Counter[float]()
-    everything, missing = set[str](), set[str]()
+    lost = list[str]()
+    without = 0
+    given = Counter[float]()
+    everything = set[str]()
+    missing = set[str]()
     for query in part.queries:
         grades = judgements.qrels.get(query.query_id, {})
         given.update(grades.values())
@@ -241,7 +248,8 @@ def _golden(test: Environment) -> Finding:
 
 def digest_records(environment: Environment) -> dict[str, str]:
     """Return digests of the first, tenth and last document and query, which show a wrong order or form."""
-    documents, queries = environment.documents, environment.queries
+    documents = environment.documents
+    queries = environment.queries
     chosen: dict[str, tuple[str, ...]] = {}
     for place, at in (("first", 0), ("tenth", 9), ("last", -1)):
         if at < len(documents):

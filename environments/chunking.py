@@ -43,7 +43,8 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
 
 def sections(markdown: str, levels: int = 3) -> list[str]:
     """Return the parts of `markdown` between changes of its first `levels` heading levels, each under its headings."""
-    made, last = list[list[str]](), None
+    made = list[list[str]]()
+    last = None
     for path, fresh, text in _blocks(markdown):
         above = [heading for heading in path if len(heading) - len(heading.lstrip("#")) <= levels]
         if made and above == last:
@@ -56,7 +57,9 @@ def sections(markdown: str, levels: int = 3) -> list[str]:
 
 def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:
     """Yield (headings above, those of them that have had no block yet, text) of each block; a bare heading is one."""
-    path, fresh = dict[int, str](), dict[int, str]()  # headings by their levels
+    # headings by their levels
+    path = dict[int, str]()
+    fresh = dict[int, str]()
     for text in [*filter(None, _parts(markdown)), ""]:
         match = _HEADING.match(text)
         level = len(match[1]) if match else 0

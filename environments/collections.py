@@ -134,7 +134,8 @@ def _read_queries(table: "_Table", counts: Counter[str]) -> dict[str, str]:
     queries = dict[str, tuple[str, str]]()  # query_id -> text and place
     quoted = Counter[str]()
     for _, where, (name, content) in table.read(quoted):
-        query_id, text = tables.read_id(name, where), tables.check_text(content, where, "query")
+        query_id = tables.read_id(name, where)
+        text = tables.check_text(content, where, "query")
         counts["queries that are there again, counted once"] += query_id in queries
         before, place = queries.setdefault(query_id, (text, where))
         if before != text:
@@ -180,7 +181,8 @@ def _read_judgements(
     unknown = dict[str, None]()
     quoted = Counter[str]()
     for split, where, (asked, judged, score) in table.read(quoted):
-        query_id, doc_id = tables.read_id(asked, where), tables.read_id(judged, where)
+        query_id = tables.read_id(asked, where)
+        doc_id = tables.read_id(judged, where)
         grade = tables.check_grade(score, where)
         if query_id not in queries:
             counts["judgements of unknown queries, left out"] += 1
@@ -263,7 +265,9 @@ class _Table:
     """One table of a collection: its files, and the columns that are taken from them."""
 
     def __init__(self, folder: Path, name: str, files: list[Path], columns: Mapping[str, str]) -> None:
-        self._folder, self.name, self.files = folder, name, files
+        self._folder = folder
+        self.name = name
+        self.files = files
         if not files:
             raise DataError(f"{folder} has no {name}: {_say_absence(folder, name)}")
         ours = _COLUMNS[name].items()
@@ -544,7 +548,8 @@ def read_port(folder: Path, home: Path, lacks: str = "") -> Collection:
     elif len(splits) > 1 and "dev" in splits.values():
         raise DataError(f"{folder} has judgements of several splits and no test split; leave one of them")
     counts = Counter[str]()
-    corpus, asked = documents.open(home, counts), _read_queries(queries, counts)
+    corpus = documents.open(home, counts)
+    asked = _read_queries(queries, counts)
     qrels, _, _ = _read_judgements(judgements, asked, counts)
     if not qrels or (strange := counts["judgements of unknown queries, left out"]):
         raise DataError(f"{folder}: {strange if qrels else 'all'} of the {judgements} are not of the {queries}")

@@ -31,7 +31,9 @@ RELEASE = Release(
     paper="Benchmarking Information Retrieval Models on Complex Retrieval Tasks",
 )
 METRICS = ("nDCG@10", "R@100", "R@1000", "nDCG@5", "P@10", "R@10", "RR@10")
-PASSAGE, DOCUMENT = "passage", "document"  # what is searched, and what is judged (MaxP where only the latter is whole)
+# what is searched, and what is judged (MaxP where only the latter is whole)
+PASSAGE = "passage"
+DOCUMENT = "document"
 Grades = dict[str, float]
 _QRELS = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
 MAX_P_DEPTH = 2000  # passages a query, section 4 of the paper
@@ -186,7 +188,8 @@ def read_queries(folder: Path, task: str, split: str) -> list[LabelledQuery]:
     for part, config, raw in (("test", "evaluation_queries", "eval"), ("dev", "validation_queries", "val")):
         if split not in (part, "all"):
             continue
-        files, many = _find(folder, task, config, f"{raw}/query_labels"), len(queries)
+        files = _find(folder, task, config, f"{raw}/query_labels")
+        many = len(queries)
         for where, row in tables.read_rows(files, ("query_id", "query_content", "instruction", *_QRELS)):
             query_id = tables.check_id(tables.pick_column(where, row, "query_id"), where)
             if query_id in queries:
@@ -222,7 +225,8 @@ def _read_grades(cell: Any, where: str) -> Grades:
         raise DataError(f'{where}: not a list of {{"id", "label"}}') from None
     grades: Grades = {}
     for identifier, label in pairs:
-        doc_id, grade = tables.check_id(identifier, where), tables.check_grade(label, where)
+        doc_id = tables.check_id(identifier, where)
+        grade = tables.check_grade(label, where)
         if grades.setdefault(doc_id, grade) != grade:
             raise DataError(f"{where}: {doc_id!r} is judged twice, {grades[doc_id]} and {grade}")
     return grades

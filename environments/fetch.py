@@ -68,10 +68,13 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
     another process fetches the same task, UsageError when the data folder or the Hub may not be used.
     """
     suite_name, name, _ = environments.parts(environments.resolve(full_name))
-    task, suite = f"{suite_name}/{name}", environments.suite(suite_name)
-    release, paths = suite.release, suite.tasks[name].files
+    task = f"{suite_name}/{name}"
+    suite = environments.suite(suite_name)
+    release = suite.release
+    paths = suite.tasks[name].files
     marker = environments.marker_of(task)
-    folder, listed = marker.parent, list[Listed]()
+    folder = marker.parent
+    listed = list[Listed]()
 
     def busy() -> None:
         raise RunConflict(f"another process is fetching {task} into {folder}; wait for it")
@@ -122,10 +125,12 @@ def _size_of(path: Path) -> int:
 
 def _download(client: httpx.Client, release: Release, folder: Path, file: Listed, progress: Progress) -> None:
     """Download one file. DataError when it is not the listed one (the part goes) or cannot be had (it stays)."""
-    part, what = file.part(folder), f"{file.path} of {release}"
+    part = file.part(folder)
+    what = f"{file.path} of {release}"
     part.parent.mkdir(parents=True, exist_ok=True)
     _try_again(lambda: _receive(client, file, part, progress), what, file.url, lambda: _size_of(part))
-    size, address = _size_of(part), _address(part, file)
+    size = _size_of(part)
+    address = _address(part, file)
     if (size, address) != (file.size, file.address):
         part.unlink()
         other = f"expected {file.address}, {file.size} bytes, got {address}, {size} bytes"
@@ -196,9 +201,11 @@ def _connect(release: Release) -> httpx.Client:
 def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) -> list[Listed]:
     """Return the files named by `paths`, as listed. DataError when one is missing or the listing not to be trusted."""
     if release.kind == "hub":
-        base, read = _server("HF_ENDPOINT", "https://huggingface.co"), _list_hub
+        base = _server("HF_ENDPOINT", "https://huggingface.co")
+        read = _list_hub
     else:
-        base, read = _server("SEXTANT_GITHUB_API", "https://api.github.com"), _list_github
+        base = _server("SEXTANT_GITHUB_API", "https://api.github.com")
+        read = _list_github
     try:
         rows = {file.path: file for file in _try_again(lambda: read(client, release, base), str(release), base)}
         for path in rows:  # of all files, also of those that are not needed
@@ -226,7 +233,8 @@ def _list_hub(client: httpx.Client, release: Release, base: str) -> list[Listed]
     files = f"{base}/datasets/{release.repository}/resolve/{release.revision}"
     rows = []
     for file in info["siblings"]:
-        name, lfs = file["rfilename"], file.get("lfs")
+        name = file["rfilename"]
+        lfs = file.get("lfs")
         address = f"sha256:{lfs['sha256']}" if lfs else f"git:{file['blobId']}"
         rows.append(Listed(name, file["size"], address, f"{files}/{quote(name)}"))
     return rows
@@ -241,7 +249,8 @@ def _list_github(client: httpx.Client, release: Release, base: str) -> list[List
 
 
 def _get_json(client: httpx.Client, url: str) -> Any:
-    content, ends = bytearray(), monotonic() + LISTING_SECONDS
+    content = bytearray()
+    ends = monotonic() + LISTING_SECONDS
     with client.stream("GET", url) as answer:
         for block in answer.raise_for_status().iter_raw():  # raw: compressed was not asked for, and might have no end
             content += block
@@ -257,7 +266,8 @@ def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[
 
     `size` returns the bytes that are here of a file. A try that brought WORTH of them does not count: lines break.
     """
-    tries, most = 0, size()
+    tries = 0
+    most = size()
     while True:
         try:
             return call()
@@ -267,7 +277,8 @@ def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[
                 raise _refused(response, what) from None
             tries += 1
             if (now := size()) >= most + WORTH:
-                tries, most = 1, now
+                tries = 1
+                most = now
             if tries > len(WAITS):
                 reason = str(error) or type(error).__name__ if response is None else _status(response)
                 lost = f"{urlsplit(address).netloc or address} cannot be reached ({reason})"
@@ -276,7 +287,8 @@ def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[
 
 
 def _refused(response: httpx.Response, what: str) -> DataError:
-    status, host = _status(response), response.url.host
+    status = _status(response)
+    host = response.url.host
     if response.status_code in (404, 410, 422):  # 422 is GitHub's answer for what cannot be a commit
         return DataError(f"{what} is not there any more ({status} from {host})")
     if response.headers.get("x-ratelimit-remaining") == "0":

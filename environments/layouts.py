@@ -78,7 +78,8 @@ def open_corpus(
     code = [how, *(disk.sha256(Path(source)) for source in sources)]
     folder = home / "corpora" / _digest([*code, *(str(path.resolve()) for path in files)])
     if not folder.is_dir():
-        documents, size = list[Document](), 0
+        documents = list[Document]()
+        size = 0
         for document in _check_documents(read, files, counts):
             documents.append(document)
             if (size := size + len(document.title) + len(document.text)) >= LARGE:  # counted: files may be compressed
@@ -105,7 +106,8 @@ def hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
     known: dict[str, str] = {}
     with suppress(OSError, ValueError, TypeError):
         known = dict(json.loads(digests.read_bytes()))
-    hashes, settled = list[str](), dict[str, str]()
+    hashes = list[str]()
+    settled = dict[str, str]()
     for path in files:
         s = path.stat()
         name = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
@@ -124,7 +126,9 @@ def _digest(key: object) -> str:
 
 
 def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) -> Iterator[Document]:
-    seen, has_words, left = set[str](), False, raw.most_unpacked(*files)
+    seen = set[str]()
+    has_words = False
+    left = raw.most_unpacked(*files)
     repeats = dict[str, list[tuple[str, int]]]()  # id -> where it came again, and the hash of what came
     counts.clear()  # of an earlier attempt
     for where, document in read():
@@ -150,7 +154,8 @@ def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) 
 
 def read_obliq(folder: Path, home: Path) -> Collection:
     """Read the task in `folder`. DataError for anything missing or damaged."""
-    inside, corpus_file = folder / "queries+qrels", tables.find_file(folder / "corpus", "corpus.jsonl")
+    inside = folder / "queries+qrels"
+    corpus_file = tables.find_file(folder / "corpus", "corpus.jsonl")
 
     def read_documents() -> Iterator[Placed]:
         for where, row in tables.read_objects(corpus_file, "_id", "text"):
@@ -194,7 +199,8 @@ def read_lists(
     return listed
 
 
-QUERY, DOCUMENT = ("query-id", "query_id", "qid"), ("corpus-id", "corpus_id", "doc_id", "docid", "document_id")
+QUERY = ("query-id", "query_id", "qid")
+DOCUMENT = ("corpus-id", "corpus_id", "doc_id", "docid", "document_id")
 SCORE = ("score", "relevance", "label")
 
 
@@ -259,7 +265,8 @@ def read_trec_documents(path: Path) -> tables.Rows:
 
 
 def _parse_document(text: str, where: str) -> dict[str, str]:
-    match, fields = _DOC.fullmatch(text), {"docno": [""], "title": list[str](), "text": list[str]()}
+    match = _DOC.fullmatch(text)
+    fields = {"docno": [""], "title": list[str](), "text": list[str]()}
     for field in _find_fields(text):
         name = field.name.replace("headline", "title")
         fields[name].append(html.unescape(_TAG.sub(" ", field.value)).strip())
@@ -268,7 +275,8 @@ def _parse_document(text: str, where: str) -> dict[str, str]:
         raise DataError(f"{where}: it is not one <DOC> with one <DOCNO>, or something stands before it; write {form}")
     texts = fields["text"]
     if not texts:
-        outside, end = list[str](), 0
+        outside = list[str]()
+        end = 0
         for field in _find_fields(match[1]):
             outside.append(match[1][end : field.start])
             end = field.end
@@ -288,7 +296,8 @@ class _Field(NamedTuple):
 
 def _find_fields(text: str) -> Iterator[_Field]:
     """Yield the closed fields of a document, in one pass: the end of an open field is looked for once."""
-    at, unclosed = 0, set[str]()
+    at = 0
+    unclosed = set[str]()
     while first := _DOC_FIELD.search(text, at):
         name = first[1].lower()
         at = first.end()
@@ -362,7 +371,8 @@ def _resolve_sections(text: str) -> str:
     A section without an end stays as it is. The end of each kind is looked for once behind a given place, so that the
     time grows with the length of the text alone.
     """
-    parts, unclosed = list[str](), set[re.Pattern[str]]()
+    parts = list[str]()
+    unclosed = set[re.Pattern[str]]()
     written = at = 0
     while first := _SECTION.search(text, at):
         at = first.end()
@@ -384,7 +394,9 @@ def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str
 
     DataError where the text grows as it does in no topics: a long entity that is referred to again and again.
     """
-    parts, written, left = list[str](), 0, raw.most_unpacked(path)
+    parts = list[str]()
+    written = 0
+    left = raw.most_unpacked(path)
     for reference in _REFERENCE.finditer(text):
         if (value := entities.get(reference[0])) is None:
             continue

@@ -32,10 +32,14 @@ RELEASE = Release(
     licence="Apache-2.0",
     paper="MultiConIR: Towards Multi-Conditional Information Retrieval",
 )
-SEARCH, COMPLEXITY, MONOTONICITY, FORMAT = "search", "complexity", "monotonicity", "format"
+SEARCH = "search"
+COMPLEXITY = "complexity"
+MONOTONICITY = "monotonicity"
+FORMAT = "format"
 LENGTHS = {"length512": "512", "length1024": "1024"}
 SEED = "sextant-multiconir-1"
-DEV, DEV_MINI = DevSplit(SEED, 0.2), DevSplit(SEED, 1 / 3)
+DEV = DevSplit(SEED, 0.2)
+DEV_MINI = DevSplit(SEED, 1 / 3)
 Row = dict[str, str]
 
 TENS = tuple(range(1, 11))
@@ -127,7 +131,8 @@ def load(request: Request) -> Environment:
     rows = read_csv(request.folder, task.name, padded or "Task2_&_3")
     _add_documents(draft, single, rows)
     records = single if request.variant == COMPLEXITY else rows
-    dev, numbers = DEV_MINI if request.data == "mini" else DEV, [str(n) for n in range(1, len(records) + 1)]
+    dev = DEV_MINI if request.data == "mini" else DEV
+    numbers = [str(n) for n in range(1, len(records) + 1)]
     for record in map(int, dev.choose(numbers, request.split, request.source(RELEASE))):
         _ask(draft, request.variant, records[record - 1], record)
     apart = not padded and not {row["Positive"] for row in single} & {row["Positive"] for row in rows}

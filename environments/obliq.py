@@ -22,9 +22,11 @@ RELEASE = Release(
     paper="OBLIQ-Bench: Exposing Overlooked Bottlenecks in Modern Retrievers with Latent and Implicit Queries",
 )
 SEED = "sextant-obliq-1"
-DEV, DEV_MINI = DevSplit(SEED, 0.2), DevSplit(SEED, 1 / 3)
+DEV = DevSplit(SEED, 0.2)
+DEV_MINI = DevSplit(SEED, 1 / 3)
 METRICS = ("nDCG@10", "nDCG@50", "R@10", "R@50", "R@100", "R@1000", "RR@10")
-GOLD, MERGED = "gold", "gold, equal texts merged"
+GOLD = "gold"
+MERGED = "gold, equal texts merged"
 
 
 class Task(NamedTuple):

@@ -154,7 +154,8 @@ def load(request: Request) -> Environment:
         max_p=whole.judgements[headline].unit_of is not None,
         queries=tuple(replace(query, objective=request.objective(query.objective)) for query in whole.queries),
     )
-    dev, every = set(whole.splits.get("dev", ())), {query.query_id for query in whole.queries}
+    dev = set(whole.splits.get("dev", ()))
+    every = {query.query_id for query in whole.queries}
     chosen = {"all": every, "dev": dev, "test": set(whole.splits.get("test", every - dev))}[request.split]
     query_ids = [query.query_id for query in whole.queries if query.query_id in chosen]
     if not query_ids:
@@ -240,7 +241,8 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
         raise DataError(f"{location}: {pair.describe('file', 'corpus')}")
     queries = []
     for query in task.queries:
-        excluded, pool_of = hidden.get(query.query_id, frozenset()), pools.get(query.query_id)
+        excluded = hidden.get(query.query_id, frozenset())
+        pool_of = pools.get(query.query_id)
         queries.append(replace(query, excluded=excluded, candidates=pool_of))
     notes = (f"Excluded documents that are not in the corpus: {len(absent):,}.",) if absent else ()
     return replace(task, queries=tuple(queries), notes=(*task.notes, *notes))
@@ -248,7 +250,9 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
 
 def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
     """Return the task with its comparisons and twins. DataError for what they name and is not there."""
-    known, pairs, twins = {query.query_id for query in task.queries}, dict[str, tuple[base.Comparison, ...]](), {}
+    known = {query.query_id for query in task.queries}
+    pairs = dict[str, tuple[base.Comparison, ...]]()
+    twins = {}
     names = (*layouts.QUERY, "label", "better", "worse")
     for where, row in tables.read_headed(folder / settings["comparisons"], names) if "comparisons" in settings else ():
         query_id = tables.pick_column(where, row, *layouts.QUERY)
@@ -312,7 +316,8 @@ def of(documents: Documents, queries: Mapping[str, str], qrels: Qrels, *, name: 
 
 
 def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]) -> Environment:
-    metric, separator = settings.get("metric") or settings.get("metrics", METRICS)[0], settings.get("max_p")
+    metric = settings.get("metric") or settings.get("metrics", METRICS)[0]
+    separator = settings.get("max_p")
     told = settings.get("instruction") or settings.get("objective") or GENERIC
     parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
     dev: Sequence[str] = read.splits.get("dev", ())

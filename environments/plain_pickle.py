@@ -29,7 +29,8 @@ class _DataType:
     """Stands in for numpy.dtype."""
 
     def __init__(self, code: str, *_: object) -> None:
-        self.code, self.order = code, "<"
+        self.code = code
+        self.order = "<"
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.order = ">" if state[1] == ">" else "<"

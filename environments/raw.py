@@ -22,7 +22,9 @@ LONGEST = 64 << 20  # bytes in a line; a file that has lost its line ends must n
 UNPACKED = 100  # times its own size that a compressed file may hold, plus LONGEST; text comes to 3 to 10 times
 LARGEST_RECODED = 1 << 30  # bytes of a file in UTF-16 or UTF-32, which is held in memory
 
-_GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
+_GZIP = b"\x1f\x8b"
+_XZ = b"\xfd7zXZ\0"
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")  # the second is of an empty file
 _PACKED_ENDING = re.compile(r"\.(gz|bz2|xz|zst)$", re.I)
 # First bytes of files that hold no data of ours -> what the file is, and what to do.
@@ -105,7 +107,8 @@ class BoundedFile:
 
     def __init__(self, path: Path, *, html: bool = False) -> None:
         """Open the file; `html` as `check_data` takes it."""
-        self._path, self._left = path, most_unpacked(path)
+        self._path = path
+        self._left = most_unpacked(path)
         self._file = open_unpacked(path, html=html)
 
     def __enter__(self) -> Self:

@@ -319,12 +319,15 @@ def read_records(path: Path) -> Rows:
 
 def _read_spread_objects(path: Path) -> Rows:
     """Yield (place, object) of each JSON object of a file that is not one object a line; it is held in memory."""
-    lines, size = list[str](), 0
+    lines = list[str]()
+    size = 0
     for _, line in read_lines(path, whole=True):
         lines.append(line)
         if (size := size + len(line)) > LARGEST_JSON:
             raise DataError(f"{path}: its first line is no whole JSON object{ONE_A_LINE}")
-    text, at, number = "".join(lines), 0, 1
+    text = "".join(lines)
+    at = 0
+    number = 1
     while start := _JSON_START.match(text, at):
         number += text.count("\n", at, start.end())
         where = f"{path}, line {number}"
@@ -392,7 +395,8 @@ def _pyarrow() -> Any:
 def _read_packed(path: Path, columns: Sequence[str] | None) -> Rows:
     if not check_data(path).startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")) and is_packed(path):
         raise DataError(f"{path} is packed; unpack it (Parquet and Arrow are packed in themselves)")
-    pyarrow, number = _pyarrow(), 0
+    pyarrow = _pyarrow()
+    number = 0
     try:
         for batch in _read_batches(path, columns):
             for row in batch.to_pylist():

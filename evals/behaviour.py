@@ -41,7 +41,8 @@ def command(arguments: argparse.Namespace) -> int:
         about = {"program": "programs.explaining:Explainer", "task": found["task"]}
         request = options.from_options(Common, vars(arguments) | about)
         named = naming.name_failures(arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run)
-        found, text = found | named, text + naming.render(named)
+        found = found | named
+        text = text + naming.render(named)
     put_out(json.dumps(found) + "\n" if arguments.json else text)
     return 0
 

@@ -35,7 +35,9 @@ def export(
 
     to = "otlp" if to == "openinference" and "://" in out else to
     write = pick("format", to, FOLDERS | SERVICES)
-    source, notes, made = None, list[str](), dict[str, Any](format=to)
+    source = None
+    notes = list[str]()
+    made = dict[str, Any](format=to)
     if run:
         source, notes = writing.select(run, query_ids, limit, prompts=prompts)
         made |= {"run": run.resolve().name, "queries": len(source.query_ids)}
@@ -67,7 +69,9 @@ def parser() -> Parser:
 
 def command(arguments: argparse.Namespace) -> int:
     """Write, and say what was made."""
-    to, as_json, table = arguments.to, arguments.json, FOLDERS | SERVICES
+    to = arguments.to
+    as_json = arguments.json
+    table = FOLDERS | SERVICES
     if to == "list":
         known = {name: (inspect.getdoc(pick("format", name, table)) or "").partition("\n")[0] for name in table}
         put_out(json.dumps(known) + "\n" if as_json else "".join(f"{n:<15}{a}\n" for n, a in known.items()))

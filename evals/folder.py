@@ -93,7 +93,8 @@ def _without_code(config: Config) -> Config:
 
 def find_other_shards(shard: Path) -> list[Path]:
     """Return the folders of shards of the same run that were cut by another number; `shard` is one's own folder."""
-    own, runs = SHARD.fullmatch(shard.parents[1].name), shard.parents[2]
+    own = SHARD.fullmatch(shard.parents[1].name)
+    runs = shard.parents[2]
     if own is None:
         return []
     found = sorted(runs.glob(f"shard-*-of-*/{shard.parent.name}/{glob.escape(shard.name)}"))
@@ -184,7 +185,8 @@ class RunFolder:
 
     def append(self, outcome: Outcome) -> None:
         """Append one outcome, and return when it is on disk. RunIncomplete when that is full or broken."""
-        path, query_id = self.path / "outcomes.jsonl", outcome["query_id"]
+        path = self.path / "outcomes.jsonl"
+        query_id = outcome["query_id"]
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
             self.outcomes.starts[query_id] = disk.append_line(path, seal(line, self.digest))
@@ -213,7 +215,8 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         raise UsageError(f"the run folder {path} cannot be written: {error.strerror or error}; choose --runs") from None
     with lock:
         if (path / "config.json").exists():
-            old, new = read_config(path, named=False), json.loads(json.dumps(config))
+            old = read_config(path, named=False)
+            new = json.loads(json.dumps(config))
             if changed := sorted(key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)):
                 mend = "choose another --runs, or remove that folder"
                 raise RunConflict(f"{path} holds a run with another {', '.join(changed)}; {mend}")
@@ -284,7 +287,8 @@ def read_rows(
 
     DataError where `query_of` raises ValueError. `read` parses a line on access.
     """
-    rows, start = Rows(path, {}, read), 0
+    rows = Rows(path, {}, read)
+    start = 0
     for line, query_id in disk.read_lines(path, query_of, mend, repair=repair):
         rows.starts[query_id] = start
         rows.checksums[start] = zlib.crc32(line)

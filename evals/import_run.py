@@ -64,7 +64,8 @@ def command(arguments: argparse.Namespace) -> int:
         say(f"{environment.task}: {queries(len(environment.queries))}")
     given = {key: getattr(arguments, key) for key in ("runs", "model", "trajectories", "encoded")}
     with tempfile.TemporaryDirectory() as folder:
-        file, name = arguments.run, arguments.name or ""
+        file = arguments.run
+        name = arguments.name or ""
         if file.suffix in (".json", ".eval"):
             model, file, given["trajectories"] = inspect_log.unpack(file, Path(folder))
             given |= {"model": arguments.model or model, "encoded": True}

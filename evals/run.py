@@ -195,7 +195,8 @@ def summarise(problems: dict[str, SextantError], tasks: int, failed_queries: int
 
 def show_programs(*, as_json: bool) -> None:
     """Print the programs and the agents, a line each, with what -P may set; those of installed packages say whose."""
-    rows, lines = list[dict[str, Any]](), list[str]()
+    rows = list[dict[str, Any]]()
+    lines = list[str]()
     installed = {name: whose for name, whose in names.known(SYSTEMS, names.PROGRAMS).items() if whose}
     for kind, table in (("program", PROGRAMS), ("agent", AGENTS), ("installed program", installed)):
         lines += [f"{kind}s"] * bool(table)

@@ -65,7 +65,8 @@ def export(arguments: argparse.Namespace) -> None:
     """Write the page of runs into one file, with all queries or some, and print what is in it."""
     from evals.showing import page_data, page_server  # as above
 
-    path, wanted = arguments.export, arguments.query
+    path = arguments.export
+    wanted = arguments.query
     if arguments.prompts and arguments.no_texts:
         raise UsageError("prompts hold the texts of documents; choose --prompts or --no-texts")
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
@@ -76,7 +77,8 @@ def export(arguments: argparse.Namespace) -> None:
     def choose(known: Sequence[str]) -> Sequence[str]:
         return [query_id for query_id in known if not wanted or query_id in wanted][: arguments.limit]
 
-    texts, prompts = not arguments.no_texts, arguments.prompts
+    texts = not arguments.no_texts
+    prompts = arguments.prompts
     answers = page_data.Answers(arguments.runs, exported=True, texts=texts, prompts=prompts, chosen=choose)
     for folder, why in answers.unreadable:
         say(f"left out: {folder}: {why}")

@@ -55,7 +55,9 @@ class Books:
         # The candidates that are the program as it is, what an optimizer started from, and what it returned.
         self.before = self.start = ""
         self.returned: dict[str, Mapping[str, Any]] = {}  # with what of it is more than prompts
-        self.fold, self.fold_of, self._dev = 0, dict[str, int](), parts["train"]
+        self.fold = 0
+        self.fold_of = dict[str, int]()
+        self._dev = parts["train"]
         self._made_in: dict[str, set[int]] = {}  # the folds that a candidate was evaluated in by an optimizer
         self.candidates: dict[str, Candidate] = {}  # in the order in which they came
         self._evaluations: dict[tuple[str, str, str], Evaluation] = {}
@@ -76,7 +78,8 @@ class Books:
         """How many queries train and validate; with folds in each of them, or one more."""
         if not self.fold_of:
             return {part: len(queries) for part, queries in self.parts.items()}
-        many, folds = len(self._dev), len(set(self.fold_of.values()))
+        many = len(self._dev)
+        folds = len(set(self.fold_of.values()))
         return {"train": many // folds, "validation": many - -(-many // folds), "folds": folds}
 
     def take_fold(self, fold: int) -> None:

@@ -78,7 +78,9 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
 
 
 def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:  # without budgets, concurrency, places
-    request, plan, environment = inputs.request, inputs.plan, inputs.training.environment
+    request = inputs.request
+    plan = inputs.plan
+    environment = inputs.training.environment
     of_run = configuration.configuration(plan.resolved, environment, inputs.retriever, inputs.student)
     # With what scores: values are kept, not made again.
     own = configuration.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
@@ -103,7 +105,8 @@ def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:  # with
 
 
 def _announce(inputs: Inputs, study: Study) -> None:
-    training, optimizer = study.training, inputs.request.optimizer
+    training = study.training
+    optimizer = inputs.request.optimizer
     train, validation, *folds = study.sizes.values()
     each = f", in each of {folds[0]} folds" if folds else ""
     inputs.tell(f"{training.task}: {train} dev queries to train on, {validation} to validate{each}; {optimizer}")
@@ -130,7 +133,8 @@ def _conclude(inputs: Inputs, study: Study, problem: SextantError | None) -> tup
             f"{len(study.parts['validation'])} validation queries, so there is nothing to choose from yet; "
             f"{_again(problem)} goes on"
         )
-    compiled, told = _compiled(inputs, study, best), str(best.parameters.get(OBJECTIVE, ""))
+    compiled = _compiled(inputs, study, best)
+    told = str(best.parameters.get(OBJECTIVE, ""))
     file = study.folder / "compiled.json"
     # What was paid for is on disk before anything else is read or computed.
     write(file, compiled)
@@ -171,7 +175,9 @@ def _keep(study: Study, found: Mapping[str, Any]) -> None:
 
 def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
     """Return a candidate as a compiled program; a form that keeps its prompts in itself has the program's own."""
-    request, plan, training = inputs.request, inputs.plan, study.training
+    request = inputs.request
+    plan = inputs.plan
+    training = study.training
     chosen = best.parameters if plan.ranges else {}
     # What a prompt is compiled for is the signature that it has in the code, with the same parameters.
     original = prompts_of(inputs.program(chosen))
@@ -207,7 +213,8 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
 
 
 def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]]:
-    request, training = inputs.request, inputs.training
+    request = inputs.request
+    training = inputs.training
     texts = result.list_texts(compiled) | ({OBJECTIVE: told} if told else {})
     if not texts:
         return []
@@ -223,7 +230,8 @@ def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]
 
 
 def _about(inputs: Inputs, study: Study, file: Path, told: str) -> dict[str, Any]:
-    request, training = inputs.request, study.training
+    request = inputs.request
+    training = study.training
     own = ".py:" in str(request.retriever) and not inputs.plan.ranges  # whose folder no compiled file has
     taken_up = _on_test(request, compiled=file, retriever=request.retriever if own else None)
     instruction = {OBJECTIVE: str(file.with_name("instruction.toml"))} if told else {}
@@ -253,7 +261,8 @@ def _on_test(request: CompileRequest, **fields: Any) -> Request:
 
 
 def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | None, told: str) -> list[dict[str, Any]]:
-    request, plan = inputs.request, inputs.plan
+    request = inputs.request
+    plan = inputs.plan
 
     def opening(one: Request) -> Opened:  # on what is left of the budget and the time
         opened = open_run(one)

@@ -18,9 +18,12 @@ QUERY = 1200  # characters of a query that are shown
 
 def search(job: Job) -> Found:
     """Have drafts written, each from a few training queries and beside those before; return the best."""
-    study, queries = job.study, job.study.parts["train"]
-    own, relevance = queries[0].objective, lens(study.training.environment.hints.get("lens", "")).recognise
-    drafts, programs = [own] if own else [], [job.student]
+    study = job.study
+    queries = job.study.parts["train"]
+    own = queries[0].objective
+    relevance = lens(study.training.environment.hints.get("lens", "")).recognise
+    drafts = [own] if own else []
+    programs = [job.student]
     for number in range(job.options["drafts"]):
         drawn = random.Random(f"{job.request.seed} {number}").sample(queries, min(len(queries), job.options["cases"]))
         cases = [case for one in job.inputs.label(drawn) if (case := _case(one))]

@@ -34,9 +34,12 @@ def choose(study: Study) -> Candidate | None:
     """Return the candidate to keep; None where not even the program before was evaluated on all validation queries."""
 
     def rank(candidate: Candidate) -> tuple[float, bool, bool, bool, float, str]:
-        digest, found = candidate.digest, study.of(candidate.digest, "validation")
+        digest = candidate.digest
+        found = study.of(candidate.digest, "validation")
         tokens = sum(evaluation.tokens for evaluation in found)
-        before, start, returned = digest == study.before, digest == study.start, digest in study.returned
+        before = digest == study.before
+        start = digest == study.start
+        returned = digest in study.returned
         return round(study.change(digest), 12), before, start, returned, -tokens, digest
 
     whole = [one for one in list(study.candidates.values()) if study.is_whole(one.digest, "validation")]
@@ -245,7 +248,8 @@ def _candidates(found: Mapping[str, Any]) -> Grid:
     for row in found["candidates"][:ROWS]:
         before = " (before)" if row["before"] else " (start)" if row["start"] else ""
         kept = " (kept)" if row["candidate"] == found["candidate"] else ""
-        low, high = row["validation"]["low"], row["validation"]["high"]
+        low = row["validation"]["low"]
+        high = row["validation"]["high"]
         parameters = " ".join(f"{name}={_short(str(value))}" for name, value in row["parameters"].items())
         scores = [
             _mean(row["validation"], whole=row["whole"]),
@@ -265,7 +269,8 @@ def _mean(measured: Mapping[str, Any], *, whole: bool) -> str:
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:
-    more, rows = len(found["candidates"]) - ROWS, found["candidates"][:ROWS]
+    more = len(found["candidates"]) - ROWS
+    rows = found["candidates"][:ROWS]
     lines = [f"{more} more candidates are in learnt.json"] if more > 0 else []
     of = found["queries"]
     if any(0 < row[part]["queries"] < of[part] for row in rows for part in ("train", "validation")):
@@ -322,7 +327,8 @@ def _leaks_found(found: Mapping[str, Any]) -> list[str]:
 
 
 def _footings(found: Mapping[str, Any]) -> list[str]:
-    usage, left_out = found["usage"], found["queries"]["left_out"]
+    usage = found["usage"]
+    left_out = found["queries"]["left_out"]
     used = f"{usage['calls']} calls"
     if found["lm"] != "offline":
         price = number(usage["list_usd"], "${:.4f}", "price unknown")

@@ -67,7 +67,9 @@ class Plan:
 
     def fit_to(self, training: Training) -> "Plan":
         """Return a copy with the task's own choices. UsageError, before an index is built, for what does not fit."""
-        request, resolved, several = self.request, self.resolved, len(training.environments) > 1
+        request = self.request
+        resolved = self.resolved
+        several = len(training.environments) > 1
         for environment in training.environments:  # several get the same prompts, so none sets anything by itself
             resolved = fit(self.resolved, replace(environment, hints={}) if several else environment)
         fitted = replace(self, resolved=resolved)
@@ -172,7 +174,8 @@ class Toolboxes(Shared):
     """Opens a session for each query in the corpus of its own task."""
 
     def __init__(self, by_query: Mapping[str, Toolbox]) -> None:
-        self._by_query, self.checkpoints = by_query, None
+        self._by_query = by_query
+        self.checkpoints = None
 
     def open(self, query: Query, snapshot: Mapping[str, Any] | None = None) -> Session:
         """Start the private side of `query`, as Toolbox.open."""
@@ -183,8 +186,12 @@ class Inputs:
     """The models, retrievers and programs of a compilation. Each corpus is there once."""
 
     def __init__(self, plan: Plan, training: Training, tell: Callable[[str], None] = lambda line: None) -> None:
-        request, resolved = plan.request, plan.resolved
-        self.request, self.plan, self.training, self.tell = request, plan, training, tell
+        request = plan.request
+        resolved = plan.resolved
+        self.request = request
+        self.plan = plan
+        self.training = training
+        self.tell = tell
         self.terms = make_terms(request, repeats=True)  # of student, teacher, who writes prompts, and retrievers
         rooms = [(one, Engines(one, self.terms)) for one in training.environments]
         if pool := resolved.pool:
@@ -223,7 +230,8 @@ class Inputs:
 
     def label(self, queries: Sequence[Query]) -> list[dspy.Example]:
         """Return examples of training queries with labels (demonstrations.py)."""
-        spec, rooms = self.plan.resolved.retriever, [self._rooms[query.query_id] for query in queries]
+        spec = self.plan.resolved.retriever
+        rooms = [self._rooms[query.query_id] for query in queries]
         return [label(one, room[0], room[1].build(spec)) for one, room in zip(queries, rooms, strict=True)]
 
     def open(self, study: Study) -> None:
@@ -238,7 +246,8 @@ class Inputs:
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """Return the program as it was before, or with some parameters `chosen`, over the shared retrievers."""
-        chosen, toolbox = chosen or {}, self._toolbox
+        chosen = chosen or {}
+        toolbox = self._toolbox
         values = self.plan.parameters(chosen)
         if chosen and self.plan.ranges:
             toolbox = self._open_rooms(retrievers.check(self.plan.retriever(chosen)))
@@ -326,7 +335,8 @@ def _quiet(study: Study) -> Iterator[None]:  # what DSPy prints and logs goes to
         loggers = [logging.getLogger(name) for name in ("dspy", "gepa", "py.warnings")]
         before = [(logger.handlers, logger.propagate) for logger in loggers]
         for logger in loggers:
-            logger.handlers, logger.propagate = [handler], False
+            logger.handlers = [handler]
+            logger.propagate = False
         logging.captureWarnings(True)
         try:
             with redirect_stdout(log), redirect_stderr(log):
@@ -337,7 +347,8 @@ def _quiet(study: Study) -> Iterator[None]:  # what DSPy prints and logs goes to
         finally:
             logging.captureWarnings(False)
             for logger, (handlers, propagate) in zip(loggers, before, strict=True):
-                logger.handlers, logger.propagate = handlers, propagate
+                logger.handlers = handlers
+                logger.propagate = propagate
 
 
 # What the engine without a model answers to DSPy's optimizers: having no words of its own, what it is shown. With it

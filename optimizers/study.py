@@ -72,13 +72,16 @@ class Study(Books):
         super().__init__(folder, {part: tuple(q for q in parts[part] if q.query_id in usable) for part in parts})
         self.tasks = {query_id: one.environment.task for query_id, one in own.items()}
         self.fold_of = dict(training.fold_of)
-        self.training, self.objective = training, objectives[0]
+        self.training = training
+        self.objective = objectives[0]
         # The place up to which a document is well ranked.
         self._cutoff = int(self.objective.metric.partition("@")[2] or 10)
         self._queries = {query.query_id: query for part in self.parts.values() for query in part}
-        self._workers, self._query_seconds = workers, query_seconds
+        self._workers = workers
+        self._query_seconds = query_seconds
         self._stopped = threading.Event()
-        self._say, self._said = say, time.monotonic()
+        self._say = say
+        self._said = time.monotonic()
         self._student: tuple[Any, ...] = ()
 
     # -- what an optimizer gets
@@ -171,9 +174,11 @@ class Study(Books):
         if self._stopped.is_set():
             raise Halt(Interrupted())
         query = self._queries[query_id]
-        candidate, sample = self.candidate(program, parameters), self._sample(program)
+        candidate = self.candidate(program, parameters)
+        sample = self._sample(program)
         listener = dspy.settings.trace  # a list where somebody wants the predictors' calls
-        evaluation, outcome = self._evaluations.get((candidate.digest, query_id, sample)), None
+        evaluation = self._evaluations.get((candidate.digest, query_id, sample))
+        outcome = None
         if listener is not None or evaluation is None:
             twin = self._objectives[query_id].twin(query)
             told = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
@@ -183,13 +188,15 @@ class Study(Books):
                 listener += map(trim, trace)
             evaluation = self._book(candidate, query, sample, outcome, other)
         made = Rollout(ranking=evaluation.ranking, error=evaluation.error or "")
-        made.evaluation, made.outcome = evaluation, outcome
+        made.evaluation = evaluation
+        made.outcome = outcome
         made.outputs = {name: tuple(one.signature.output_fields) for name, one in program.named_predictors()}
         return made
 
     def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
         """Return the outcome and DSPy's trace; asked again where the provider failed, or the time was too short."""
-        problem, documents = Exception(), self._objectives[query.query_id].environment.documents
+        problem = Exception()
+        documents = self._objectives[query.query_id].environment.documents
         for _ in range(OUTAGE):  # what was answered until then is in the ledger
             trace: list[Any] = []
 
@@ -213,7 +220,8 @@ class Study(Books):
         self, candidate: Candidate, query: Query, sample: str, outcome: Outcome, other: Outcome | None
     ) -> Evaluation:
         spent = total(usage_from_json(one["usage"]) for one in (outcome, other) if one)
-        objective, twin = self._objectives[query.query_id], ranking_of(other) if other else None
+        objective = self._objectives[query.query_id]
+        twin = ranking_of(other) if other else None
         scored = objective.of(query, ranking_of(outcome), spent, twin=twin)
         evaluation = Evaluation(
             candidate=candidate.digest,

@@ -247,9 +247,11 @@ _SEPARATOR = " -> "
 def better_together(job: Job) -> Found:
     """Several of these after one another, each from where the last one ended (BetterTogether)."""
     steps = _steps(job.options["strategy"])
-    made, arguments = {}, {}
+    made = {}
+    arguments = {}
     for step in steps:
-        row, options = TELEPROMPTERS[step], settings(step, str(job.options["effort"]), {})
+        row = TELEPROMPTERS[step]
+        options = settings(step, str(job.options["effort"]), {})
         one = replace(job, options=options, teacher_lm=job.teacher_lm if row.teacher else None)
         teleprompter, given = row.make(one)
         made[step] = _freed(teleprompter)
@@ -336,7 +338,8 @@ def _option(option: str, text: str, now: Any) -> Any:
         if text not in EFFORT:
             raise UnknownName("effort", text, EFFORT)
         return text
-    value, least = read_value(option, text, type(now), "-O"), _LEAST.get(option, 1)
+    value = read_value(option, text, type(now), "-O")
+    least = _LEAST.get(option, 1)
     if not (math.isfinite(value) and value >= least):
         raise UsageError(f"-O '{option}={text}': the value has to be at least {least}")
     return value

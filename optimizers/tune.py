@@ -76,7 +76,8 @@ def _values(name: str, text: str) -> list[str]:
         return [one.strip() for one in text.split("|")]
     low, _, high = text.partition("..")
     try:
-        first, last = float(low), float(high)
+        first = float(low)
+        last = float(high)
     except ValueError:
         raise UsageError(f"--range {name}={text}: low and high have to be numbers") from None
     if not (math.isfinite(first) and math.isfinite(last) and first < last):
@@ -108,7 +109,9 @@ def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any
         return [dict(zip(declared, one, strict=True)) for one in itertools.product(*declared.values())]
     drawn = []
     for number in random.Random(seed).sample(range(min(whole, sys.maxsize)), trials):
-        chosen, left = {}, number  # a number of the product, whose digits are places in the ranges
+        # a number of the product, whose digits are places in the ranges
+        chosen = {}
+        left = number
         for name, values in declared.items():
             left, place = divmod(left, len(values))
             chosen[name] = values[place]

@@ -51,7 +51,8 @@ class Annotator(Program):
         session = self.toolbox.open(query)
         pool = sorted(hit.doc_id for hit in find_candidates(session, query, self.pool))
         session.hop = 2
-        notes, asked = dict[str, str](), (self.annotate_documents, self.wording)
+        notes = dict[str, str]()
+        asked = (self.annotate_documents, self.wording)
         for first in range(0, len(pool), BATCH):
             annotate(session, *asked, pool[first : first + BATCH], self.read_chars, notes)
         text = annotate_text(*asked, query.text[: self.read_chars]) if self.query else query.text

@@ -59,7 +59,9 @@ class ClosedBook(Program):
         session = self.toolbox.open(query)
         inputs = {"objective": query.objective, "kind": self.document, "description": query.text, "most": self.guesses}
         lines = (" ".join(text.split()) for text in ask(self.guess, filled("guesses"), **inputs).guesses)
-        guesses, named, why = list(filter(None, lines))[: self.guesses], [], "done"
+        guesses = list(filter(None, lines))[: self.guesses]
+        named = []
+        why = "done"
         for hop, guess in enumerate(guesses, start=1):
             session.hop = hop
             try:
@@ -85,7 +87,8 @@ class ClosedBook(Program):
 
 def sign(guess: str, title: str, text: str, query: str) -> int:
     """Return TITLE if `guess` is the title or first line, else the words of the longest run; less the query's words."""
-    guessed, request = all_words(guess), all_words(query)
+    guessed = all_words(guess)
+    request = all_words(query)
     heading = all_words(title or next(iter(text.strip().splitlines()), ""))
     copied = any(request[first : first + len(guessed)] == guessed for first in range(len(request)))
     if guessed and guessed == heading and not copied:

@@ -93,10 +93,12 @@ class Command(Program):
         """Start the agent, and wait until it ends; what it has not submitted by then is made of its trace."""
         if not (caller := getattr(dspy.settings.lm, "caller", None)):
             raise UsageError("what an agent outside will use is not known before it runs; leave --dry-run out")
-        place, budget = TemporaryDirectory(prefix="sextant-agent-"), caller.terms.budget
+        place = TemporaryDirectory(prefix="sextant-agent-")
+        budget = caller.terms.budget
         budget.check()
         with self._let_clients_in().admit(self.toolbox, self.depth, query) as (episode, token, server), place as name:
-            opened, folder = episode.desk.session, Path(name)
+            opened = episode.desk.session
+            folder = Path(name)
             session.enter(opened)
             given = {"SEXTANT_MCP_URL": server["url"], "SEXTANT_TOKEN": token, "SEXTANT_QUERY": query.text[:_LONGEST]}
             given["SEXTANT_MCP_CONFIG"] = str(folder / "mcp.json")

@@ -130,7 +130,8 @@ class Compiled:
         """Return of what a user wrote that which `program` does not have anyway; None where nothing is left."""
         if not self.by_hand:
             return self
-        before, after = prompts_of(program), prompts_of(self.assemble(program))
+        before = prompts_of(program)
+        after = prompts_of(self.assemble(program))
         kept = dict[str, Prompt]()
         for name, prompt in after.items():
             same = prompt.instructions == before[name].instructions
@@ -187,7 +188,8 @@ def _digest(text: str) -> str:
 def read(path: Path) -> Compiled:
     """Return the compiled program in a file or its folder, saying so if it was edited. DataError for a damaged one."""
     file = path / NAME if path.is_dir() else path
-    mend, now = "it is torn or no compiled program; compile again", _get_versions()
+    mend = "it is torn or no compiled program; compile again"
+    now = _get_versions()
     try:
         body = forms.read_file(Versions, file, mend)
     except FileNotFoundError:
@@ -210,7 +212,8 @@ def prompts_of(program: Any) -> dict[str, Prompt]:
     prompts = {}
     for name, predictor in program.named_predictors():
         signature = predictor.signature
-        known, instructions = signature.fields, signature.instructions
+        known = signature.fields
+        instructions = signature.instructions
         demos = [{key: plain(one) for key, one in dict(demo).items() if key in known} for demo in predictor.demos]
         fields = _list_fields("in", signature.input_fields) + _list_fields("out", signature.output_fields)
         before = _digest(instructions)[:8]
@@ -243,7 +246,9 @@ def fuse(submissions: Sequence[Submission]) -> Submission:
     for submission in submissions:
         for rank, doc_id in enumerate(submission.ranking, start=1):
             points[doc_id] += 1 / (CONSTANT + rank)
-    first, order = submissions[0], sorted(points, key=lambda doc_id: -points[doc_id])  # stable
+    # stable
+    first = submissions[0]
+    order = sorted(points, key=lambda doc_id: -points[doc_id])
     trace = Trace(first.trace.query_id)
     for submission in submissions:
         other = submission.trace  # whose hops and times go on where these end

@@ -71,7 +71,8 @@ class Decompose(Program):
         session = self.toolbox.open(query)
         inputs = {"objective": query.objective, "description": query.text, "most": self.parts}
         subqueries = ask(self.split, filled("subqueries"), check_usable(self.parts), **inputs).subqueries[: self.parts]
-        parts, why = [], "done"
+        parts = []
+        why = "done"
         for hop, subquery in enumerate(subqueries, start=1):
             session.hop = hop
             if (doc_ids := search(session, subquery.search.strip(), self.per_search)) is None:

@@ -118,7 +118,8 @@ class Desk:
 
     def hand_in(self, doc_ids: Sequence[str], depth: int, *, why: str = "done", answer: str = "") -> Submission:
         """End the session with a ranking of `depth` documents at most."""
-        ranking, session = doc_ids[:depth], self.session
+        ranking = doc_ids[:depth]
+        session = self.session
         shown = [one for one in ranking if one in self.best_rank]
         if not self.selected and len(shown) < len(self.best_rank):  # else it selects nothing, and ranks what it has
             session.select(shown, among=self.best_rank.keys())
@@ -178,7 +179,8 @@ def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
             raise UsageError(f"{tool.__name__} is called where no query is answered: {REMEDY}")
         if len(arguments) <= len(kinds):
             given = {**dict(zip(kinds, arguments, strict=False)), **named}
-            arguments, named = (), convert_arguments(tool.__name__, given, kinds)
+            arguments = ()
+            named = convert_arguments(tool.__name__, given, kinds)
         try:
             return tool(desk, *arguments, **named)
         except (SessionRefusal, Fault) as refusal:
@@ -190,7 +192,9 @@ def _of_present(tool: Callable[..., str]) -> Callable[..., str]:
     return function
 
 
-search, read, select = _of_present(Desk.search), _of_present(Desk.read), _of_present(Desk.select)
+search = _of_present(Desk.search)
+read = _of_present(Desk.read)
+select = _of_present(Desk.select)
 
 
 class Tool(dspy.Tool):

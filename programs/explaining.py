@@ -61,7 +61,8 @@ class Explainer(Program):
 
     def forward(self, query: Query) -> Submission:
         """Name the cause of the query's loss."""
-        session, (fate, *steps) = self.toolbox.open(query), self.losses[query.query_id]
+        session = self.toolbox.open(query)
+        (fate, *steps) = self.losses[query.query_id]
         about = {"objective": query.objective, "description": query.text, "fate": fate}
         told = reading.recall(session, self.name_cause, "steps", steps, **about)
         shown = reading.show_all(session, self.name_cause, sorted(query.candidates or ()), self.read_chars, **told)

@@ -84,11 +84,14 @@ class Judge(Program):
 
     def forward(self, query: Query) -> Submission:
         """Grade the query's candidates but for its examples."""
-        session, examples = self.toolbox.open(query), self.examples.get(query.query_id, ())
+        session = self.toolbox.open(query)
+        examples = self.examples.get(query.query_id, ())
         about: dict[str, Any] = {"objective": query.objective, "description": query.text, "grades": self.rule}
-        asked, check = (session, self.grade_passages), partial(known_rows, "verdicts")
+        asked = (session, self.grade_passages)
+        check = partial(known_rows, "verdicts")
         about["examples"] = reading.show_all(*asked, examples, self.read_chars, **about, examples=[])
-        todo, verdicts = sorted((query.candidates or set()) - set(examples)), dict[str, Verdict]()
+        todo = sorted((query.candidates or set()) - set(examples))
+        verdicts = dict[str, Verdict]()
         for batch in (todo, *([one] for one in todo)):  # what an answer leaves out is asked for alone
             left = [doc_id for doc_id in batch if doc_id not in verdicts]
             with suppress(UnusableAnswer):

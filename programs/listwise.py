@@ -90,7 +90,9 @@ def tournament(
     Sorted by id before `shuffle`, which alone decides who meets whom. Those who leave in a round stand by place: first
     all that were next after the promoted, in the order of their batches. A batch of one is not ranked.
     """
-    left, tails, number = sorted(doc_ids), list[list[str]](), 1
+    left = sorted(doc_ids)
+    tails = list[list[str]]()
+    number = 1
     shuffle(left)
 
     def ranked(shown: list[str], stay: int) -> list[str]:

@@ -105,7 +105,8 @@ def _calls(answers: Answers, where: str, values: Sequence[Any]) -> Iterator[dict
     """Yield the calls that have answers, each with the first words of the answer, and whether its prompt is kept."""
     columns = ("key", "at", "run", "query_id", "model", "usage", "outputs", "request")
     for found in answers.select(columns, f"WHERE {where} ORDER BY id", values):
-        answer, kept = _answers(found.pop("outputs"))[0], found.pop("request") is not None
+        answer = _answers(found.pop("outputs"))[0]
+        kept = found.pop("request") is not None
         yield found | {"at": _day(found["at"]), "prompt": kept, "begins": " ".join(answer.split())[:_BEGINS]}
 
 

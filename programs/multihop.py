@@ -73,7 +73,8 @@ class MultiHop(Program):
     def forward(self, query: Query) -> Submission:
         """Return up to `hops` x `per_hop` documents, selected ones first."""
         session = self.toolbox.open(query)
-        found, why = Found(), ""
+        found = Found()
+        why = ""
         for hop in range(1, self.hops + 1):
             session.hop = hop
             if why := self.reader.hop(session, query, found, self.per_hop, hops_left=self.hops - hop):
@@ -116,7 +117,8 @@ class Reader(dspy.Module):
     def hop(self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int) -> str:
         """Add one search and one reading to `found`; return why, when nothing more can be searched."""
         about = {"objective": query.objective, "description": query.text}
-        writer, more = self.next_search, {**about, "hops_left": hops_left}
+        writer = self.next_search
+        more = {**about, "hops_left": hops_left}
         inputs = reading.look_back(session, writer, found.searches, "notes", found.notes, **more)
         if not (text := ask(writer, **inputs).search.strip()):
             return "done"
@@ -126,7 +128,9 @@ class Reader(dspy.Module):
         unread = [doc_id for doc_id in doc_ids if doc_id not in found.best_rank]
         for rank, doc_id in enumerate(doc_ids, start=1):
             found.best_rank[doc_id] = min(rank, found.best_rank.get(doc_id, rank))
-        predictor, chars, notes = self.read_passages, self.read_chars, found.notes
+        predictor = self.read_passages
+        chars = self.read_chars
+        notes = found.notes
         selected, noted = reading.read_and_note(session, predictor, unread, chars, notes, **about)
         found.selected += selected
         found.notes += noted

@@ -179,7 +179,8 @@ def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> 
     kind = call.signature.output_fields[name].annotation
     texts = {key: str(one) for key, one in inputs.items()}
     asked = [texts[key] for key in ("description", *QUERY) if key in texts] or [*texts.values(), ""]
-    shown, desk = "\n".join(texts.values()), DESK.get()
+    shown = "\n".join(texts.values())
+    desk = DESK.get()
     ids = [doc_id for doc_id in (desk.best_rank if desk else ()) if doc_id in shown]
     words = offline.rewrite({"description": asked[0]}, statistics)
     if name == "next_tool_name":  # of dspy.ReAct
@@ -193,7 +194,8 @@ def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> 
 
 
 def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
-    inside, origin = get_args(kind), get_origin(kind) or kind
+    inside = get_args(kind)
+    origin = get_origin(kind) or kind
     if origin is Literal:
         return inside[0]
     if origin in (Union, types.UnionType):

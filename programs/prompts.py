@@ -56,7 +56,8 @@ def write_toml(program: Any) -> str:
     """Return the prompts of a program as a file to edit."""
     lines = ["# What is left out stays as it is. A model is shown the fields' names and types, too."]
     for name, predictor in program.named_predictors():
-        table, inputs = describe(program)[name], predictor.signature.input_fields
+        table = describe(program)[name]
+        inputs = predictor.signature.input_fields
         told = table["instructions"]
         plain = "'''" not in told and all(one.isprintable() or one in "\n\t" for one in told)  # as TOML has it
         block = f"'''\n{told}\n'''" if plain else forms.toml(told)

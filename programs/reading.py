@@ -73,7 +73,8 @@ def read(
     """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks."""
     left = list(doc_ids)
     for passages in batches(session, left, chars, lambda some: prompting.fits(predictor, **inputs, passages=some)):
-        shown, left = left[: len(passages)], left[len(passages) :]
+        shown = left[: len(passages)]
+        left = left[len(passages) :]
         # Copies, because DSPy keeps a call's inputs for demonstrations, and lists of notes go on growing.
         kept = {name: list(value) if isinstance(value, list) else value for name, value in inputs.items()}
         yield shown, ask(predictor, check(shown), *also, **kept, passages=passages)
@@ -84,7 +85,8 @@ def read_and_note(
 ) -> tuple[list[str], list[str]]:
     """Have documents read beside the `notes` so far; return what is selected of them, and the new notes."""
     inputs = recall(session, predictor, "notes", notes, **inputs)
-    selected, noted = list[str](), list[str]()
+    selected = list[str]()
+    noted = list[str]()
     for shown, answer in read(session, predictor, doc_ids, chars, partial(known_ids, "selected"), **inputs):
         selected += session.select(answer.selected, among=shown)
         if observations := answer.observations.strip():

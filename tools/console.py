@@ -304,7 +304,8 @@ def run_command(parser: Parser, command: Command, arguments: Sequence[str] | Non
 
 def _fail(error: SextantError | OSError) -> int:
     """Print an error in one line; return its exit code."""
-    text, remedy = " ".join(str(error).split()), ""
+    text = " ".join(str(error).split())
+    remedy = ""
     if isinstance(error, OSError):  # a path that may not be read, or is of the wrong kind
         text = disk.describe(error)
         if error.errno in disk.FULL:
@@ -369,7 +370,8 @@ def note_signal(number: int, frame: object) -> None:
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
     """Start `work` in this context and a thread of its own: a daemon in no pool, which would hold up the end."""
-    done, context = Future[T](), copy_context()
+    done = Future[T]()
+    context = copy_context()
 
     def begin() -> None:
         try:
@@ -418,7 +420,8 @@ def say(text: str, to: TextIO | None = None) -> None:
     """Print one line on stderr, in place of a bar, or `to` another stream; nothing happens when it is closed."""
     global _bar
     if (stream := own_stream(to or sys.stderr)) is not None:  # print() would take stdout instead
-        over, _bar = "\r\x1b[K" if _bar else "", False
+        over = "\r\x1b[K" if _bar else ""
+        _bar = False
         with suppress(OSError, ValueError):
             print(over + clean(text), file=stream, flush=True)
 
@@ -456,7 +459,9 @@ def put_out(text: str, kept: str = "") -> None:
         # Python would complain once more on exit, when it flushes what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
     except (OSError, UnicodeEncodeError) as error:
-        _results[:], sys.stdout = [None for _ in _results], None  # for the same reason
+        # for the same reason
+        _results[:] = [None for _ in _results]
+        sys.stdout = None
         kind, where = (RunIncomplete, f"; it is {kept}") if kept else (DataError, "")
         raise kind(f"the result cannot be printed ({error}){where}") from None
 
@@ -469,7 +474,9 @@ class Progress:
     """
 
     def __init__(self, what: str, total: int, unit: str = "documents", done: int = 0) -> None:
-        self._what, self._total, self._unit = what, total, unit
+        self._what = what
+        self._total = total
+        self._unit = unit
         self._before = self.done = done
         self._started = time.monotonic()
         self._next = self._started + _QUIET_SECONDS  # when something is shown

@@ -82,7 +82,8 @@ class Corpus(Mapping[str, Document]):
 
     def repeats(self) -> dict[str, str]:
         """Map each repeated document to the first one with the same title and text."""
-        first, repeats = dict[bytes, str](), dict[str, str]()
+        first = dict[bytes, str]()
+        repeats = dict[str, str]()
         for document in self.stream():
             digest = digest_text(f"{document.title}\0{document.text}")
             if (original := first.setdefault(digest, document.doc_id)) != document.doc_id:
@@ -148,7 +149,8 @@ class StoredCorpus(Corpus):
                 disk.replace(folder / "meta.json", json.dumps(meta | {"files": now}) + "\n", disk.SHARED)
         self._folder = folder
         documents = int(meta["documents"])
-        self._start, self._stop = start, stop
+        self._start = start
+        self._stop = stop
         self._count = (documents if stop is None else stop) - start
         self.fingerprint = str(meta["fingerprint"]) if stop is None else _name_slice(meta["fingerprint"], start, stop)
         names = ("ends", "id_ends", "order")
@@ -231,7 +233,9 @@ class StoredIds(Sequence[str]):
     """The ids of a stored corpus, in corpus order."""
 
     def __init__(self, corpus: StoredCorpus) -> None:
-        self.row, self.places = corpus.row, corpus.places  # the place of each row in the order of the ids
+        # the place of each row in the order of the ids
+        self.row = corpus.row
+        self.places = corpus.places
         self._corpus = corpus
 
     def __len__(self) -> int:
@@ -255,8 +259,11 @@ def _map(path: Path, kind: Literal["q", "Q", "I", "B"]) -> "memoryview[int]":
 def store(documents: Iterable[Document], folder: Path) -> None:
     """Write `documents` to the new folder `folder`, one at a time. DataError when an id comes twice."""
     folder.mkdir(parents=True, exist_ok=True)
-    ends, id_ends, rows = array("q", [0]), array("q", [0]), dict[bytes, int]()
-    sums, digests = array("I"), array("Q")
+    ends = array("q", [0])
+    id_ends = array("q", [0])
+    rows = dict[bytes, int]()
+    sums = array("I")
+    digests = array("Q")
     digest = hashlib.blake2b(digest_size=8)
     with (folder / "fields.bin").open("wb") as fields, (folder / "ids.bin").open("wb") as ids:
         for row, document in enumerate(documents):
@@ -271,7 +278,8 @@ def store(documents: Iterable[Document], folder: Path) -> None:
                 ends.append(ends[-1] + len(part))
             ids.write(parts[0])
             id_ends.append(id_ends[-1] + len(parts[0]))
-    order, places = array("q", (rows[key] for key in sorted(rows))), array("I", bytes(4 * len(rows)))
+    order = array("q", (rows[key] for key in sorted(rows)))
+    places = array("I", bytes(4 * len(rows)))
     for place, row in enumerate(order):
         places[row] = place
     numbers = {"ends": ends, "id_ends": id_ends, "order": order, "places": places, "sums": sums, "digests": digests}

@@ -25,7 +25,9 @@ import orjson
 from tools.errors import DataError, UsageError
 
 T = TypeVar("T")
-PRIVATE, SHARED = 0o600, 0o666  # modes of files; who may read a folder may enter it as well
+# modes of files; who may read a folder may enter it as well
+PRIVATE = 0o600
+SHARED = 0o666
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # there is no room
 TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)  # files, of this process or of the machine
 _SQLITE_CANTOPEN = 14  # sqlite3.SQLITE_CANTOPEN, without its import
@@ -316,7 +318,8 @@ def sha256(path: Path) -> str:
 
 def seal(path: Path) -> list[int]:
     """Return the size, the CRC-32 and the time of last change, in nanoseconds, of a file."""
-    checksum, seen = 0, path.stat()
+    checksum = 0
+    seen = path.stat()
     with open_input(path) as file:
         while block := file.read(1 << 22):
             checksum = zlib.crc32(block, checksum)

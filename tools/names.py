@@ -122,7 +122,8 @@ def describe(error: BaseException) -> str:
 
 def list_causes(error: BaseException) -> list[BaseException]:
     """Return an error, those in it where it is a group, and those that each of them came from or was raised after."""
-    causes, todo = list[BaseException](), [error]
+    causes = list[BaseException]()
+    todo = [error]
     while todo:
         cause = todo.pop(0)
         if any(cause is known for known in causes):
@@ -181,7 +182,8 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 
 def _enter(path: Path) -> str:
     """Put a file's folder first on sys.path; return the name of its module. UsageError where that is taken."""
-    name, there = path.stem, sys.modules.get(path.stem)
+    name = path.stem
+    there = sys.modules.get(path.stem)
     file = getattr(there, "__file__", None)
     if "." in name or name in PACKAGES or (there and (file is None or Path(file).resolve() != path)):
         where = f" ({file})" if file else ""

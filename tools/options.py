@@ -61,7 +61,8 @@ class Option:
 
 
 def _fields(kind: Any) -> dict[str, Option]:
-    known, hints = {}, get_type_hints(kind, include_extras=True)
+    known = {}
+    hints = get_type_hints(kind, include_extras=True)
     for one in sorted(fields(kind), key=lambda one: bool(get_args(hints[one.name])[1].group)):
         own, option = get_args(hints[one.name])
         fixed = one.default_factory is MISSING

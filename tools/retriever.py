@@ -82,7 +82,8 @@ class RanksOnly(Retriever):
     """Replaces a retriever's scores by 1 / rank, for pools where a score would give away how deep a document was."""
 
     def __init__(self, retriever: Retriever) -> None:
-        self.name, self.parts = retriever.name, (retriever,)
+        self.name = retriever.name
+        self.parts = (retriever,)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         found = self.parts[0].search_many(searches, k)
@@ -143,7 +144,8 @@ class Ranker:
         """Return the best `k` of some documents, best first; `rows` and `scores` have shape (candidates,)."""
         if 0 < 2 * k < len(rows):  # fewer are sorted as fast
             kept = scores >= find_floor(scores, k)
-            rows, scores = rows[kept], scores[kept]
+            rows = rows[kept]
+            scores = scores[kept]
         order = np.lexsort((self.tie_order[rows], -scores))[:k]
         best = rows[order]
         ids = [self._stored[row] for row in best.tolist()] if self._stored else self._doc_ids[best].tolist()

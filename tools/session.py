@@ -230,7 +230,8 @@ class Session(Recorder):
         if not isinstance(text, str):
             raise TypeError(f"search takes a text, not {type(text).__name__!r}")
         k = operator.index(k)
-        engine, query = self._retrievers[retriever], self._query
+        engine = self._retrievers[retriever]
+        query = self._query
         self._take("search", text)
         used = query.objective if instruction is None else instruction
         pool = query.candidates if among is None else self._surfaced.intersection(among)

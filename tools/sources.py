@@ -121,7 +121,9 @@ def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path =
 
     One that ends with ".py" is a file. What is imported from where libraries are installed is a library.
     """
-    found, data, libraries = dict[str, Module](), dict[str, Path](), set[str]()
+    found = dict[str, Module]()
+    data = dict[str, Path]()
+    libraries = set[str]()
     links = dict[str, tuple[_Link, ...]]()
     pending = [_home(name, root) for name in modules]
     own = {*PACKAGES, *(name.partition(".")[0] for name, _ in pending)}
@@ -176,7 +178,9 @@ def _follow(imported: _OwnImport, folder: Path, root: Path) -> _Link:
 
 def _shown(classes: list[_Class]) -> frozenset[str]:
     """Return the names of classes whose docstrings go into prompts: by what they derive from, or as types of fields."""
-    derived, named, before = set(_SHOWN), set[str](), -1
+    derived = set(_SHOWN)
+    named = set[str]()
+    before = -1
     while before < len(derived) + len(named):
         before = len(derived) + len(named)
         for one in classes:
@@ -197,8 +201,11 @@ def read(path: Path) -> Module:
 def _read(path: Path, modified: int, size: int) -> Module:
     tree = ast.parse(path.read_bytes())
     tree.body = [node for node in tree.body if not _is_left_out(node)]
-    imports, classes = list[tuple[str, int, tuple[str, ...]]](), list[_Class]()
-    functions, strings, makes_tools = list[str](), set[str](), False
+    imports = list[tuple[str, int, tuple[str, ...]]]()
+    classes = list[_Class]()
+    functions = list[str]()
+    strings = set[str]()
+    makes_tools = False
     for node in ast.walk(tree):
         match node:
             case ast.Import():

@@ -76,7 +76,8 @@ def _describe(found: list[Snippet] | str) -> tuple[dict[str, Any], Any]:
     """Return the attributes of what a search or a reading returned, and the form in which MLflow shows it."""
     if isinstance(found, str):
         return {"tool.name": "read", "output.value": encodable([found])[0]}, found
-    attributes, texts = dict[str, Any](), encodable(one.text for one in found)
+    attributes = dict[str, Any]()
+    texts = encodable(one.text for one in found)
     for place, (one, text) in enumerate(zip(found, texts, strict=True)):
         about = {"id": one.doc_id, "content": text, "score": one.score}
         attributes |= {f"retrieval.documents.{place}.document.{name}": value for name, value in about.items()}

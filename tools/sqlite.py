@@ -20,7 +20,8 @@ def begin_writing(connection: sqlite3.Connection) -> None:
 
     SQLite itself would wait with its own timeout, which nothing interrupts. The connection has a short one.
     """
-    started, interrupted = time.monotonic(), None
+    started = time.monotonic()
+    interrupted = None
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")

@@ -51,7 +51,8 @@ def instrument_threads() -> None:
 def _start_in_context(start: Callable[[Thread], None]) -> Callable[[Thread], None]:
     def start_in_context(thread: Thread) -> None:
         if session.current() is not None:
-            context, run = copy_context(), thread.run
+            context = copy_context()
+            run = thread.run
             thread.run = lambda: context.run(run)  # type: ignore[method-assign]  # also a subclass' own
         start(thread)
 
@@ -117,7 +118,8 @@ class EventLoop(Shared):
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine, awaited in the loop and in the context of the caller."""
-        context, done = copy_context(), Future[T]()
+        context = copy_context()
+        done = Future[T]()
 
         async def finish() -> None:
             try:

@@ -29,7 +29,8 @@ class Recorder:
 
     def __init__(self, query_id: str, clock: Callable[[], float], snapshot: Mapping[str, Any]) -> None:
         """Go on from the `snapshot` of an earlier one for the same query; an empty one starts afresh."""
-        self.query_id, self.trace = query_id, Trace(query_id)
+        self.query_id = query_id
+        self.trace = Trace(query_id)
         if snapshot:
             from tools import forms  # Pydantic is behind it, and --help of commands reads this file
 
@@ -107,20 +108,25 @@ class Recorder:
             return {"trace": trace_json(self.trace), **books, "seconds": seconds, "hop": self._root.hop}
 
     def _add(self, step: Step) -> None:
-        now, line = self._clock(), self._line
-        started, seconds = line.last - self._opened, now - line.last
-        usage, calls = line.pending, tuple(line.calls)
+        now = self._clock()
+        line = self._line
+        started = line.last - self._opened
+        seconds = now - line.last
+        usage = line.pending
+        calls = tuple(line.calls)
         hop = step.hop or line.hop
         line.steps.append(replace(step, hop=hop, started=started, seconds=seconds, usage=usage, calls=calls))
         if step.tool == "note" and line.steps is self.trace.steps:
             self.trace.notes.append(step.argument)
-        line.pending, line.last = Usage(), now
+        line.pending = Usage()
+        line.last = now
         line.calls.clear()
 
     def _unshow(self) -> None:
         """Set `shown` to 0 on the steps since the last call that reached a model: a limit has refused their call."""
         line = self._line
-        place, called = len(line.steps), line.pending.calls > 0
+        place = len(line.steps)
+        called = line.pending.calls > 0
         while place and not called:
             place -= 1
             step = line.steps[place]

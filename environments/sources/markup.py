@@ -46,12 +46,15 @@ class Unwritten(NamedTuple):
 
 def read_xml(path: Path, doc_id: str, record: Record) -> Iterator[Unwritten]:
     """Yield each record of a file, or each page of a MediaWiki's dump that is an article."""
-    count, root, wanted = 0, None, record.element
+    count = 0
+    root = None
+    wanted = record.element
     try:
         with raw.BoundedFile(path, html=True) as file:
             for event, element in ElementTree.iterparse(file, ("start", "end")):
                 if root is None:
-                    root, dump = element, not wanted and _local(element) == "mediawiki"
+                    root = element
+                    dump = not wanted and _local(element) == "mediawiki"
                     wanted = wanted or ("page" if dump else _local(root))
                 if event == "start" or _local(element) != wanted:
                     continue
@@ -139,7 +142,8 @@ def _hide_unclosed(wikitext: str) -> _Hidden:
                 unclosed.pop()
         if len(unclosed) <= _FEW_UNCLOSED or stand_in in wikitext:
             continue
-        parts, end = list[str](), 0
+        parts = list[str]()
+        end = 0
         for match in unclosed:
             parts += [wikitext[end : match.start("open")], stand_in]
             end = match.end("open")
@@ -151,7 +155,8 @@ def _hide_unclosed(wikitext: str) -> _Hidden:
 def _write(code: Any) -> str:
     """Return a single node as Markdown."""
     node = code.get(0)
-    kind, name = type(node).__name__, str(getattr(node, "tag", getattr(node, "name", ""))).strip().lower()
+    kind = type(node).__name__
+    name = str(getattr(node, "tag", getattr(node, "name", ""))).strip().lower()
     if kind == "Heading":
         return f"\n{'#' * node.level} {node.title.strip_code().strip()}\n\n"
     if kind == "Template" and "infobox" in name:

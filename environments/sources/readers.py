@@ -66,13 +66,17 @@ class Readers:
 
     def __init__(self, limits: Limits, leave: Leave, forms: Iterable[str]) -> None:
         """`forms` are those that there will be."""
-        self._limits, self._leave, self._forms = limits, leave, tuple(sorted(forms))
+        self._limits = limits
+        self._leave = leave
+        self._forms = tuple(sorted(forms))
         self._ends = ExitStack()
         self._start: Callable[[], Any] | None = None
         self._connection: Any = None
         self._poll = select.poll()
         self._last = 0.0  # when something was sent or came, on time.monotonic()
-        self._process, self._size = 0, 0  # its id, and the bytes of memory that it had at its start
+        # its id, and the bytes of memory that it had at its start
+        self._process = 0
+        self._size = 0
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +121,8 @@ class Readers:
 
     def _read_on(self, request: Request) -> Generator[tuple[str, dict[str, Any]], None, _Stop | None]:
         """Yield the rows of a file, and return why there are no more; None at its end."""
-        done, at = request.done, 0
+        done = request.done
+        at = 0
         try:
             if self._connection is None:
                 self._begin()
@@ -128,12 +133,14 @@ class Readers:
                     if kind == BEGINS:
                         at = given[0]
                     elif kind == ROW:
-                        done, at = given[0], 0
+                        done = given[0]
+                        at = 0
                         yield given[1], given[2]
                     elif kind == LARGE:
                         name = f"{request.doc_id}:{at}" if request.form == "xml" else request.doc_id
                         self._leave(name, TOO_MUCH_TEXT, f"more than {request.text:,} MiB")
-                        done, at = at, 0
+                        done = at
+                        at = 0
                     elif kind == OVER:
                         return _Stop(given[0], given[1], done, at)
                     elif kind == FAILED:
@@ -190,7 +197,8 @@ class _Over(Exception):
 
     def __init__(self, reason: str, evidence: str) -> None:
         super().__init__(reason)
-        self.reason, self.evidence = reason, evidence
+        self.reason = reason
+        self.evidence = evidence
 
 
 def _resident(process: int) -> int:

@@ -27,7 +27,12 @@ MIB = 1 << 20
 _MOMENT = 0.01  # seconds
 
 # Kinds of messages to who asked.
-BEGINS, ROW, LARGE, ENDED, FAILED, OVER = "begins", "row", "large", "ended", "failed", "over"
+BEGINS = "begins"
+ROW = "row"
+LARGE = "large"
+ENDED = "ended"
+FAILED = "failed"
+OVER = "over"
 # Why a file is left out.
 TOO_MUCH_MEMORY = "files that take too much memory to read"
 UNPACKED_TOO_FAR = "files that unpack to too much"
@@ -78,13 +83,15 @@ def _serve(connection: Connection) -> None:
 
 def _in_batches(messages: Iterable[Message], *, at_once: bool) -> Iterator[list[Message]]:
     """Yield the messages in lists, each as long as comes together in a moment; all alone if `at_once`."""
-    batch, since = list[Message](), time.monotonic()
+    batch = list[Message]()
+    since = time.monotonic()
     for message in messages:
         batch.append(message)
         now = time.monotonic()
         if at_once or now - since > _MOMENT:
             yield batch
-            batch, since = [], now
+            batch = []
+            since = now
     yield batch
 
 

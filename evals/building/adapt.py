@@ -53,7 +53,9 @@ def make(build: Build) -> Benchmark:
     The task's own queries for dev stay those for dev.
     """
     recipe: Adapt = build.recipe
-    section, corpus, said = recipe.adapt, recipe.corpus, recipe.release
+    section = recipe.adapt
+    corpus = recipe.corpus
+    said = recipe.release
     task = section.task or corpus.path.removeprefix(TASK)
     given = _load(task, corpus.data or None)
     graded = _grade(given.qrels, section.positive)
@@ -67,7 +69,8 @@ def make(build: Build) -> Benchmark:
     else:
         contained = _find_contained(build, given)
         gold = _contain(build, contained, graded)
-        hidden, ranked = contained.hide, contained.find
+        hidden = contained.hide
+        ranked = contained.find
     queries = [query for query in given.queries if query.query_id in gold]
     queries = _drop_masked(build, transfer.carry_queries(queries, hidden, ranked), gold)
     gold = {query.query_id: gold[query.query_id] for query in queries}
@@ -186,11 +189,13 @@ def _find_contained(build: Build, given: Environment) -> _Contained:
             doubtful[old, new] = "no"
 
     def show(pair: tuple[str, str]) -> Item:
-        old, new = given.documents[pair[0]], build.source.documents[pair[1]]
+        old = given.documents[pair[0]]
+        new = build.source.documents[pair[1]]
         return Item((("the old passage", old.text), ("the new passage", new.text)))
 
     build.review("transfer", doubtful, show)  # puts what people say in place of "no"
-    surely, perhaps = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    surely = defaultdict[str, list[str]](list)
+    perhaps = defaultdict[str, list[str]](list)
     for (old, new), answer in (said | doubtful).items():
         (surely if answer == "yes" else perhaps)[old].append(new)
     return _Contained(surely, perhaps)

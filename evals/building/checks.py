@@ -49,12 +49,16 @@ from tools.models.spec import check_key
 from tools.retrievers import Expressions
 from tools.text import sentences
 
-NDCG, WIN = "nDCG@10", "Win"
+NDCG = "nDCG@10"
+WIN = "Win"
 POOL = 300  # documents of the verifier's pool (OBLIQ-Bench, section 3)
 TOP = 10  # documents of each system that a pool is made of
 PAIRS = 100  # that a second judge grades again
 ALIKE = 0.5  # similarity of queries
-TEXTS, FOLDS, LEAST = 2000, 5, 10  # of a classifier: texts of a kind at most, folds, texts of a kind at least
+# of a classifier: texts of a kind at most, folds, texts of a kind at least
+TEXTS = 2000
+FOLDS = 5
+LEAST = 10
 SHOWN = 20  # documents and queries that --json lists of a figure
 # Options of a run that a check sets itself.
 WITHOUT = {"program", "task", "retriever", "parameters", "k", "limit", "query_ids", "pool", "compiled", "prompts"}
@@ -129,7 +133,8 @@ class Subject:
     @property
     def verifier(self) -> Request:
         """What a verifier is asked, who is handed everything relevant, or each query's own pool."""
-        queries, documents = self.environment.queries, len(self.environment.documents)
+        queries = self.environment.queries
+        documents = len(self.environment.documents)
         size = max(POOL, *(4 * len(self.judgements.relevant(query.query_id)) for query in queries))
         pool = f"oracle:{min(size, documents)}({','.join(self.names)})"
         own = all(query.candidates is not None for query in queries)
@@ -169,19 +174,22 @@ def find_gap(subject: Subject) -> Iterator[Figure]:
     verified = run(subject.verifier)
     best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
     found = {"R": best.mean(NDCG), "V": verified.mean(NDCG), "retriever": best.retriever, "lm": subject.request.lm}
-    floor, gap = subject.request.lm == "offline", subject.compare(best, verified)
+    floor = subject.request.lm == "offline"
+    gap = subject.compare(best, verified)
     yield Figure("gap", Interval(*gap[:3]), "a floor: offline counts words" * floor, found | {"p": gap.p}, floor)
 
 
 def find_pool_bias(subject: Subject) -> Iterator[Figure]:
     """Yield what hangs on who was pooled: positives are taken away that one system alone brought (Zobel 1998)."""
-    judged, gold = subject.environment.judgements, subject.judgements.qrels
+    judged = subject.environment.judgements
+    gold = subject.judgements.qrels
     if POOLED not in judged or judged[POOLED] is subject.judgements:
         yield Figure("tau", None, "no judgements called pooled beside gold ones")
         return
     pool = judging.open_pool([run.path for run in subject.searches.values()], subject.request.task, TOP)
     pool = pool._replace(known={query_id: dict(gold.get(query_id, {})) for query_id in pool.known})
-    scale, ours = HIGHEST / max(grade for of in gold.values() for grade in of.values()), judging.Grades()
+    scale = HIGHEST / max(grade for of in gold.values() for grade in of.values())
+    ours = judging.Grades()
     for query_id, known in pool.known.items():  # in the grades of a judge
         grades = judged[POOLED].qrels.get(query_id, {})
         ours[query_id] = {key: grade * scale for key, grade in grades.items() if key not in known}
@@ -203,8 +211,11 @@ def find_power(subject: Subject) -> Iterator[Figure]:
 
 def find_repeats(subject: Subject) -> Iterator[Figure]:
     """Yield relevant documents whose text stands elsewhere with a lower grade, and queries that are alike."""
-    environment, twins, wrong = subject.environment, defaultdict[str, set[str]](set), list[list[str]]()
-    unit, first = subject.judgements.unit_of or str, environment.documents.repeats()
+    environment = subject.environment
+    twins = defaultdict[str, set[str]](set)
+    wrong = list[list[str]]()
+    unit = subject.judgements.unit_of or str
+    first = environment.documents.repeats()
     for doc_id, original in first.items():
         twins[original] |= {original, doc_id}
     wanted = {query.query_id: subject.judgements.relevant(query.query_id) for query in environment.queries}
@@ -357,8 +368,10 @@ def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
 
 def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
     """Return text -> whether it is relevant to a query, and to which one; of others, in whose pool it is."""
-    unit, found = environment.judgements[environment.headline].unit_of or str, dict[str, tuple[bool, str]]()
-    wanted, pools = dict[str, str](), dict[str, str]()
+    unit = environment.judgements[environment.headline].unit_of or str
+    found = dict[str, tuple[bool, str]]()
+    wanted = dict[str, str]()
+    pools = dict[str, str]()
     for query in environment.queries:
         of = (key for one in environment.judgements.values() for key in one.relevant(query.query_id))
         wanted |= dict.fromkeys(of, query.query_id)
@@ -448,7 +461,8 @@ def command(arguments: Any) -> int:
     if judges and not (arguments.pools or arguments.dry_run):
         check_key(arguments.judge, request.headers)
     if arguments.pools:
-        environment, terms = evaluation.open_task(request)[1], evaluation.make_terms(request)
+        environment = evaluation.open_task(request)[1]
+        terms = evaluation.make_terms(request)
         searchers = {name: retrievers.build(name, environment.documents, home(), terms=terms) for name in names}
         rows = repooling.compare_pools(environment, searchers)
         put_out(json.dumps(rows) + "\n" if arguments.json else repooling.render(environment, rows))

@@ -21,7 +21,8 @@ _SAMPLE = 20_000  # documents, evenly spread, whose lines are counted: a share o
 _FEWEST = 10  # documents with a line; of fewer, a share says nothing
 _RUN = 5  # words
 # Bands of a signature, and hashes of a band: of pairs alike by 0.9, one in 5,000 is missed; by 0.8, one in 70.
-_BANDS, _ROWS = 8, 4
+_BANDS = 8
+_ROWS = 4
 _LINK = re.compile(r"\[([^\]\n]*)\]\(\s*(https?://[^\s)]+)[^)\n]*\)")  # of Markdown
 _URL = re.compile(r"(?:https?://|\bwww\.)([^\s/<>\"')\]]+)[^\s<>\"')\]]*(?<![.,;:!?])")
 _PERSONAL = {
@@ -82,7 +83,9 @@ def replace_spans(text: str, spans: Mapping[str, str]) -> str:
 
 def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
     """Return the digests of lines that more than `share` of the documents have; equal documents count once."""
-    step, counts, seen = max(1, len(documents) // _SAMPLE), Counter[int](), set[bytes]()
+    step = max(1, len(documents) // _SAMPLE)
+    counts = Counter[int]()
+    seen = set[bytes]()
     for document in islice(documents.stream(), 0, None, step) if share else ():
         check_interrupts()
         if (whole := digest_text(document.text)) not in seen:
@@ -105,7 +108,8 @@ def find_twins(documents: Corpus, near: float) -> dict[str, str]:
     compared. A near twin is of a document that is no twin itself. `near` is from 0, equal texts alone, to 1.
     """
     twins = documents.repeats()
-    index, firsts = RMinHashLSH(threshold=near, num_perm=_BANDS * _ROWS, num_bands=_BANDS), list[str]()
+    index = RMinHashLSH(threshold=near, num_perm=_BANDS * _ROWS, num_bands=_BANDS)
+    firsts = list[str]()
     for document in documents.stream() if near else ():
         check_interrupts()
         if document.doc_id in twins or not (runs := _runs(document)):

@@ -85,7 +85,8 @@ def _extract(build: Build) -> Texts:
 
 def _count_documents(build: Build) -> int:
     """Return of how many documents queries are made at most."""
-    ladder, queries = build.recipe.ladder, int(build.recipe.limits.queries)
+    ladder = build.recipe.ladder
+    queries = int(build.recipe.limits.queries)
     each = ladder.number if ladder.protocol == "complexity" else 2
     return min(max(1, queries // each), len(build.source.documents))
 
@@ -103,7 +104,8 @@ def _write(build: Build, kept: Texts) -> dict[str, Made]:
 
 def _spoil(build: Build, kept: Texts, wanted: Texts) -> Texts:
     """Return a changed sentence for each one of a document, which fails its condition; of documents that have all."""
-    told, rest = dict[str, Made](), dict[str, str]()
+    told = dict[str, Made]()
+    rest = dict[str, str]()
     about = {name: getattr(build.recipe.ladder, name) for name in ("strategy", "example")}
     names = {one: [f"{one}, {number}" for number in range(1, len(kept[one]) + 1)] for one in wanted}
     for one, conditions in wanted.items():
@@ -117,7 +119,8 @@ def _spoil(build: Build, kept: Texts, wanted: Texts) -> Texts:
         return Unit(name, {"condition": told[name]["condition"]}, shown)
 
     found = _settle(build, "spoil", "meets", told, show, build.recipe.ladder.number)
-    said, shown = dict.fromkeys(found, UNTOUCHED), {name: show(name, made) for name, made in found.items()}
+    said = dict.fromkeys(found, UNTOUCHED)
+    shown = {name: show(name, made) for name, made in found.items()}
     build.review("negatives", said, lambda one: Item([*shown[one].inputs.items(), *shown[one].passages[::2]]))
     for name in [name for name in found if said[name] != UNTOUCHED]:
         build.drop("ladder", name, "people say that the changed sentence will not do", found.pop(name)["spoiled"])
@@ -129,11 +132,13 @@ def _settle(
 ) -> dict[str, Made]:
     """Return what a stage writes, where another one, shown it, finds nothing wrong at last; `each`: of a document."""
     most = (1 + REPAIRS) * _count_documents(build) * each
-    wrong, done = dict.fromkeys(told, ""), dict[str, Made]()
+    wrong = dict.fromkeys(told, "")
+    done = dict[str, Made]()
     for _ in range(1 + REPAIRS):
         units = [Unit(one, {**told[one], "wrong": why}) for one, why in wrong.items()]
         drafts = {unit.key: answer for unit, answer in build.ask(writes, units, most) if answer}
-        before, wrong = wrong, {}
+        before = wrong
+        wrong = {}
         for unit, answer in build.ask(judges, [show(one, made) for one, made in drafts.items()], most):
             why = _find_wrong(unit, answer) if answer and not build.ahead else ""
             if why in HOPELESS.values():
@@ -163,7 +168,8 @@ def _climb(build: Build, kept: Texts, spoiled: Texts) -> Iterator[tuple[str, lis
 
     Under complexity these fail condition 1, 2, ... alone; else they fail the last one, the last two, ...
     """
-    ladder, many = build.recipe.ladder, build.recipe.ladder.number
+    ladder = build.recipe.ladder
+    many = build.recipe.ladder.number
     single = ladder.protocol == "complexity"
     fail = [{k} if single else {*range(many - 1 - k, many)} for k in range(many)]
     for one, changed in spoiled.items():
@@ -177,9 +183,12 @@ def _climb(build: Build, kept: Texts, spoiled: Texts) -> Iterator[tuple[str, lis
 
 
 def _finish(build: Build, ladders: Texts, wanted: Texts, prose: Mapping[str, str]) -> Benchmark:
-    ladder, said = build.recipe.ladder, build.recipe.release
+    ladder = build.recipe.ladder
+    said = build.recipe.release
     told = f"The query lists conditions on {ladder.domain}. Wanted is what meets all of them."
-    draft, record = multiconir.Draft(said.objective or told, ""), dict[str, str]()  # query id -> document
+    # query id -> document
+    draft = multiconir.Draft(said.objective or told, "")
+    record = dict[str, str]()
     for one, texts in ladders.items():
         # Ids do not tell how many conditions a document meets.
         found = [draft.document(text, f"d-{digest_text(text).hex()[:12]}") for text in texts]

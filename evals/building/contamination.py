@@ -64,8 +64,10 @@ class Trial:
 
     def __init__(self, request: Request, kind: str, sample: int | None) -> None:
         """`sample` takes so many queries in the order of a hash; a kind of "" is by what the documents have."""
-        self.request, self.environment = request, evaluation.open_task(request)[1]
-        judgements, self.texts = self.environment.judgements[self.environment.headline], self.environment.documents
+        self.request = request
+        self.environment = evaluation.open_task(request)[1]
+        judgements = self.environment.judgements[self.environment.headline]
+        self.texts = self.environment.documents
         unit_of = judgements.unit_of if self.environment.max_p else None
         self.unit_of: Callable[[str], str] = unit_of or str
         asked = {query.query_id: query for query in self.environment.queries}
@@ -101,7 +103,8 @@ class Trial:
 
     def find_nearest(self, guesses: Mapping[str, Sequence[str]]) -> Nearest:
         """Return each query's guess that is nearest to a wanted document, by --retriever, or dense."""
-        encoder, found = retrievers.check(self.request.retriever or ENCODER), dict[str, tuple[str, Hit]]()
+        encoder = retrievers.check(self.request.retriever or ENCODER)
+        found = dict[str, tuple[str, Hit]]()
         built = retrievers.build(encoder, Corpus(self.gold.values()), home(), terms=evaluation.make_terms(self.request))
         for query_id, wanted in self.wanted.items():
             texts = guesses[f"query/{query_id}"]
@@ -133,7 +136,8 @@ class Trial:
             shown = {"query": self.queries[key].text, "by heart": text, "the task's": self.gold[hit.doc_id].text}
             items[key] = review.Item(list(shown.items()), judged.get(key))
         review.offer(out, "contamination", items.values())
-        said, names = review.answers(out), {key: review.identify("contamination", one) for key, one in items.items()}
+        said = review.answers(out)
+        names = {key: review.identify("contamination", one) for key, one in items.items()}
         return {key: str(said[name]) for key, name in names.items() if name in said}
 
     def write(self, removed: Collection[str], units: frozenset[str], out: Path) -> None:
@@ -142,7 +146,8 @@ class Trial:
         kept = [one.query_id for one in self.environment.queries if f"query/{one.query_id}" not in removed]
         if not kept:
             raise UsageError(f"the model knows all of {self.environment.task} by heart, so nothing is left of it")
-        rest, dev = self.environment.asking(query_ids=kept), release.find_dev(self.request.task, self.request.data)
+        rest = self.environment.asking(query_ids=kept)
+        dev = release.find_dev(self.request.task, self.request.data)
         judgements = {rest.headline: rest.judgements[rest.headline]} if rest.max_p else rest.judgements
         name = f"{rest.task.rpartition('/')[2]}-not-by-heart"
         settings: dict[str, Any] = {"name": name, "objective": rest.queries[0].objective}
@@ -210,8 +215,10 @@ def render(found: Mapping[str, Any]) -> str:
     if "dry_run" in found:
         titles = f"{plural(found['documents'], 'title')} of documents among them"
         return forecast.render(dict(found), [f"{found['queries']} to be guessed, {titles}"])
-    many, why = found["queries"], found["removed"]
-    documents, left = sum(one.startswith("document/") for one in why), sum(one == LEFT for one in why.values())
+    many = found["queries"]
+    why = found["removed"]
+    documents = sum(one.startswith("document/") for one in why)
+    left = sum(one == LEFT for one in why.values())
     rows = [(f"queries that a guess gives away ({found['kind']})", len(why) - documents - left, many)]
     rows += [("documents whose title is guessed from their text", documents, found["documents"])]
     rows += [("queries that want only such documents", left, many)]

@@ -72,18 +72,26 @@ class Build:
         cassette: Path | None = None,
     ) -> None:
         """`requests` are by role of programs/building/fill.py, or by stage; they share what the first one allows."""
-        self.folder, self.name, self.recipe, self.source, self.ahead = folder, name, recipe, source, ahead
+        self.folder = folder
+        self.name = name
+        self.recipe = recipe
+        self.source = source
+        self.ahead = ahead
         self.until = ""  # the stage after which the build stops
         self.funnel = dict[str, Row]()
         self.forecasts = list[dict[str, Any]]()
-        self._requests, self._file = requests, cassette
+        self._requests = requests
+        self._file = cassette
         self._cassette: Cassette | None = None
         self.most_queries = min(recipe.limits.queries, len(source.documents) // max(1, recipe.limits.min_positives))
         self.certain = True  # whether a dry run knows what a stage is asked
         self._terms = make_terms(next(iter(requests.values())))
-        self._stages, self._held, self._asks = dict[str, tuple[Fill, Stage]](), ExitStack(), dict[str, Any]()
+        self._stages = dict[str, tuple[Fill, Stage]]()
+        self._held = ExitStack()
+        self._asks = dict[str, Any]()
         self._retrievers = dict[str, Retriever]()
-        self._dropped, self._why = defaultdict[str, Counter[str]](Counter), list[TextIO]()
+        self._dropped = defaultdict[str, Counter[str]](Counter)
+        self._why = list[TextIO]()
         self._answers: Mapping[str, review.Value] = {} if ahead else review.answers(folder)
 
     def __enter__(self) -> "Build":
@@ -112,7 +120,8 @@ class Build:
         if self.until and stage != self.until and self.until in self.funnel:
             raise Reached(self.until)
         program, _ = self._open(stage)
-        left, ahead = iter(units), partial(self._look_ahead, stage, most, self.certain)
+        left = iter(units)
+        ahead = partial(self._look_ahead, stage, most, self.certain)
         while some := list(islice(left, SLICE)):
             queries = [_query(unit) for unit in some]
             outcomes = ahead(queries) if self.ahead else self._send(stage, queries)
@@ -167,7 +176,8 @@ class Build:
     def retriever(self, spec: str) -> Retriever:
         """Return a retriever over the corpus, on the terms of the build."""
         if spec not in self._retrievers:
-            documents, home = self.source.documents, disk.home()
+            documents = self.source.documents
+            home = disk.home()
             self._retrievers[spec] = retrievers.build(spec, documents, home, terms=self._terms)
         return self._retrievers[spec]
 
@@ -197,7 +207,8 @@ class Build:
 
         `together` is query_id -> what is all for dev, or all for test.
         """
-        said, source = self.recipe.release, self.source
+        said = self.recipe.release
+        source = self.source
         told = {"name": said.name or self.folder.resolve().name, "objective": said.objective or GENERIC}
         told |= {"document": said.document, "metrics": list(said.metrics), "metric": said.metric, **settings}
         settings = {name: value for name, value in told.items() if value}

@@ -49,7 +49,9 @@ class External(Recipe):
 
 def make(build: Build) -> Benchmark:
     """Go through the stages. DataError where nothing is left."""
-    source, column, limits = build.source, build.recipe.authors.field, build.recipe.limits
+    source = build.source
+    column = build.recipe.authors.field
+    limits = build.recipe.limits
     author = {one: of[column] for one, of in source.private.items() if of.get(column)} if column else dict(source.group)
     if not column:  # pieces of a text without an author have that text as their group
         author = {one: of for one, of in author.items() if of != source.documents[one].parent}
@@ -99,7 +101,8 @@ def match_lengths(wanted: Sequence[int], there: Mapping[str, int]) -> list[str]:
     `there` is id -> length. DataError where it has none for a bin.
     """
     ends = np.unique(np.quantile(wanted, np.arange(1, BINS) / BINS))
-    shares, bins = np.bincount(np.digitize(wanted, ends)), defaultdict[int, list[str]](list)
+    shares = np.bincount(np.digitize(wanted, ends))
+    bins = defaultdict[int, list[str]](list)
     for one in order(one for one, length in there.items() if min(wanted) <= length <= max(wanted)):
         bins[int(np.digitize(there[one], ends))].append(one)
     each = {place: len(bins[place]) / share for place, share in enumerate(shares) if share}

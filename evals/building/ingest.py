@@ -83,7 +83,8 @@ class PrivateTexts(Mapping[str, Mapping[str, str]]):
     """doc_id -> field -> text that is never released: on disk, a row a document that was read."""
 
     def __init__(self, rows: Corpus, documents: Corpus) -> None:
-        self._rows, self._documents = rows, documents if len(rows) else Corpus(())
+        self._rows = rows
+        self._documents = documents if len(rows) else Corpus(())
 
     def __getitem__(self, doc_id: str) -> Mapping[str, str]:
         texts: dict[str, str] = disk.loads(self._rows[self._documents[doc_id].parent or doc_id].text)
@@ -144,8 +145,12 @@ class _Ingestion:
     """One reading of a corpus: its rows, and what is known of them so far."""
 
     def __init__(self, corpus: CorpusSection, clean: CleanSection, cut: CutSection) -> None:
-        self.corpus, self.clean, self.cut = corpus, clean, cut
-        self.counts, self.groups, self.findings = Counter[str](), dict[str, str](), cleaning.Findings()
+        self.corpus = corpus
+        self.clean = clean
+        self.cut = cut
+        self.counts = Counter[str]()
+        self.groups = dict[str, str]()
+        self.findings = cleaning.Findings()
         task = corpus.path.removeprefix(TASK) if corpus.path.startswith(TASK) else ""
         self.task = environments.load(task, corpus.data or None, "all") if task else None
         # Where a task judges parents of passages, ids go on naming these in the task's own way.
@@ -169,7 +174,8 @@ class _Ingestion:
 
     def write(self, folder: Path) -> None:
         """Write the folders `documents` and `private`, known.json, and what is left out as dropped.jsonl."""
-        aside, raw = folder / "private.jsonl", folder / "raw"
+        aside = folder / "private.jsonl"
+        raw = folder / "raw"
         with (folder / DROPPED).open("w", encoding="utf-8") as self._dropped:
             for one in self.files.left_out:
                 self._leave(*one)
@@ -287,7 +293,8 @@ class _Ingestion:
             if document.doc_id not in chosen:
                 self._leave(document.doc_id, "documents outside the sample")
                 continue
-            text, title = clean_text(document.text, self.clean, repeated), clean_text(document.title, self.clean)
+            text = clean_text(document.text, self.clean, repeated)
+            title = clean_text(document.title, self.clean)
             whole = replace(document, text=text, title=title)
             cut = sum(cleaning.digest_line(line) in repeated for line in document.text.splitlines()) if repeated else 0
             self.findings.add("lines that are cut as boilerplate", cut, document.doc_id)
@@ -330,12 +337,14 @@ def cut_text(text: str, cut: CutSection) -> list[str]:
     if cut.by == "turns":
         starts = [0, *(match.start() for match in compile_pattern(cut.speaker).finditer(text)), len(text)]
         return [piece for start, end in pairwise(starts) if (piece := text[start:end].strip())]
-    pieces, many = [""], 0
+    pieces = [""]
+    many = 0
     for paragraph in filter(str.strip, re.split(r"\n\s*\n", text)):
         pieces[-1] = f"{pieces[-1]}\n\n{paragraph}".strip("\n")
         many += len(paragraph.split())
         if many >= cut.words:
-            pieces, many = [*pieces, ""], 0
+            pieces = [*pieces, ""]
+            many = 0
     if 0 < many < cut.words / 2 and len(pieces) > 1:  # too little for a snippet of its own
         pieces[-2:] = ["\n\n".join(pieces[-2:])]
     return [piece for piece in pieces if piece]

@@ -62,11 +62,13 @@ def grade(build: Build, stage: str, lens: str, asked: Sequence[Asked], batch: in
     judge: Judge = build.recipe.judge
     unread = {one.query.query_id: () if judge.passes else one.members for one in asked}
     found: Grades = {query_id: dict.fromkeys(members, float(HIGHEST)) for query_id, members in unread.items()}
-    rule, left = judge.rule or RULES.get(lens, RULES[""]), [(one, list(one.candidates)) for one in asked]
+    rule = judge.rule or RULES.get(lens, RULES[""])
+    left = [(one, list(one.candidates)) for one in asked]
     for turn in range(judge.passes):
         again = dict[str, list[str]]()
         for unit, answer in build.ask(stage, _make_units(build, rule, left, turn, batch), most=judge.passes * most):
-            grades, one = found[unit.key[0]], unit.key[1]
+            grades = found[unit.key[0]]
+            one = unit.key[1]
             for doc_id, row in answer.get("verdicts", {}).items():
                 grades[doc_id] = float(row["grade"])
                 if (row["grade"] < judge.keep) == (doc_id in one.members):
@@ -92,11 +94,14 @@ def _make_units(
 
 def regrade(build: Build, lens: str, asked: Sequence[Asked]) -> Grades:
     """Return the grades of what the build found, for the queries that keep enough relevant documents."""
-    judge, limits, kept = build.recipe.judge, build.recipe.limits, Grades()
+    judge = build.recipe.judge
+    limits = build.recipe.limits
+    kept = Grades()
     most = build.most_queries * -(-(limits.max_positives + judge.near) // judge.batch)
     graded = grade(build, "rejudge", lens, asked, judge.batch, most)
     for one in asked:
-        query_id, grades = one.query.query_id, graded.get(one.query.query_id, {})
+        query_id = one.query.query_id
+        grades = graded.get(one.query.query_id, {})
         if sum(of >= judge.keep for of in grades.values()) < limits.min_positives and not build.ahead:
             build.drop("rejudge", query_id, "too few documents are relevant", one.query.text)
         else:
@@ -109,7 +114,8 @@ def regrade(build: Build, lens: str, asked: Sequence[Asked]) -> Grades:
 
 def _review_queries(build: Build, queries: Mapping[str, Query], kept: Grades) -> None:
     """Offer each query with some of what is relevant and of what is not; drop those that people find fault with."""
-    shown, said = dict[str, list[str]](), dict[str, list[str]]()
+    shown = dict[str, list[str]]()
+    said = dict[str, list[str]]()
     for query_id, grades in kept.items():
         said[query_id] = [one for one, of in grades.items() if of][:SHOWN]
         shown[query_id] = said[query_id] + [one for one, of in grades.items() if not of][:SHOWN]
@@ -121,10 +127,12 @@ def _review_queries(build: Build, queries: Mapping[str, Query], kept: Grades) ->
 
 def pool(build: Build, lens: str, queries: Sequence[Query], gold: Qrels) -> dict[str, Grades]:
     """Return judgements `pooled`: gold with grades of what the pool's retrievers bring; none without retrievers."""
-    judge, wanted = build.recipe.judge, build.recipe.pool
+    judge = build.recipe.judge
+    wanted = build.recipe.pool
     if not wanted.retrievers:
         return {}
-    engines, asked = list(map(build.retriever, wanted.retrievers)), list[Asked]()
+    engines = list(map(build.retriever, wanted.retrievers))
+    asked = list[Asked]()
     for query in queries:
         known = gold[query.query_id]
         found = [hit.doc_id for of in engines for hit in of.search(query.text, wanted.k, excluded=query.excluded)]

@@ -37,7 +37,8 @@ def check_ladders(environment: Environment) -> list[Rungs]:
     A number that the document has anywhere, or in a larger one (11 in 11,500), is fine: what contradicts its sentence
     is counted from below.
     """
-    steps, asked = defaultdict[str, dict[tuple[str, str], int]](dict), defaultdict[str, dict[str, None]](dict)
+    steps = defaultdict[str, dict[tuple[str, str], int]](dict)
+    asked = defaultdict[str, dict[str, None]](dict)
     texts = environment.documents
     for query in environment.queries:
         comparisons = environment.comparisons.get(query.query_id, ())
@@ -64,7 +65,8 @@ def _numbers(text: str) -> dict[str, None]:
 
 def differ(one: str, other: str) -> int:
     """Return in how many sentences two texts differ; one that took the place of another counts once."""
-    mine, theirs = {*sentences(one)}, {*sentences(other)}
+    mine = {*sentences(one)}
+    theirs = {*sentences(other)}
     return max(len(mine - theirs), len(theirs - mine))
 
 
@@ -80,7 +82,9 @@ def pad(text: str, words: int) -> str:
     """
     if (missing := words - len(text.split())) <= 0:
         return text
-    padded, filler, endless = sentences(text), list[str](), cycle(FILLER)
+    padded = sentences(text)
+    filler = list[str]()
+    endless = cycle(FILLER)
     while missing > 0:
         filler.append(next(endless))
         missing -= len(filler[-1].split())

@@ -143,7 +143,8 @@ def _screen(build: Build, wording: str) -> list[str]:
     doc_ids = order(one for one in build.source.documents if one not in build.source.twins)
     if not screen.kinds:
         return doc_ids
-    told, sorted_as = {"attribute": wording, "kinds": dict(screen.kinds)}, dict[str, str]()
+    told = {"attribute": wording, "kinds": dict(screen.kinds)}
+    sorted_as = dict[str, str]()
     units = (Unit(some[0], told, build.passages(some)) for some in slices(doc_ids, screen.batch))
     for _, answer in build.ask("screen", units):
         sorted_as |= {one: row["kind"] for one, row in answer.get("sorted", {}).items()}
@@ -158,8 +159,10 @@ def _screen(build: Build, wording: str) -> list[str]:
 
 def _extract(build: Build, wording: str, doc_ids: Sequence[str]) -> Notes:
     """Return what is written down of each document that has the attribute."""
-    section, shown = build.recipe.extract, build.recipe.attribute
-    told, notes = {"attribute": wording, "further": dict(shown.further)}, dict[str, Note]()
+    section = build.recipe.extract
+    shown = build.recipe.attribute
+    told = {"attribute": wording, "further": dict(shown.further)}
+    notes = dict[str, Note]()
     batches = slices(doc_ids, section.batch)
     units = (Unit(some[0], told, build.passages(some, section.chars, shown.private)) for some in batches)
     for _, answer in build.ask("extract", units, most=-(-len(build.source.documents) // section.batch)):
@@ -185,7 +188,8 @@ def _label(build: Build, notes: Notes) -> dict[str, str]:
     group: Group = build.recipe.group
     if not group.relabel:
         return {one: note.label for one, note in notes.items() if note.label}
-    found, batches = dict[str, str](), slices(list(notes), group.batch)
+    found = dict[str, str]()
+    batches = slices(list(notes), group.batch)
     for wave in [batches[:1], *slices(batches[1:], WAVE)]:
         in_use = [label for label, _ in Counter(found.values()).most_common(group.batch)]
         units = [Unit(some[0], {"in_use": in_use}, [(one, notes[one].attribute) for one in some]) for some in wave]
@@ -235,7 +239,8 @@ def _near(labels: Sequence[str], size: int) -> list[list[str]]:
     if len(labels) <= size:
         return [list(labels)]
     find = finder({one: one for one in labels})
-    left, lots = dict.fromkeys(labels), list[list[str]]()
+    left = dict.fromkeys(labels)
+    lots = list[list[str]]()
     while left:
         first = next(iter(left))
         found = [one for one in find(first, 2 * size) if one in left]
@@ -269,7 +274,8 @@ def _merge(build: Build, notes: Notes, groups: Groups) -> Groups:
 
 def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Groups]:
     """Return the groups without the members that do not belong, and these."""
-    size, least = build.recipe.group.validate, build.recipe.limits.min_positives
+    size = build.recipe.group.validate
+    least = build.recipe.limits.min_positives
     large = {label: order(members) for label, members in groups.items() if len(members) >= least}
     build.drop_all("validate", [label for label in groups if label not in large], "groups too small")
     if not size:
@@ -279,7 +285,8 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
     for turn in range(2):
         removed, better, parts = *_ask_who_belongs(build, notes, large), Groups()
         for label, members in large.items():
-            gone, stay = removed[label], [one for one in members if one not in removed[label]]
+            gone = removed[label]
+            stay = [one for one in members if one not in removed[label]]
             if len(gone) > PARTIAL * len(members) and turn:
                 build.drop("validate", label, "no one point", f"{len(gone)} of {len(members)} members do not belong")
             elif len(gone) > PARTIAL * len(members):  # two points, maybe: each part has to hold by itself
@@ -303,7 +310,8 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
 
 def _ask_who_belongs(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, dict[str, str]]:
     """Return the members of each group that do not belong to it, and a label for those that do."""
-    units, limits = list[Unit](), build.recipe.limits
+    units = list[Unit]()
+    limits = build.recipe.limits
     for label, members in groups.items():
         for part in slices(members, build.recipe.group.validate, OVERLAP):
             shown = [(one, f"{notes[one].attribute}\n{text}") for one, text in build.passages(part, BEGINNING)]
@@ -311,7 +319,8 @@ def _ask_who_belongs(build: Build, notes: Notes, groups: Groups) -> tuple[Groups
     removed: Groups = {label: [] for label in groups}
     better = dict[str, str]()
     for unit, answer in build.ask("validate", units, most=1 + len(notes) // limits.min_positives):
-        label, rows = unit.key[0], answer.get("members", {})
+        label = unit.key[0]
+        rows = answer.get("members", {})
         removed[label] += [one for one, row in rows.items() if not row["belongs"] and one not in removed[label]]
         better.setdefault(label, answer.get("better", "").strip() or label)
     return removed, better
@@ -329,7 +338,8 @@ def _fit(build: Build, groups: Groups) -> Groups:
     texts = {label: [{*words(build.text(one))} for one in members[:10]] for label, members in fitting.items()}
     variety = {label: _variety(some) for label, some in texts.items()}
     chosen: Groups = {}
-    named, nearest = {label: {*words(label)} for label in fitting}, dict.fromkeys(fitting, 0.0)
+    named = {label: {*words(label)} for label in fitting}
+    nearest = dict.fromkeys(fitting, 0.0)
     while len(chosen) < min(limits.queries, len(fitting)):
         left = (label for label in fitting if label not in chosen)
         best = max(left, key=lambda label: (variety[label] - nearest[label], label))

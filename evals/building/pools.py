@@ -88,7 +88,9 @@ class Pools(Recipe):
 def make(build: Build) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
     recipe: Pools = build.recipe
-    corpus, said, group = recipe.corpus, recipe.release, grouped(recipe.candidates.group, build.source.group)
+    corpus = recipe.corpus
+    said = recipe.release
+    group = grouped(recipe.candidates.group, build.source.group)
     given = environments.load(recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data or None, "all")
     pieces = transfer.Pieces(build)
     queries, gold = _choose(build, given, pieces)
@@ -118,9 +120,11 @@ def make(build: Build) -> Benchmark:
 
 def _choose(build: Build, given: Environment, pieces: transfer.Pieces) -> tuple[list[Query], judged.Grades]:
     """Return a sample of the queries that are long enough, without what they must not see, and their judgements."""
-    section, count = build.recipe.candidates, bert_tokens()
+    section = build.recipe.candidates
+    count = bert_tokens()
     gold = release.spread_twins(inherit(build, pieces, given.qrels, spread=True), build.source.twins)
-    own, kept = find_own(given.queries, build.source.documents), dict[str, Query]()
+    own = find_own(given.queries, build.source.documents)
+    kept = dict[str, Query]()
     for query in given.queries:
         hidden = own[query.query_id].union(*map(pieces.find, query.excluded))
         if query.query_id in gold and count(query.text) < section.tokens:
@@ -209,7 +213,8 @@ def _judge_facets(build: Build, queries: Sequence[Query], facets: Mapping[str, l
 
     `aspects` has the sum of the grades, and `every` a 1 where each is 1 or more.
     """
-    judge, most = build.recipe.judge, sum(len(one.text.split()) for one in queries)
+    judge = build.recipe.judge
+    most = sum(len(one.text.split()) for one in queries)
     made: dict[str, judged.Grades] = {"aspects": {}, "every": {}}
     parts = defaultdict[str, list[Query]](list)
     for one in queries:
@@ -266,7 +271,8 @@ def grouped(pattern: str, known: Mapping[str, str] = {}) -> Callable[[str], str]
 
 def _write_objective(build: Build, made: Benchmark) -> Benchmark:
     """Return the benchmark with the draft of an objective by which a judge orders most triplets of dev."""
-    section, known = build.recipe.objective, {one.query_id: one for one in made.queries}
+    section = build.recipe.objective
+    known = {one.query_id: one for one in made.queries}
     if not section.drafts:
         return made
     if not (dev := order(made.comparisons)):
@@ -277,7 +283,9 @@ def _write_objective(build: Build, made: Benchmark) -> Benchmark:
         _, right, tempting = made.comparisons[one][0]
         cases.append({"query": known[one].text, "right": build.text(right), "tempting": build.text(tempting)})
     others = {f"{one} {pair}": (one, *pair[1:]) for one in dev[len(shown) :] or dev for pair in made.comparisons[one]}
-    drafts, wins, units = list[str](), Counter[str](), list[Unit]()
+    drafts = list[str]()
+    wins = Counter[str]()
+    units = list[Unit]()
     for number in range(section.drafts):
         told = {"cases": cases, "relevance": lens(made.settings.get("lens", "")).recognise, "drafts": [*drafts]}
         drafts += [answer["objective"] for _, answer in build.ask("objective", [Unit(number, told)]) if answer]

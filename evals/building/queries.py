@@ -111,7 +111,8 @@ def _write(build: Build, section: Write, drafts: Sequence[Draft]) -> dict[str, s
 
 def find_leaks(build: Build, text: str, answers: Sequence[str]) -> list[str]:
     """Return what of a query gives answers away: runs of words, rare words, names and numbers that both have."""
-    asked, statistics = all_words(text), build.statistics
+    asked = all_words(text)
+    statistics = build.statistics
     own = {*words(text)}
     names = {match.lower() for match in re.findall(r"(?<=[a-z,;] )[A-Z]\w+|\d[\d.,:]*", text)}
     weight = sum(statistics.weight(one) for one in own) or 1.0
@@ -148,7 +149,9 @@ def mend(build: Build, texts: Mapping[str, str], answers: Mapping[str, Sequence[
 
 def tell_apart(build: Build, texts: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the queries without those that ask for what an earlier one asks for."""
-    handles, units, find = list(texts), list[Unit](), finder(texts)
+    handles = list(texts)
+    units = list[Unit]()
+    find = finder(texts)
     for place, one in enumerate(handles):
         if near := [other for other in find(texts[one], len(handles)) if other in handles[:place]][:NEAREST]:
             numbered = {str(number): texts[other] for number, other in enumerate(near, start=1)}

@@ -55,13 +55,16 @@ class Recollection(Recipe):
 def make(build: Build) -> Benchmark:
     """Go through the stages. DataError, with the stage, where nothing is left."""
     notes = _recollect(build)
-    posts, ways = {one: note["written"] for one, note in notes.items()}, dict(zip(order(notes), cycle(OPENINGS)))
-    units, ends = list[Unit](), dict[str, str]()
+    posts = {one: note["written"] for one, note in notes.items()}
+    ways = dict(zip(order(notes), cycle(OPENINGS)))
+    units = list[Unit]()
+    ends = dict[str, str]()
     for one, post in posts.items():
         first, ends[one] = split_opening(post)
         told = {"opening": first, "rest": ends[one], "way": ways[one], "words": len(first.split()) + 10}
         units += [Unit(one, told)] if ends[one] else []
-    posts, units = _rewrite(build, "open", posts, units, ends), []
+    posts = _rewrite(build, "open", posts, units, ends)
+    units = []
     for one, post in posts.items():
         told = {"text": post, "forbidden": queries.find_leaks(build, post, [one]), "words": len(post.split())}
         units.append(Unit(one, told, build.passages([one])))
@@ -69,7 +72,8 @@ def make(build: Build) -> Benchmark:
     own = {queries.make_query(build, post): one for one, post in posts.items()}
     said_first = set(own.values())
     build.drop_all("unique", [one for one in posts if one not in said_first], "in the very words of another")
-    gold, of = _judge(build, own, notes), {query.query_id: one for query, one in own.items()}
+    gold = _judge(build, own, notes)
+    of = {query.query_id: one for query, one in own.items()}
     build.demand(gold)
     made_of = [{"query_id": one, "doc_id": of[one], "opening": ways[of[one]], **notes[of[one]]} for one in gold]
     return build.finish([one for one in own if one.query_id in gold], {"gold": gold}, made_of, lens=LENS)
@@ -77,7 +81,8 @@ def make(build: Build) -> Benchmark:
 
 def _recollect(build: Build) -> Notes:
     """Return what is remembered of passages: of one of each group, then of a second one, and so on."""
-    section, named = build.recipe.recollect, compile_pattern(build.recipe.recollect.group)
+    section = build.recipe.recollect
+    named = compile_pattern(build.recipe.recollect.group)
     groups = defaultdict[str, list[str]](list)
     for one in order(one for one in build.source.documents if one not in build.source.twins):
         groups[build.source.group.get(one) or (named.search(one) or [""])[0]].append(one)
@@ -112,8 +117,11 @@ def _rewrite(build: Build, stage: str, posts: Posts, units: Iterable[Unit], ends
 def _judge(build: Build, own: Mapping[Query, str], notes: Notes) -> judged.Grades:
     """Return which passages could be meant by each query; it is dropped where its `own` one is not recognised."""
     recipe: Recollection = build.recipe
-    judge, engines = recipe.judge, [build.retriever(spec) for spec in recipe.recollect.retrievers if own]
-    near, pairs, gold = dict[str, list[str]](), list[judged.Asked](), judged.Grades()
+    judge = recipe.judge
+    engines = [build.retriever(spec) for spec in recipe.recollect.retrievers if own]
+    near = dict[str, list[str]]()
+    pairs = list[judged.Asked]()
+    gold = judged.Grades()
     for query, one in own.items():
         texts = (query.text, build.text(one))
         found = [hit.doc_id for of in engines for text in texts for hit in of.search(text, judge.near // 2 + 1)]

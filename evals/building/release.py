@@ -32,7 +32,8 @@ from tools.errors import DataError
 from tools.records import Query
 from tools.text import all_words, list_runs
 
-RELEASE, PRIVATE = "release", "solutions.jsonl"
+RELEASE = "release"
+PRIVATE = "solutions.jsonl"
 RUN = 8  # words in a row by which a private text is known; what is shorter is looked for whole
 _TAGS = ("information-retrieval", "benchmark", "sextant")
 
@@ -42,7 +43,8 @@ def mask(queries: Iterable[Query], group: Mapping[str, str], twins: Mapping[str,
 
     `group` and `twins` are as of a Source.
     """
-    same, copies = _gather(group), _gather(twins)
+    same = _gather(group)
+    copies = _gather(twins)
     for query in queries:
         first = twins.get(query.query_id, query.query_id)
         hidden = {query.query_id, first} | same[group.get(query.query_id)] | copies[first]
@@ -58,7 +60,8 @@ def _gather(table: Mapping[str, str]) -> defaultdict[str | None, set[str]]:  # v
 
 def spread_twins(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
     """Return the judgements, where one of a text holds for every document with it; of several, the highest."""
-    copies, spread = _gather(twins), dict[str, dict[str, float]]()
+    copies = _gather(twins)
+    spread = dict[str, dict[str, float]]()
     for query_id, grades in qrels.items():
         of = dict[str, float]()  # the first document with a text -> its grade
         for doc_id, grade in grades.items():
@@ -124,7 +127,8 @@ def without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmar
     queries = [
         replace(one, candidates=one.candidates and one.candidates - out[one.query_id]) for one in benchmark.queries
     ]
-    judgements, comparisons = dict[str, Qrels](), dict[str, Sequence[Comparison]]()
+    judgements = dict[str, Qrels]()
+    comparisons = dict[str, Sequence[Comparison]]()
     for name, qrels in benchmark.judgements.items():
         judgements[name] = {
             one: {key: of[key] for key in of if key not in out.get(one, ())} for one, of in qrels.items()
@@ -146,7 +150,8 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
         raise DataError("no test query is left; the funnel says where they were dropped")
     if lost := [query.query_id for query in benchmark.queries if _best(benchmark, query) <= 0]:
         raise DataError(f"query {lost[0]!r} has no relevant document that it may see; its stage has to drop it")
-    place, hidden = folder / RELEASE, benchmark.private.items()
+    place = folder / RELEASE
+    hidden = benchmark.private.items()
     folder.mkdir(parents=True, exist_ok=True)
     with disk.replacing(folder / PRIVATE) as file:
         for one, of in hidden:
@@ -209,7 +214,8 @@ def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
 
 def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
     """Write what queries must not see, their pools, comparisons and twins; return the keys of benchmark.toml."""
-    files, known = dict[str, str](), {query.query_id: query for query in benchmark.queries}
+    files = dict[str, str]()
+    known = {query.query_id: query for query in benchmark.queries}
     objects: dict[str, dict[str, Any]] = {
         "excluded": {one: sorted(query.excluded) for one, query in known.items()},
         "pools": {one: sorted(query.candidates or ()) for one, query in known.items()},
@@ -234,7 +240,8 @@ def _toml_lines(table: Mapping[str, Any]) -> list[str]:
 def _card_lines(settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: bool) -> Iterator[str]:
     files = {"corpus": {"corpus": "corpus.jsonl"}, "queries": {"queries": "queries.jsonl"}}
     files["default"] = {part: f"qrels/{part}.tsv" for part in (("test", "dev") if has_dev else ("test",))}
-    name, table = settings.get("name", "A benchmark"), "\n| stage | in | out | left out |\n|---|---|---|---|"
+    name = settings.get("name", "A benchmark")
+    table = "\n| stage | in | out | left out |\n|---|---|---|---|"
     yield front_matter(name, _TAGS, files, made.get("licence") or "unknown")
     yield f"{made['human']}\n\n# {name}\n\n{settings.get('objective', '')}\n\n## What was left out\n{table}"
     for row in made.get("funnel", ()):
@@ -292,7 +299,8 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
         document = documents.get(row["_id"])
         public = f" {' '.join(all_words(indexed_text(document)))} " if document else ""
         for field, text in row["fields"].items():
-            words, what = all_words(text), f"private {field} of {row['_id']!r}"
+            words = all_words(text)
+            what = f"private {field} of {row['_id']!r}"
             if len(words) > 1 and f" {' '.join(words)} " in public:
                 yield f"corpus.jsonl: {what} is in its text"
             runs = list_runs(words, width := min(RUN, len(words)))

@@ -20,7 +20,9 @@ from tools.errors import UsageError
 from tools.records import Query
 from tools.retriever import Retriever, Search
 
-REFERENCE, DEPTH = ("nDCG@10", "R@5"), 10  # metrics of BIRCO's Table 9, and the documents that they see
+# metrics of BIRCO's Table 9, and the documents that they see
+REFERENCE = ("nDCG@10", "R@5")
+DEPTH = 10
 
 
 def compare_pools(environment: Environment, retrievers: Mapping[str, Retriever]) -> list[dict[str, Any]]:
@@ -30,10 +32,12 @@ def compare_pools(environment: Environment, retrievers: Mapping[str, Retriever])
     relevant, which is put in), "chance" (of that, by lot), "hard" (share of hard negatives, where ids tell them),
     "triplets"}, and metrics of REFERENCE by retriever, as in BIRCO's Table 9. UsageError for a task without pools.
     """
-    released, gold = [one for one in environment.queries if one.candidates is not None], environment.qrels
+    released = [one for one in environment.queries if one.candidates is not None]
+    gold = environment.qrels
     if not released:
         raise UsageError(f"{environment.task} has no pools that could be compared")
-    own, sizes = find_own(released, environment.documents), {one.query_id: len(_pool(one)) for one in released}
+    own = find_own(released, environment.documents)
+    sizes = {one.query_id: len(_pool(one)) for one in released}
     free = [replace(one, candidates=None, excluded=one.excluded | own[one.query_id]) for one in released]
     ways = {"released": released}
     for names in [[name] for name in retrievers] + [[*retrievers]] * (len(retrievers) > 1):
@@ -52,7 +56,9 @@ def _pool(query: Query) -> frozenset[str]:
 
 
 def _compare(environment: Environment, released: Sequence[Query], made: Sequence[Query]) -> dict[str, float | None]:
-    shares, lots, gold = list[float](), list[float](), environment.qrels
+    shares = list[float]()
+    lots = list[float]()
+    gold = environment.qrels
     for one, other in zip(released, made, strict=True):
         right = relevant(gold[one.query_id])
         shares.append(len(_pool(one) & _pool(other) - right) / max(1, len(_pool(one) - right)))

@@ -55,8 +55,10 @@ CHANGED = {"met": "it still meets the condition", "fluent": "it reads well", "ot
 BY_HEART = {"worse": "the release's is better", "other": "another, and right as well", "same": "the same"}
 HEART = "How does what the model knew by heart compare with what the release calls right?"
 BIRCO = {"people agreement": 0.91, "people spearman": 0.81, "people macro_f1": 0.76}  # its own two's, section 3.3
-SATISFIES, BOTH = "Does the document satisfy the query?", {"model kappa": 0.6, "people kappa": 0.6}
-RIGHT, FOUND = {"model agreement": 0.9}, {"model chosen": 0.9, "model left": 0.9}
+SATISFIES = "Does the document satisfy the query?"
+BOTH = {"model kappa": 0.6, "people kappa": 0.6}
+RIGHT = {"model agreement": 0.9}
+FOUND = {"model chosen": 0.9, "model left": 0.9}
 SHEETS = {
     "screening": Sheet("Which class does the document belong to?", size=50, each=True, bar=RIGHT),
     "annotation": Sheet("What does the annotation say?", ANNOTATION, 50, bar=RIGHT),
@@ -103,11 +105,14 @@ def _hash(of: Any) -> str:
 
 def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
     """Put a sample of the items on a sheet, in place of what was there: the same for the same items in any order."""
-    form, groups = SHEETS[sheet], defaultdict[str, dict[str, str]](dict)
+    form = SHEETS[sheet]
+    groups = defaultdict[str, dict[str, str]](dict)
     for item in items:
-        name, shown = identify(sheet, item), dict(item.show)
+        name = identify(sheet, item)
+        shown = dict(item.show)
         own = sorted(item.values, key=lambda one: _hash([name, one]) if one in shown else "")
-        values, model = [*own, *form.values], item.model
+        values = [*own, *form.values]
+        model = item.model
         if form.many and model is not None:
             model = [one for one in values if one in model]
         show = sorted(item.show, key=lambda part: own.index(part[0]) if part[0] in own else -1)
@@ -161,9 +166,12 @@ def answers(folder: Path) -> dict[str, Value]:
 
 def write_sheet(folder: Path, out: Path) -> int:
     """Write what is offered as a page; return the number of items."""
-    offered, sheets = read_offered(folder), list[dict[str, Any]]()
+    offered = read_offered(folder)
+    sheets = list[dict[str, Any]]()
     for name, items in offered.items():
-        form, shown = SHEETS[name], ("item", "show", "values")  # not what the model said
+        # not what the model said
+        form = SHEETS[name]
+        shown = ("item", "show", "values")
         rows = [{key: row[key] for key in shown} for row in items.values()]
         sheets.append({"name": name, "ask": form.ask, "means": form.values, "many": form.many, "items": rows})
     digest = _hash([list(items) for items in offered.values()])
@@ -178,7 +186,9 @@ def write_sheet(folder: Path, out: Path) -> int:
 def take(folder: Path, paths: Sequence[Path]) -> int:
     """Add people's answers from JSON Lines; say, a line each, what is refused, and return how many are."""
     items = {item: row for rows in read_offered(folder).values() for item, row in rows.items()}
-    known, new, refused = _read_answers(folder, repair=True), list[bytes](), 0
+    known = _read_answers(folder, repair=True)
+    new = list[bytes]()
+    refused = 0
     for path in paths:
         for place, line in enumerate(disk.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines(), 1):
             try:
@@ -195,10 +205,12 @@ def take(folder: Path, paths: Sequence[Path]) -> int:
 
 def _understand(line: bytes, items: Mapping[str, Row], known: Answers) -> AnswerForm | None:  # None: it is known
     row: AnswerForm = forms.read(AnswerForm, line)
-    name, said = row["item"], row["value"]
+    name = row["item"]
+    said = row["value"]
     if name not in items:
         raise ValueError(f"no item {name!r} is offered; is it of another build, or of an earlier state of this one?")
-    values, many = items[name]["values"], SHEETS[name.rpartition("-")[0]].many
+    values = items[name]["values"]
+    many = SHEETS[name.rpartition("-")[0]].many
     if said is not None and (isinstance(said, list) != many or not {*(said if many else [said])} <= {*values}):
         raise ValueError(f"{said!r} is no answer to {name}, which takes {', '.join(values)}")
     row["value"] = said = [value for value in values if value in said] if isinstance(said, list) else said
@@ -211,8 +223,10 @@ def _understand(line: bytes, items: Mapping[str, Row], known: Answers) -> Answer
 
 def compare(folder: Path) -> dict[str, Any]:
     """Return how far people agree with the model and with each other on each sheet, and what is below its bar."""
-    given, settled = _by_item(_read_answers(folder)), answers(folder)
-    sheets, below = dict[str, Any](), list[str]()
+    given = _by_item(_read_answers(folder))
+    settled = answers(folder)
+    sheets = dict[str, Any]()
+    below = list[str]()
     for name, items in read_offered(folder).items():
         rows = [(row, list(given[item].values())) for item, row in items.items() if item in given]
         if not rows:
@@ -278,7 +292,8 @@ def _cell(value: Interval | None) -> str:
 
 def add(parser: Parser) -> None:
     """Add the arguments of `review`."""
-    option, taken = parser.add_argument, "take what people answered: the files that the page wrote"
+    option = parser.add_argument
+    taken = "take what people answered: the files that the page wrote"
     option("folder", type=Path, metavar="FOLDER", help="of the build")
     option("--out", type=Path, metavar="SHEET.html", help="write what is to be judged as a page")
     option("--in", type=Path, nargs="+", default=[], dest="answers", metavar="ANSWERS.jsonl", help=taken)
@@ -286,14 +301,16 @@ def add(parser: Parser) -> None:
 
 def command(arguments: Any) -> int:
     """Write a page, or take answers and say how far people agree; DataError where some are refused."""
-    folder, out = arguments.folder, arguments.out
+    folder = arguments.folder
+    out = arguments.out
     if bool(out) == bool(arguments.answers):
         raise UsageError("give --out SHEET.html to have something judged, or --in ANSWERS.jsonl for what was answered")
     if out:
         check_output(out)
         put_out(f"{out}: {plural(write_sheet(folder, out), 'item')} to be judged in a browser\n")
         return 0
-    refused, found = take(folder, arguments.answers), compare(folder)
+    refused = take(folder, arguments.answers)
+    found = compare(folder)
     disk.replace(folder / "review/agreement.json", json.dumps(found, indent=2) + "\n")
     counts = ("judged", "offered", "divided")
     figures = [f"{who} {figure}" for who in ("model", "people") for figure in ("agreement", "kappa")]

@@ -84,7 +84,8 @@ def run(
             return {"dry_run": True, "stages": sum_up(build.forecasts)}
         if made is None or until in build.funnel:
             return read_status(folder)
-        says, digest = parameters.release, run_folder.digest(asdict(parameters))
+        says = parameters.release
+        digest = run_folder.digest(asdict(parameters))
         told: Result = {"recipe": name, "digest": digest, "models": lms}
         told |= {"funnel": read_status(folder)["stages"], "licence": says.licence, "source": says.source}
         release.write(made, folder, told)
@@ -152,7 +153,8 @@ def sum_up(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
     every = [part for part in forecasts if part["queries"]]
     for name in dict.fromkeys(part["stage"] for part in forecasts):
         some = [part for part in forecasts if part["stage"] == name]
-        units, most = sum(part["units"] for part in some), max(part["most"] for part in some)
+        units = sum(part["units"] for part in some)
+        most = max(part["most"] for part in some)
         more = 1 if all(part["certain"] for part in some) else max(most, units) / max(1, units)
         for key in FIGURES:
             low, likely, high = LEVELS

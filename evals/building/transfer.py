@@ -84,7 +84,8 @@ def carry_comparisons(build: Build, stage: str, comparisons: Comparisons, carry:
     carried = dict[str, list[Comparison]]()
     for query_id, pairs in comparisons.items():
         for pair in pairs:
-            better, worse = carry(pair.better), carry(pair.worse)
+            better = carry(pair.better)
+            worse = carry(pair.worse)
             if len(better) == len(worse) == 1 and {*better} != {*worse}:
                 carried.setdefault(query_id, []).append(Comparison(pair.label, *better, *worse))
             else:

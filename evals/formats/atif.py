@@ -38,7 +38,8 @@ _CALLS: dict[str, dict[str, Any]] = {
     "read": {"doc_id": _TEXT},
     **{name: {"doc_ids": {"type": "array", "items": _TEXT}} for name in _OURS},
 }
-_SEARCH, _READ = re.compile("search|retriev", re.I), re.compile("read|open|fetch|get_?doc", re.I)
+_SEARCH = re.compile("search|retriev", re.I)
+_READ = re.compile("read|open|fetch|get_?doc", re.I)
 _IDS = ("doc_id", "docid", "document_id", "id", "_id")
 
 
@@ -70,7 +71,8 @@ def write(source: Source, folder: Path) -> list[str]:
 
 
 def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[str, Any]:
-    config, outcome = source.run.config, one.outcome
+    config = source.run.config
+    outcome = one.outcome
     taken = [_write_step(number, step, one, source) for number, step in enumerate(one.steps)]
     sent = (message for step in taken for call in step["extra"].get("calls", ()) for message in call["messages"])
     instructions = dict.fromkeys(message_text(message) for message in sent if message["role"] == "system")
@@ -190,7 +192,8 @@ def to_ours(row: dict[str, Any], queries: Container[str], documents: Corpus) -> 
     forms.check(Line, row)
     extra = _extra(row)
     names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
-    steps, mapped = list[dict[str, Any]](), True
+    steps = list[dict[str, Any]]()
+    mapped = True
     for number, one in enumerate(row["steps"], start=1):
         if one.get("source") == "agent":
             for step in _convert_step(one, documents):
@@ -208,7 +211,8 @@ def to_ours(row: dict[str, Any], queries: Container[str], documents: Corpus) -> 
 
 
 def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]]:
-    extra, usage = _extra(row), _step_usage(row)
+    extra = _extra(row)
+    usage = _step_usage(row)
     if calls := row.get("tool_calls"):
         results = (row.get("observation") or {}).get("results") or []
         made = []
@@ -226,7 +230,8 @@ def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]
 
 def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents: Corpus) -> list[dict[str, Any]]:
     """Return a tool call as a step of ours, or none of another kind; documents that a search does not name are None."""
-    name, given = call["function_name"], call.get("arguments", {})
+    name = call["function_name"]
+    given = call.get("arguments", {})
     tool = name if name in _OURS else "search" if _SEARCH.search(name) else "read" if _READ.search(name) else ""
     texts = [one for one in given.values() if isinstance(one, str)]
     argument = "" if tool in _OURS else str(given.get("query", given.get("doc_id", next(iter(texts), ""))))
@@ -253,9 +258,11 @@ def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents
 
 
 def _find_documents(results: list[dict[str, Any]]) -> list[str] | None:  # best first; None: it does not say
-    found, says = dict[str, None](), False
+    found = dict[str, None]()
+    says = False
     for one in results:
-        ids, source = _extra(one).get("doc_ids"), _extra(one).get("source_doc_id")
+        ids = _extra(one).get("doc_ids")
+        source = _extra(one).get("source_doc_id")
         ids = [source] if ids is None and isinstance(source, str) else ids
         ids = _parse_content(one.get("content")) if ids is None else ids
         if isinstance(ids, list):
@@ -285,7 +292,8 @@ def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _step_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    calls, metrics = row.get("llm_call_count"), row.get("metrics")
+    calls = row.get("llm_call_count")
+    metrics = row.get("metrics")
     if not metrics:
         return usage_json(Usage()) if calls == 0 else None
     return _usage(metrics, 1 if calls is None else calls, "")

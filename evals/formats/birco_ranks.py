@@ -36,7 +36,8 @@ def import_ranks(folder: Path, data: str | None, runs: Path) -> Iterator[tuple[P
 
 
 def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
-    environment, ranks = environments.load(task, data), unpickle(file)
+    environment = environments.load(task, data)
+    ranks = unpickle(file)
     if not isinstance(ranks, dict) or not all(isinstance(one, list) for one in ranks.values()):
         raise DataError(f"{file} is not of lists of documents by query")
     if missing := [query.query_id for query in environment.queries if query.query_id not in ranks]:

@@ -29,14 +29,16 @@ _ABOUT = ("run", "task", "data", "data_fingerprint", "split", "judgements", "pro
 def write(source: Source, folder: Path) -> list[str]:
     """A data set for the Hugging Face Hub: Parquet of trajectories, scores and runs, and a card."""
     (folder / "README.md").write_text(_card(source), encoding="utf-8", errors="replace")
-    schemas, name = _schemas(), name_file(source.run.path.name)
+    schemas = _schemas()
+    name = name_file(source.run.path.name)
     tables: dict[str, Iterable[dict[str, Any]]] = {
         "trajectories": (_trajectory(one, source) for one in source),
         "scores": _scores(source),
         "runs": [_run(source)],
     }
     for table, rows in tables.items():
-        path, left = folder / f"{table}/{name}.parquet", iter(rows)
+        path = folder / f"{table}/{name}.parquet"
+        left = iter(rows)
         path.parent.mkdir()
         # A file, because pyarrow takes no path that is not UTF-8.
         with path.open("wb") as file, pq.ParquetWriter(file, schemas[table], compression="zstd") as writer:
@@ -46,7 +48,10 @@ def write(source: Source, folder: Path) -> list[str]:
 
 
 def _schemas() -> dict[str, pa.Schema]:
-    text, texts, whole, number = pa.string(), pa.list_(pa.string()), pa.int64(), pa.float64()
+    text = pa.string()
+    texts = pa.list_(pa.string())
+    whole = pa.int64()
+    number = pa.float64()
     usage = dict.fromkeys(USED[:4], whole) | dict.fromkeys(USED[4:], number)
     values = pa.list_(pa.struct({"metric": text, "value": number}))
     relevant = pa.struct({"unit": text, "grade": number, "place": whole, "lost_as": text})
@@ -89,7 +94,8 @@ def _scores(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def _run(source: Source) -> dict[str, Any]:
-    run, config = source.run, source.run.config
+    run = source.run
+    config = source.run.config
     named = {"run": run.path.name, "retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
     named |= {"judgements": run.scores["judgements"]}
     return {
@@ -110,8 +116,10 @@ def front_matter(title: str, tags: Sequence[str], files: Mapping[str, Mapping[st
 
 
 def _card(source: Source) -> str:
-    run, config = source.run, source.run.config
-    task, split = config["task"], config["split"]
+    run = source.run
+    config = source.run.config
+    task = config["task"]
+    split = config["split"]
     mini = "The data is the bundled miniature: invented, not comparable with published figures."
     metrics = run.scores["metrics"].items()
     means = "".join(f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in metrics)

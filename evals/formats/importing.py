@@ -79,7 +79,8 @@ def import_run(
 
     `encoded`: ids are percent-encoded. DataError, with nothing left, for a file that does not fit the environment.
     """
-    run_file, counts = RunFile(file, environment, encoded=encoded), Counter[str]()
+    run_file = RunFile(file, environment, encoded=encoded)
+    counts = Counter[str]()
     name = name or as_name(run_file.tag) or as_name(file.name.partition(".")[0]) or "imported"
     with disk.naming(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as spool:
         spool.writelines(_make_outcomes(run_file, trajectories, environment, counts))
@@ -130,7 +131,8 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
     seen: dict[str, int] = {}
     for number, line in raw.read_lines(path):
         try:
-            row, mapped = forms.read_whole(dict[str, Any], line), True
+            row = forms.read_whole(dict[str, Any], line)
+            mapped = True
             if str(row.get("schema_version", "")).startswith("ATIF"):
                 row, mapped = atif.to_ours(row, queries, environment.documents)
             row = _check_line(row, queries, environment) | {"mapped": mapped}
@@ -160,8 +162,10 @@ def _check_line(row: dict[str, Any], queries: Mapping[str, Query], environment: 
 
 def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, number: int) -> Step:
     """Make a step; what is read is shown whole, if not said. ValueError for documents that its query cannot have."""
-    tool, doc_ids = row["tool"], row.get("doc_ids", [])
-    shown, lengths = row.get("shown", []), row.get("lengths", [])
+    tool = row["tool"]
+    doc_ids = row.get("doc_ids", [])
+    shown = row.get("shown", [])
+    lengths = row.get("lengths", [])
     try:
         if tool not in TOOLS:
             raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
@@ -185,7 +189,10 @@ def _make_usage(row: Mapping[str, Any]) -> Usage:
 
 
 def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
-    query_id, steps, usage, error = row["query_id"], row["steps"], row.get("usage"), row.get("error")
+    query_id = row["query_id"]
+    steps = row["steps"]
+    usage = row.get("usage")
+    error = row.get("error")
     doc_ids, scores = file.ranking(query_id)
     tied = len(set(scores)) < len(scores)
     if row.get("ranking", doc_ids) != doc_ids:
@@ -193,7 +200,8 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
     if given := row.get("scores"):
         if len(given) != len(doc_ids):
             raise ValueError(f"it has {len(given)} scores for {len(doc_ids)} documents")
-        scores, tied = given, False
+        scores = given
+        tied = False
     if error is not None and doc_ids:
         raise ValueError(f"it has an error for query {query_id!r}, of which {file.path} has a ranking")
     counts["missing"] += not doc_ids and error is None

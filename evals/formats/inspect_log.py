@@ -20,7 +20,8 @@ def unpack(log: Path, folder: Path) -> tuple[str, Path, Path]:
     except (ValueError, LookupError, TypeError, AttributeError):
         what = "no log of one of our tasks in Inspect, as JSON; inspect log dump makes one"
         raise DataError(f"{log} is {what}") from None
-    rankings, trajectories = folder / f"{log.stem}.trec", folder / f"{log.stem}.jsonl"
+    rankings = folder / f"{log.stem}.trec"
+    trajectories = folder / f"{log.stem}.jsonl"
     text = "".join(run_lines(row["query_id"], row.get("ranking", ()), "inspect") for row in rows)
     rankings.write_text(text, encoding="utf-8", errors="backslashreplace")
     trajectories.write_bytes(b"".join(disk.dumps(row).encode("utf-8", "backslashreplace") + b"\n" for row in rows))

@@ -29,7 +29,8 @@ def write(source: Source, address: str, *, force: bool) -> list[str]:
     # Artifacts go beside a database, not into the working folder; else it is MLflow's choice.
     artifacts = (Path(database).resolve().parent / "mlartifacts").as_uri() if scheme == "sqlite" else None
     mlflow, client = _connect(address)
-    experiment, run = source.run.config["task"], source.run
+    experiment = source.run.config["task"]
+    run = source.run
     key = f"{run.path.name} {run.config['data_fingerprint']}"
     try:
         found = client.get_experiment_by_name(experiment)

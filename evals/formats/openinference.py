@@ -58,7 +58,8 @@ def post(source: Source, address: str, *, force: bool) -> list[str]:
     except ImportError as error:
         raise UsageError(f"--to otlp needs {explain_missing(error.name, 'otlp')}") from None
     place = address if address.endswith("/traces") else f"{address.rstrip('/')}/v1/traces"
-    answers, session = list[str](), import_module("requests").Session()
+    answers = list[str]()
+    session = import_module("requests").Session()
     session.hooks["response"].append(lambda answer, **_: answers.append(f"{answer.status_code} {answer.reason}"))
     exporter = sender.OTLPSpanExporter(place, session=session)
     for one in source:
@@ -96,7 +97,8 @@ def make_spans(one: Answered, source: Source) -> list[ReadableSpan]:
 
 class _Trace:
     def __init__(self, one: Answered, source: Source, seconds: float) -> None:
-        name, error = f"{source.run.path.name}\0{one.query_id}", one.outcome["error"]
+        name = f"{source.run.path.name}\0{one.query_id}"
+        error = one.outcome["error"]
         self._digest = sha256(name.encode("utf-8", "surrogatepass"))
         self._began = (source.run.path / "outcomes.jsonl").stat().st_mtime_ns - round(seconds * 1e9)
         about = {"service.name": "sextant", "openinference.project.name": source.run.config["task"]}
@@ -119,7 +121,8 @@ class _Trace:
 
 
 def _of_query(one: Answered, source: Source) -> dict[str, Any]:
-    config, ranking = source.run.config, one.outcome["ranking"]
+    config = source.run.config
+    ranking = one.outcome["ranking"]
     answer = one.outcome.get("answer") or ""
     named = {"retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
     return {

@@ -27,7 +27,10 @@ _COLUMNS = "query, Q0, document, rank, score, tag"
 
 def write(source: Source, folder: Path) -> list[str]:
     """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what recall counts)."""
-    run, empty, fractions, units = source.run.path, 0, False, False
+    run = source.run.path
+    empty = 0
+    fractions = False
+    units = False
     chosen = {encode_id(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids}
     with (run / "run.trec").open("rb") as lines, (folder / "run.trec").open("wb") as copy:
         copy.writelines(line for line in lines if line.partition(b"\t")[0] in chosen)
@@ -63,7 +66,9 @@ class RunFile:
     """A run file that fits a task, in memory: twelve bytes a line, and each document's id once."""
 
     def __init__(self, path: Path, environment: Environment, *, encoded: bool) -> None:  # percent-encoded ids
-        self.path, self._environment, self._encoded = path, environment, encoded
+        self.path = path
+        self._environment = environment
+        self._encoded = encoded
         self.tag = ""  # of its first line
         self._queries = {query.query_id: query for query in environment.queries}
         self._doc_ids: list[str] = []  # as they were first met
@@ -121,7 +126,8 @@ class RunFile:
             raise self._wrong(line, f"{encoded!r} is not UTF-8 when it is decoded") from None
         if name in known:
             return name
-        where, hint = f"the corpus of {environment.task}", ""
+        where = f"the corpus of {environment.task}"
+        hint = ""
         if kind == "query":
             where = f"the {environment.split} split of {environment.task}"
             hint = "" if environment.split == "all" else "; is it in another, such as --split all?"

@@ -55,7 +55,8 @@ class Answered:
 
     def gold(self, doc_ids: Iterable[str]) -> dict[str, float]:
         """Return the grades of those documents that have one above 0."""
-        units, grades = self.judged.get("units", {}), self.judged.get("grades", {})
+        units = self.judged.get("units", {})
+        grades = self.judged.get("grades", {})
         found = ((doc_id, grades.get(units.get(doc_id, doc_id))) for doc_id in doc_ids)
         return {doc_id: grade for doc_id, grade in found if grade is not None}
 
@@ -90,7 +91,8 @@ class Source:
         return [told] if self.answers and self.model and self.answers.is_file() else []
 
     def __iter__(self) -> Iterator[Answered]:  # one at a time: a run may be larger than memory
-        run, judged = self.run, self.run.judged if self.has_judged else {}
+        run = self.run
+        judged = self.run.judged if self.has_judged else {}
         for query_id in self.query_ids:
             outcome = run.outcomes[query_id]
             values = {name: value for name, column in run.columns.items() if (value := column[query_id]) is not None}
@@ -109,9 +111,11 @@ def select(path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: 
         raise UnknownName(f"query of {run.path}", strange[0], run.query_ids)
     chosen = [one for one in run.query_ids if one in set(query_ids)] if query_ids else run.query_ids
     try:
-        has_judged, notes = run.judged is not None, list[str]()
+        has_judged = run.judged is not None
+        notes = list[str]()
     except DataError as missing:
-        has_judged, notes = False, [f"without judgements and gold marks: {missing}"]
+        has_judged = False
+        notes = [f"without judgements and gold marks: {missing}"]
     return Source(run, chosen[:limit], has_judged, path.resolve().parents[1] / NAME if prompts else None), notes
 
 

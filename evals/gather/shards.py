@@ -47,7 +47,8 @@ def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
     """Return the folder of the whole run, how many shards it has, and the folders of those that are there."""
     if len(path.parents) < 3:
         raise DataError(f"{path} is no run folder; name RUNS/TASK/NAME, or the folder of one of its shards")
-    run, runs = path.relative_to(path.parents[1]), path.parents[1]
+    run = path.relative_to(path.parents[1])
+    runs = path.parents[1]
     runs = runs.parent if run_folder.SHARD.fullmatch(runs.name) else runs
     places = [(run_folder.SHARD.fullmatch(place.parents[2].name), place) for place in runs.glob(f"*/{run}/config.json")]
     found = sorted((int(named[2]), int(named[1]), place.parent) for named, place in places if named)
@@ -55,7 +56,8 @@ def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
         raise DataError(f"{runs} has no shards of {run}; evals.run --shard K/N makes them")
     if found[0][0] != found[-1][0]:
         raise RunConflict(f"{runs} has shards of {run} of {found[0][0]} and of {found[-1][0]}; remove those of one")
-    whole, numbers = found[0][0], [number for _, number, _ in found]
+    whole = found[0][0]
+    numbers = [number for _, number, _ in found]
     if wrong := [place for _, number, place in found if not 1 <= number <= whole or numbers.count(number) > 1]:
         raise RunConflict(f"{wrong[0]} is no shard of {whole}, or there twice; remove it")
     return runs / run, whole, {number: place for _, number, place in found}
@@ -63,7 +65,8 @@ def _find(path: Path) -> tuple[Path, int, dict[int, Path]]:
 
 def _check_complete(whole: Path, shards: Mapping[int, Path], shares: Sequence[Sequence[str]]) -> None:
     """Raise RunIncomplete where a shard is missing, or has pending queries. DataError for one that is damaged."""
-    owed, pending = list[str](), 0
+    owed = list[str]()
+    pending = 0
     for number, share in enumerate(shares, start=1):
         outcomes = run_folder.read_outcomes(shards[number]) if number in shards else {}
         if left := sum(query_id not in outcomes for query_id in share):
@@ -79,7 +82,8 @@ def _join_outcomes(whole: run_folder.RunFolder, shard: run_folder.RunFolder, que
     made = set(disk.lines(shard.outcomes.path))
     with disk.open_file(whole.path / "outcomes.jsonl", "ab") as file:
         for query_id in query_ids:
-            line, own = _line(shard, query_id), _line(whole, query_id)
+            line = _line(shard, query_id)
+            own = _line(whole, query_id)
             if own is None or (own in made and own != line):
                 file.write(line or b"")
 
@@ -94,7 +98,8 @@ def _line(folder: run_folder.RunFolder, query_id: str) -> bytes | None:
 
 def _join_books(whole: Ledger, shard: Ledger) -> None:
     """Copy the rows of a shard's ledger that are not there yet, and what was sent, all or none."""
-    query, runs = whole.answers.query, (whole.run, shard.run)
+    query = whole.answers.query
+    runs = (whole.run, shard.run)
     names = ", ".join(row[1] for row in query("PRAGMA table_info(calls)") if row[1] not in ("id", "run"))
     query("ATTACH DATABASE ? AS part", [str(shard.answers.path)])
     try:

@@ -29,7 +29,8 @@ def agree(items: Sequence[Pairs], order: Sequence[str] = ()) -> Agreement | None
     if not (items := [pairs for pairs in items if pairs]):
         return None
     values = order or sorted({value for pairs in items for pair in pairs for value in pair})
-    place, many = {value: number for number, value in enumerate(values)}, len(values)
+    place = {value: number for number, value in enumerate(values)}
+    many = len(values)
     tables = np.zeros((len(items), many, many))
     for table, pairs in zip(tables, items, strict=True):
         for first, second in pairs:

@@ -80,23 +80,34 @@ def observe(run: scored.Run, query_ids: Sequence[str] = ()) -> dict[str, Seen]:
 
 
 def _observe(run: scored.Run, query_id: str) -> Seen:
-    outcome, row = run.outcomes[query_id], run.judged[query_id]
-    units, relevant = row.get("units", {}), {one["unit"]: one for one in row["relevant"]}
+    outcome = run.outcomes[query_id]
+    row = run.judged[query_id]
+    units = row.get("units", {})
+    relevant = {one["unit"]: one for one in row["relevant"]}
     first = Counter(one.get("search") for one in relevant.values())
-    figures, costs = defaultdict[str, list[tuple[float, int]]](list), defaultdict[str, Counter[str]](Counter)
-    order, notes, said, seen, asked = list[int](), list[tuple[int, list[int]]](), set[str](), set[str](), 0
+    figures = defaultdict[str, list[tuple[float, int]]](list)
+    costs = defaultdict[str, Counter[str]](Counter)
+    order = list[int]()
+    notes = list[tuple[int, list[int]]]()
+    said = set[str]()
+    seen = set[str]()
+    asked = 0
     for place, step in enumerate(outcome["trace"]["steps"]):
-        usage, tool = Counter(step.get("usage") or {}), step["tool"]
+        usage = Counter(step.get("usage") or {})
+        tool = step["tool"]
         cost = {"steps": 1, "seconds": step.get("seconds", 0), "calls": usage["calls"]}
         cost["tokens"] = usage["input_tokens"] + usage["output_tokens"]
         if tool == "search" and not step.get("refused") and not step.get("among"):
-            text, brought = set(words(step["argument"])), set(step["doc_ids"])
+            text = set(words(step["argument"]))
+            brought = set(step["doc_ids"])
             for name, new, of in (("new_words", text - said, text), ("new_results", brought - seen, brought)):
                 if order and of:
                     figures[name].append((len(new) / len(of), place))
             figures["relevant"].append((first[place], place))
             order.append(place)
-            said, seen, cost = said | text, seen | brought, cost | {"searches": 1, "relevant": first[place]}
+            said = said | text
+            seen = seen | brought
+            cost = cost | {"searches": 1, "relevant": first[place]}
             if notes:
                 notes[-1][1].append(place)
         elif tool == "note" and (not notes or notes[-1][1]):
@@ -119,7 +130,8 @@ def _observe(run: scored.Run, query_id: str) -> Seen:
 
 def read_causes(run: scored.Run) -> Result | None:
     """Return the causes that a model named of a run's failures, the latest, if any were. DataError if damaged."""
-    place, mend = run.path.resolve(), "remove it, and have the failures named again"
+    place = run.path.resolve()
+    mend = "remove it, and have the failures named again"
     files = sorted(place.parent.glob(f"{NAMED}-*/{place.name}.json"), key=lambda file: file.stat().st_mtime)
     return forms.read_file(dict[str, Any], files[-1], mend) if files else None
 
@@ -129,7 +141,8 @@ def describe(run: scored.Run, seen: Mapping[str, Seen], others: Sequence[Mapping
     costs = defaultdict[str, Counter[str]](Counter)  # hops and numbers of calls in their order, then kinds of steps
     for key, cost in (pair for query in seen.values() for pair in query.costs.items()):
         costs[key].update(cost)
-    figures, failures = dict[str, Result](), defaultdict[str, list[Result]](list)
+    figures = dict[str, Result]()
+    failures = defaultdict[str, list[Result]](list)
     for name in FIGURES:
         rows = sorted((value, one, step) for one, query in seen.items() for value, step in query.figures.get(name, ()))
         weak = rows[::-1] if name in ("searches", "decided") else rows
@@ -179,9 +192,12 @@ def _kind(one: Mapping[str, Any], fate: Fate, query: Seen, others: Sequence[Seen
 
 def _complement(one: Mapping[str, Seen], other: Mapping[str, Seen]) -> Result:
     """Say what of the relevant documents surfaced in two runs, and in their union with half of each one's searches."""
-    counts, shares = Counter[str](), defaultdict[str, list[list[float]]](list)
+    counts = Counter[str]()
+    shares = defaultdict[str, list[list[float]]](list)
     for query_id, query in one.items():
-        a, b, many = query.surfaced, other[query_id].surfaced, len(query.lost)
+        a = query.surfaced
+        b = other[query_id].surfaced
+        many = len(query.lost)
         counts.update({"both": len(a.keys() & b), "first": len(a.keys() - b), "second": len(b.keys() - a)})
         counts["neither"] += many - len(a | b)
         if many:
@@ -195,8 +211,10 @@ def _complement(one: Mapping[str, Seen], other: Mapping[str, Seen]) -> Result:
 
 def render(found: Result) -> str:
     """Return what the runs do as a person reads it."""
-    runs, labels = found["runs"], [f"run {place}" for place, _ in enumerate(found["runs"], 1)]
-    named, k = list(zip(labels, runs, strict=True)), runs[0]["cutoff"]
+    runs = found["runs"]
+    labels = [f"run {place}" for place, _ in enumerate(found["runs"], 1)]
+    named = list(zip(labels, runs, strict=True))
+    k = runs[0]["cutoff"]
     rows = [
         [said, *(number(run["figures"][key]["mean"], unknown="-") for run in runs)] for key, said in FIGURES.items()
     ]
@@ -210,7 +228,8 @@ def render(found: Result) -> str:
         rows = [[key, *(f"{of.get(one, 0):,.{int(one == 'seconds')}f}" for one in COSTS)] for key, of in costs]
         parts += [Grid(f"{label}: by hop, by model calls so far, and by kind of step", ["", *COSTS], rows)]
     for pair in found["pairs"]:
-        (a, b), of = (labels[place] for place in pair["runs"]), pair["documents"]
+        (a, b) = (labels[place] for place in pair["runs"])
+        of = pair["documents"]
         title = f"relevant documents that surfaced: {of['both']} in both, {of['first']} in {a} alone, "
         title += f"{of['second']} in {b} alone, {of['neither']} in none"
         shares = {"all": "recall of what surfaced", "equal": "at equal searches, half of them in each for both"}

@@ -43,15 +43,18 @@ def bound(kind: str, metric: str, environment: Environment) -> float | None:
             if query.candidates is not None and any({one.better, one.worse} - query.candidates for one in pairs):
                 return None
         return 0.5 if kind == "random" else None if metric == "Flip" else 1.0
-    judgements, values = environment.judgements[environment.headline], list[float | None]()
+    judgements = environment.judgements[environment.headline]
+    values = list[float | None]()
 
     @cache
     def count() -> int:  # where there are units, it reads the corpus
         return len(set(map(judgements.unit_of, environment.documents)) if judgements.unit_of else environment.documents)
 
     for query in environment.queries:
-        gains, relevant = judgements.gains(query.query_id), judgements.recalled(query.query_id)
-        known, by_gain = relevant | gains, metric.startswith(("nDCG", "TopRR"))
+        gains = judgements.gains(query.query_id)
+        relevant = judgements.recalled(query.query_id)
+        known = relevant | gains
+        by_gain = metric.startswith(("nDCG", "TopRR"))
         pool = known.keys() if query.candidates is None else set(collapse(list(query.candidates), judgements))
         order = {unit: (known[unit], unit in relevant)[:: 1 if by_gain else -1] for unit in known.keys() & pool}
         best = judge_units(sorted(order, key=order.__getitem__, reverse=True), gains, relevant)

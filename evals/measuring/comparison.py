@@ -123,7 +123,9 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):  # over all metrics of all systems
         row["p_holm"] = p
     losses, without_losses = _compare_losses(baseline, others)
-    first, headline = runs[0], chosen[0][0]  # the first in a run's table
+    # the first in a run's table
+    first = runs[0]
+    headline = chosen[0][0]
     return {
         "baseline": baseline.name,
         "runs": [system.name for system in others],
@@ -151,9 +153,12 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
 def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], list[SextantError]]:
     """Return the runs, with a column for each metric that they lacked and can have, and an error for each other."""
     loaded = dict[str, Environment]()
-    names, problems, filled_runs = list(names), list[SextantError](), list[Run]()
+    names = list(names)
+    problems = list[SextantError]()
+    filled_runs = list[Run]()
     for run in runs:
-        columns, metrics = dict(run.columns), dict(run.scores["metrics"])
+        columns = dict(run.columns)
+        metrics = dict(run.scores["metrics"])
         resampled = any("resampled" in one for one in metrics.values())
         for name in names:
             if name in columns or "[" in name:
@@ -169,7 +174,8 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
 
 def _compute_column(run: Run, name: str, loaded: dict[str, Environment]) -> tuple[Column, dict[str, int]]:
     if not is_pairwise(name) and not name.startswith("Judged"):
-        outcomes, judged = run.outcomes, run.judged
+        outcomes = run.outcomes
+        judged = run.judged
         return {one: ranking_value(name, outcomes[one]["ranking"], judged[one]) for one in run.query_ids}, {}
     if is_pairwise(name) and not any(map(is_pairwise, run.columns)):  # do not load a corpus to find this out
         raise UsageError(f"{run.config['task']} has no such comparisons")
@@ -211,7 +217,9 @@ def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]
 
 
 def _check_contracts(runs: list[Run], *, force: bool) -> tuple[list[str], list[str]]:
-    baseline, forced, notes = runs[0], list[str](), list[str]()
+    baseline = runs[0]
+    forced = list[str]()
+    notes = list[str]()
     for run in runs[1:]:
         differ = differences(baseline, run)
         if "data_fingerprint" in differ:
@@ -325,7 +333,8 @@ def _note_repeats(systems: list[System], runs: list[Run], metric: str) -> list[s
 
 
 def _changed_keys(baseline: System, system: System) -> dict[str, list[Any]]:
-    before, after = _flatten(baseline.runs[0].config), _flatten(system.runs[0].config)
+    before = _flatten(baseline.runs[0].config)
+    after = _flatten(system.runs[0].config)
     keys = [*before, *(key for key in after if key not in before)]
     changed = [key for key in keys if _identity(before.get(key)) != _identity(after.get(key))]
     if before["program"] != after["program"]:  # then what only one of them has is no choice between the two
@@ -366,7 +375,8 @@ def _find_moved(baseline: System, system: System, metric: str) -> list[Result]:
 
 def _compare_losses(baseline: System, others: list[System]) -> tuple[list[Result], list[str]]:
     """Return a row a system on what became of relevant documents (means over repeats), and notes on what is missing."""
-    rows, notes = list[Result](), list[str]()
+    rows = list[Result]()
+    notes = list[str]()
     k = choose_cutoffs(baseline.runs[0].metric, baseline.runs[0].columns)[0]
     for system in others:
         try:

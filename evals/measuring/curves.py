@@ -146,7 +146,8 @@ def _describe_curve(courses: Sequence[Course], budgets: list[float]) -> Result:
     for number, course in enumerate(courses):
         costs = np.asarray(course.costs)
         places = costs.searchsorted(budgets, side="right") - 1
-        values[number], spent[number] = np.asarray(course.values)[places], costs[places]
+        values[number] = np.asarray(course.values)[places]
+        spent[number] = costs[places]
     ends = np.array([course.costs[-1] for course in courses])
     # Columns in which nothing changes have one interval.
     kept = [0, *(place for place in range(1, len(budgets)) if (values[:, place] != values[:, place - 1]).any())]
@@ -167,7 +168,8 @@ def _describe_curve(courses: Sequence[Course], budgets: list[float]) -> Result:
 
 
 def _follow_queries(run: Run, metric: str, axes: Sequence[str]) -> tuple[dict[str, list[Course]], int]:
-    found, bare = {axis: list[Course]() for axis in axes}, 0
+    found = {axis: list[Course]() for axis in axes}
+    bare = 0
     for query_id in run.query_ids if axes else ():
         outcome = run.outcomes[query_id]
         bare += bool(outcome["ranking"]) and not outcome["trace"]["steps"]
@@ -191,7 +193,8 @@ def follow(outcome: Row, row: Row, metric: str, axes: Collection[str], depth: in
     for step in outcome["trace"]["steps"]:
         if costs := _costs(step.get("usage"), courses, searched=step["tool"] == "search" and not step.get("refused")):
             if changed:
-                value, changed = measured.value() or 0.0, False
+                value = measured.value() or 0.0
+                changed = False
             for axis, cost in costs:
                 courses[axis].pay(cost, value)
         changed |= measured.add(step)
@@ -215,7 +218,9 @@ def _costs(usage: Row | None, axes: Collection[str], *, searched: bool = False) 
 
 class _RankedValue:
     def __init__(self, row: Row, metric: str, depth: int) -> None:
-        self._metric, self._depth, self._grades = metric, depth, row["grades"]
+        self._metric = metric
+        self._depth = depth
+        self._grades = row["grades"]
         self._relevant = frozenset(one["unit"] for one in row["relevant"])
         self._sofar = Anytime(row.get("units", {}), self._relevant.union(self._grades))
         self.add = self._sofar.add
@@ -233,11 +238,13 @@ class _RankedValue:
 class _SeenShare:  # of relevant documents: what came back from a search so far, or was shown to a model
     def __init__(self, row: Row, metric: str) -> None:
         self._relevant = frozenset(one["unit"] for one in row["relevant"])
-        self._unit_of, self._shown = row.get("units", {}), metric == "shown"
+        self._unit_of = row.get("units", {})
+        self._shown = metric == "shown"
         self._seen: set[str] = set()
 
     def add(self, step: Row) -> bool:
-        before, doc_ids = len(self._seen), list[str]()
+        before = len(self._seen)
+        doc_ids = list[str]()
         if self._shown:
             doc_ids = [one for one, chars in zip(step["doc_ids"], step.get("shown", ()), strict=False) if chars]
         elif step["tool"] == "search" and not step.get("refused"):

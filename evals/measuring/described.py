@@ -72,7 +72,8 @@ def passages_cut_alike(environment: Environment) -> float | None:
     None for a task whose documents were never cut. CRUMB's Figure 2 shows how they are.
     """
     whole = environments.load(f"{environment.task}:document", environment.data, environment.split).documents
-    count, made = bert_tokens(), set[tuple[str, str]]()
+    count = bert_tokens()
+    made = set[tuple[str, str]]()
     for document in islice(whole.stream(), 1000):
         made.update((document.doc_id, text) for text in chunks(document.text, count))
     parents = {parent for parent, _ in made}
@@ -130,9 +131,11 @@ def reciprocal_ranks(environment: Environment, rankings: Mapping[str, Sequence[s
 
     Relevant ones are in neither: the shares and means that the paper prints add up to the mean of 1/1 to 1/50 so.
     """
-    hard, other = list[float](), list[float]()
+    hard = list[float]()
+    other = list[float]()
     for query in environment.queries:
-        tempting, right = hard_negatives(environment, query), set(_relevant(environment, query))
+        tempting = hard_negatives(environment, query)
+        right = set(_relevant(environment, query))
         for rank, doc_id in enumerate(rankings[query.query_id], start=1):
             if doc_id not in right:
                 (hard if doc_id in tempting else other).append(1 / rank)
@@ -160,7 +163,8 @@ def place_pool(environment: Environment, seed: int = 0) -> list[dict[str, Any]]:
     The vectors are those of the model that comes with a package; the paper's are ada-002's.
     """
     query = Random(seed).choice(environment.queries)
-    pool, right = sorted(query.candidates or ()), _relevant(environment, query)
+    pool = sorted(query.candidates or ())
+    right = _relevant(environment, query)
     kinds = dict.fromkeys(pool, "other") | dict.fromkeys(hard_negatives(environment, query), "hard negative")
     kinds |= dict.fromkeys(right, "relevant")
     embedder = SentenceEmbedder()

@@ -41,7 +41,9 @@ from tools.session import Toolbox
 CORRECTED_DRAWS = 200  # draws of true grades by which the means of runs are corrected
 BATCH = 20  # documents of a query that are judged together
 EXAMPLES = 8  # relevant documents that a judge is shown of a query
-SAMPLE, POOL = "sample", "pool"  # what is judged: some of what the release has judged, and what it has not
+# what is judged: some of what the release has judged, and what it has not
+SAMPLE = "sample"
+POOL = "pool"
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 Wanted = Mapping[str, set[str]]  # query_id -> documents
 Result = dict[str, Any]  # what `judge` returns and --json prints
@@ -154,7 +156,8 @@ def judge(
     SextantError where some of it is left; what was judged is kept.
     """
     pool = open_pool(paths, request.task, depth)
-    environment, name = pool.environment, name or re.sub(r"[^A-Za-z0-9.]+", "-", request.lm).strip("-")
+    environment = pool.environment
+    name = name or re.sub(r"[^A-Za-z0-9.]+", "-", request.lm).strip("-")
     if name in environment.judgements or not re.fullmatch(r"[\w.-]+", name):
         raise UsageError(f"--name {name!r}: it is letters, digits, '.', '_' and '-', and not the release's own")
     prompts = read_compiled(compiled) if compiled else None
@@ -166,7 +169,8 @@ def judge(
         prompts.prompts_alone(str(compiled)).assemble(system)
     config = {key: pool.runs[0].config[key] for key in OF_RUNS} | {"parameters": values, "rule": system.rule}
     where = pool.runs[0].path.resolve().with_name(f"{scored.JUDGED}{name}")
-    stage, chosen = Stage(system, environment.documents, where, config, request), _choose_sample(pool, sample)
+    stage = Stage(system, environment.documents, where, config, request)
+    chosen = _choose_sample(pool, sample)
     todo = _cut(system, pool, chosen, pool.grades(stage.outcomes))
     if dry_run:
         documents = sum(len(one.candidates or ()) - len(system.examples[one.query_id]) for one in todo)
@@ -254,9 +258,11 @@ def _choose_sample(pool: Pool, many: int) -> dict[str, set[str]]:  # half of the
 
 def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]) -> list[Query]:
     """Return the batches that are not graded, each as a query whose id says its kind; the judge gets their examples."""
-    todo, examples = list[Query](), dict[str, list[str]]()
+    todo = list[Query]()
+    examples = dict[str, list[str]]()
     for (kind, wanted), query in product(((SAMPLE, sample), (POOL, pool.unjudged({}))), pool.environment.queries):
-        own, order = query.query_id, partial(digest, query.query_id)
+        own = query.query_id
+        order = partial(digest, query.query_id)
         best = [one for one, grade in pool.known[own].items() if grade >= max(1, *pool.known[own].values())]
         shown = pool.read(own, (one for one in sorted(best, key=order) if one not in sample.get(own, ())))[:EXAMPLES]
         ordered = sorted(wanted.get(own, ()), key=order)
@@ -273,11 +279,15 @@ def _cut(system: Judge, pool: Pool, sample: Wanted, graded: Mapping[str, Grades]
 def _agree(pool: Pool, sample: Wanted, outcomes: Mapping[str, Any]) -> Result:
     """Compare the judge with the release on what both have judged: relevant, from grade 1 on, or not."""
     by_kind = pool.grades(outcomes)
-    ours, known = by_kind[SAMPLE], pool.known
+    ours = by_kind[SAMPLE]
+    known = pool.known
     pairs = _pairs(pool, sample, by_kind)
     both = [(known[one][doc_id] >= 1, ours[one][doc_id] >= 1) for one, doc_id in pairs]
-    many, theirs, said = max(1, len(both)), sum(a for a, _ in both), sum(b for _, b in both)
-    hits, alike = both.count((True, True)), agree([[(str(a), str(b))] for a, b in both])
+    many = max(1, len(both))
+    theirs = sum(a for a, _ in both)
+    said = sum(b for _, b in both)
+    hits = both.count((True, True))
+    alike = agree([[(str(a), str(b))] for a, b in both])
     mixed = 0 < theirs < many  # the release may list relevant documents alone
     spent = total(usage_from_json(row["usage"]) for name, row in outcomes.items() if name.startswith(SAMPLE))
     undefined = ""
@@ -341,7 +351,8 @@ def leave_out(pool: Pool, grades: Grades) -> list[Result]:
     They are taken away, and the runs are ranked again: Kendall's tau with the ranking before, and the largest change of
     a run's mean, by the headline metric.
     """
-    metric, alone = pool.environment.metric, list[Result]()
+    metric = pool.environment.metric
+    alone = list[Result]()
 
     def rank(judgements: Judgements) -> list[float]:
         return [measure_unjudged([metric], judgements, ranked)[metric]["mean"] for ranked in pool.rankings]
@@ -364,7 +375,9 @@ def render(found: Result) -> str:
     if "dry_run" in found:
         batches = plural(found["queries"], "batch", "batches")
         return forecast.render(found, [f"{plural(found['documents'], 'document')} to be judged in {batches}"])
-    metric, name, rows = found["metric"], found["name"], list[list[str]]()
+    metric = found["metric"]
+    name = found["name"]
+    rows = list[list[str]]()
     corrected = any(found["corrected"])
     for row, one, mean in zip(found["runs"], found["left_out"], found["corrected"], strict=True):
         ours = row["by"][name][metric]

@@ -53,7 +53,8 @@ class Ranking:
 
     def prefers(self, better: str, worse: str) -> bool:
         """Return whether `better` is strictly above `worse`; what is not ranked is below everything that is."""
-        first, second = self._places.get(better), self._places.get(worse)
+        first = self._places.get(better)
+        second = self._places.get(worse)
         if first is None or second is None:
             return first is not None
         return self.scores[first] > self.scores[second] if self.scores else first < second
@@ -164,7 +165,8 @@ def compute_all(query_id: str, rankings: Mapping[str, Ranking], environment: "En
     found: dict[str, float | None] = {}
     ranked = rankings.get(query_id, Ranking(())).doc_ids
     for judgements in sorted(environment.judgements, key=lambda name: name != environment.headline):
-        judged, leads = judge(ranked, environment.judgements[judgements], query_id), judgements == environment.headline
+        judged = judge(ranked, environment.judgements[judgements], query_id)
+        leads = judgements == environment.headline
         for name in environment.metrics:
             if not is_pairwise(name):
                 found[name if leads else f"{name} [{judgements}]"] = ranking_metric(name, judged)
@@ -229,7 +231,8 @@ def ranking_value(name: str, ranking: Sequence[str], row: Mapping[str, Any]) -> 
 
 def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Judged:
     """Judge a ranking; unjudged documents count as grade 0, and so do negative grades."""
-    known, gains = judgements.by_unit(judgements.qrels.get(query_id, {})), judgements.gains(query_id)
+    known = judgements.by_unit(judgements.qrels.get(query_id, {}))
+    gains = judgements.gains(query_id)
     judged = judge_units(collapse(ranking, judgements), gains, judgements.recalled(query_id), known)
     return dataclasses.replace(judged, nothing=0.0) if judgements.zero else judged
 
@@ -256,10 +259,12 @@ def measure_unjudged(
     """
     found = {}
     for name in (name for name in names if not is_pairwise(name)):
-        depth, rows = int(name.partition("@")[2] or _WHOLE), []
+        depth = int(name.partition("@")[2] or _WHOLE)
+        rows = []
         for query_id, ranking in rankings.items():
             judged = judge(ranking, judgements, query_id)
-            known, top = list(judged.judged[:depth]), max(judged.ideal, default=0.0) or 1.0
+            known = list(judged.judged[:depth])
+            top = max(judged.ideal, default=0.0) or 1.0
             more = known.count(False)
             right = dataclasses.replace(
                 judged,
@@ -280,7 +285,8 @@ def collapse(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
 
 
 def _compare(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
-    comparisons, nothing = environment.comparisons.get(query_id, ()), Ranking(())
+    comparisons = environment.comparisons.get(query_id, ())
+    nothing = Ranking(())
     ranking = rankings.get(query_id, nothing)
     if name != "Flip":
         return share(won([one for one in comparisons if name in ("Win", one.label)], ranking))

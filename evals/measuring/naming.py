@@ -31,10 +31,13 @@ UNNAMED = "no usable answer"
 def name_failures(paths: Sequence[Path], request: Common, sample: int, *, dry_run: bool = False) -> Result:
     """Return the causes of `sample` failures of each run, by its name; or what asking for them would take."""
     runs = read(paths)
-    seen, environment = list(map(observe, runs)), load_environment(runs[0].config)
+    seen = list(map(observe, runs))
+    environment = load_environment(runs[0].config)
     system = Explainer(Toolbox(environment.documents, NoRetriever()))
-    config, where = {key: runs[0].config[key] for key in OF_RUNS}, runs[0].path.resolve().with_name(NAMED)
-    stage, units = Stage(system, environment.documents, where, config, request), dict[str, Query]()
+    config = {key: runs[0].config[key] for key in OF_RUNS}
+    where = runs[0].path.resolve().with_name(NAMED)
+    stage = Stage(system, environment.documents, where, config, request)
+    units = dict[str, Query]()
     asked = list[tuple[str, str, Result]]()  # name of the run, id of the unit, failure
     for run, own in zip(runs, seen, strict=True):
         failures = list_failures(run, own, [one for one in seen if one is not own])
@@ -43,13 +46,15 @@ def name_failures(paths: Sequence[Path], request: Common, sample: int, *, dry_ru
             told, passages = _tell(run, lost, KINDS[kind].format(k=cutoff(run)))
             name = f"{digest(lost['unit'], *told)[:8]}/{query.query_id}"
             read_first = frozenset([one for one in passages if one in environment.documents][:1])
-            units[name], system.losses[name] = replace(query, query_id=name, candidates=read_first), told
+            units[name] = replace(query, query_id=name, candidates=read_first)
+            system.losses[name] = told
             asked.append((run.name, name, lost))
     if dry_run:
         return {"forecast": stage.forecast(list(units.values()))}
     with stage.open() as ask:
         answers = {name: json.loads(row["answer"] or "{}") for name, row in ask(list(units.values())).items()}
-    about, found = {"causes": CAUSES, "named_by": stage.model.name}, dict[str, Result]()
+    about = {"causes": CAUSES, "named_by": stage.model.name}
+    found = dict[str, Result]()
     for run in runs:
         groups = defaultdict[str, list[Result]](list)
         for name, lost in ((name, lost) for of, name, lost in asked if of == run.name):
@@ -62,7 +67,8 @@ def name_failures(paths: Sequence[Path], request: Common, sample: int, *, dry_ru
 
 def _tell(run: scored.Run, lost: Result, fate: str) -> tuple[list[str], list[str]]:
     """Return the fate, all searches and notes, and what was done with the document; and its ids, the best first."""
-    judged, lines = run.judged[lost["query_id"]], [fate]
+    judged = run.judged[lost["query_id"]]
+    lines = [fate]
     best = next(one.get("doc_id", "") for one in judged["relevant"] if one["unit"] == lost["unit"])
     parts = [best, lost["unit"], *(one for one, unit in judged.get("units", {}).items() if unit == lost["unit"])]
     for number, step in enumerate(run.outcomes[lost["query_id"]]["trace"]["steps"]):
@@ -79,7 +85,8 @@ def render(found: Result) -> str:
     if "forecast" in found:
         many = plural(found["forecast"]["queries"], "lost document")
         return "\n" + forecast.render(found["forecast"], [f"{many} to be read, a call each"])
-    labels, named = [f"run {place}" for place, _ in enumerate(found["named"], 1)], found["named"].values()
+    labels = [f"run {place}" for place, _ in enumerate(found["named"], 1)]
+    named = found["named"].values()
     counts = {cause: [of.get(cause, {}).get("documents", 0) for of in named] for cause in (*CAUSES, UNNAMED)}
     rows = [[CAUSES.get(cause, cause), *map(str, row)] for cause, row in counts.items() if any(row)]
     title = f"why documents of a sample were lost, as {found['named_by']} reads the steps"

@@ -35,7 +35,9 @@ Column = dict[str, float | None]  # query_id -> value of one metric, None where 
 
 # What two runs must share for their difference to be that of the systems; beside these, the judgements that lead.
 CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
-ABOUT, NAMED = ("task", "data", "split", "judgements"), ("program", "retriever", "lm")  # what results say of a run
+# what results say of a run
+ABOUT = ("task", "data", "split", "judgements")
+NAMED = ("program", "retriever", "lm")
 USED = ("calls", "input_tokens", "output_tokens", "reasoning_tokens", "paid_usd", "list_usd")
 _COMPILED = "compiled"  # where compilations lie beside the runs; their folders have other files
 _LARGEST_TABLE = 1 << 30  # bytes of scores.csv, whose last column has error messages
@@ -199,7 +201,8 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
 
 def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
     """Return the scored runs in `paths` and below, the others with the reason. DataError where no folder is a run."""
-    runs, others = list[Run](), dict[Path, str]()
+    runs = list[Run]()
+    others = dict[Path, str]()
     for path in find_folders(paths):
         try:
             runs.append(read(path, load_data=False))
@@ -227,7 +230,8 @@ def read(path: Path, *, load_data: bool = True) -> Run:
 
 
 def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> SextantError:
-    outcomes, query_ids = run_folder.read_outcomes(path), list[str]()
+    outcomes = run_folder.read_outcomes(path)
+    query_ids = list[str]()
     if load_data:
         with suppress(SextantError):  # its data may not be here
             query_ids = [query.query_id for query in load_environment(config).queries]
@@ -244,7 +248,8 @@ def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")
     for name, one in scores["metrics"].items():
-        low, high = one.get("low"), one.get("high")
+        low = one.get("low")
+        high = one.get("high")
         if (low is None) != (high is None) or (one.get("mean") is None and low is not None):
             raise ValueError(f"{name!r} has no mean with its interval")
     run_folder.check_scores(scores, run_folder.digest(config))
@@ -301,13 +306,16 @@ class Bounds(NamedTuple):
         """Name the run that a bound is: its program, and its system where that is not the run's own; "" for none."""
         if kind not in self.found:
             return ""
-        one, own = self.found[kind], self.run
+        one = self.found[kind]
+        own = self.run
         config = one.config
         if kind in ("floor", "best"):
             return f"{FLOOR} over {config['retriever']['name'] if one.retriever == own.retriever else one.retriever}"
-        pool, system = config["pool"], str(config["program"])
+        pool = config["pool"]
+        system = str(config["program"])
         if any(_differ(one, own)):
-            theirs, ours = config["parameters"], own.config["parameters"]
+            theirs = config["parameters"]
+            ours = own.config["parameters"]
             changed = [f"{name}={theirs[name]}" for name in theirs if theirs[name] != ours.get(name)]
             if system == own.config["program"] and changed:
                 system += f" with {', '.join(changed)}"
@@ -336,8 +344,10 @@ class Bounds(NamedTuple):
 
     def compare(self) -> tuple[Paired | None, Paired | None, Interval | None]:
         """Return program - floor, own ceiling - program, and the share of own ceiling - floor that is closed."""
-        floor, ceiling = self.found.get("floor"), self.found["ceiling"] if self.is_own("ceiling") else None
-        gained, missing = self._compute(paired, floor, self.run), self._compute(paired, self.run, ceiling)
+        floor = self.found.get("floor")
+        ceiling = self.found["ceiling"] if self.is_own("ceiling") else None
+        gained = self._compute(paired, floor, self.run)
+        missing = self._compute(paired, self.run, ceiling)
         return gained, missing, self._compute(share_closed, floor, self.run, ceiling)
 
     def _compute(self, function: Callable[..., T], *runs: Run | None) -> T | None:

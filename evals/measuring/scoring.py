@@ -53,12 +53,15 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
     if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
         many = f"{len(pending)} of {len(query_ids)} queries of {path} are unanswered, e.g. {pending[0]!r}"
         raise RunIncomplete(f"{many}; give the same run command again to resume it")
-    tally, losses = _Tally(), Losses(choose_cutoffs(environment.metric, environment.metrics))
+    tally = _Tally()
+    losses = Losses(choose_cutoffs(environment.metric, environment.metrics))
     values, errors = _score_queries(path, environment, outcomes, tally, losses)
-    about, imported = tally.summary(config, len(query_ids)), config.get("imported")
+    about = tally.summary(config, len(query_ids))
+    imported = config.get("imported")
     depths = [int(name.partition("@")[2]) for name in environment.metrics if "@" in name]
     unit = "passages" if environment.max_p else "documents"
-    pooled, rankings = environment.judgements.get(POOLED), dict[str, list[str]]()
+    pooled = environment.judgements.get(POOLED)
+    rankings = dict[str, list[str]]()
     if pooled:  # else nothing is read a second time
         rankings = {query_id: outcomes[query_id]["ranking"] for query_id in query_ids}
     short = f"rankings end at {config['depth']} {unit}, so larger cutoffs say nothing more"
@@ -117,10 +120,13 @@ def _score_queries(
     path: Path, environment: Environment, outcomes: run_folder.Rows, tally: "_Tally", losses: Losses
 ) -> tuple[Values, dict[str, str]]:
     judgements = environment.judgements[environment.headline]
-    values, errors, known = Values(), dict[str, str](), set[str]()
+    values = Values()
+    errors = dict[str, str]()
+    known = set[str]()
     with run_folder.writing(path / "run.trec") as trec, run_folder.writing(path / "attribution.jsonl") as attributed:
         for query in environment.queries:
-            query_id, outcome = query.query_id, outcomes[query.query_id]
+            query_id = query.query_id
+            outcome = outcomes[query.query_id]
             try:
                 run_folder.check_ranking(outcome["ranking"], query, environment.documents, known)
             except run_folder.BadRanking as wrong:
@@ -141,7 +147,9 @@ def summarise_unfinished(
 ) -> dict[str, Any]:
     """Summarise a run with unanswered queries, without a score; metrics over the others are under "partial"."""
     answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
-    part, tally, values = environment.asking(query_ids=answered), _Tally(), Values()
+    part = environment.asking(query_ids=answered)
+    tally = _Tally()
+    values = Values()
     for query_id in answered:
         outcome = outcomes[query_id]
         tally.add(outcome)
@@ -159,7 +167,8 @@ def encode_id(identifier: str) -> str:
 
 def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
     """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our ties its own way."""
-    start, ends = f"{encode_id(query_id)}\tQ0\t", _line_ends(len(ranking), tag)
+    start = f"{encode_id(query_id)}\tQ0\t"
+    ends = _line_ends(len(ranking), tag)
     return "".join([f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)])
 
 
@@ -217,7 +226,9 @@ class _Tally:
         self._usage = Usage()
 
     def add(self, outcome: run_folder.Outcome) -> None:
-        trace, error, counts = outcome["trace"], outcome["error"], self._counts
+        trace = outcome["trace"]
+        error = outcome["error"]
+        counts = self._counts
         if error is not None:
             first = {"error": run_folder.headline(error), "queries": 0, "at": _raised_at(outcome)}
             first["first"] = outcome["query_id"]
@@ -233,7 +244,8 @@ class _Tally:
         self._usage += usage_from_json(outcome["usage"])
 
     def summary(self, config: run_folder.Config, queries: int) -> dict[str, Any]:
-        usage, provenance = usage_json(self._usage), config[run_folder.PROVENANCE]
+        usage = usage_json(self._usage)
+        provenance = config[run_folder.PROVENANCE]
         failures = sorted(self._failures.values(), key=lambda kind: -kind["queries"])[:KINDS]
         if (config.get("imported") or {}).get("usage") is False:  # nobody knows, and 0 would be a claim
             usage = dict.fromkeys(usage)
@@ -280,7 +292,8 @@ def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
     read = scores.get("read") or {}
     if not read.get("cut"):
         return []
-    many, by = f"{read['cut']:,} of {read['documents']:,} documents", f"({scores['program']}, {scores['task']})"
+    many = f"{read['cut']:,} of {read['documents']:,} documents"
+    by = f"({scores['program']}, {scores['task']})"
     share = 100 * read["left_out"] / read["characters"]
     return [f"{many} were cut on their way into a prompt {by}: {share:.1f} % of their characters"]
 

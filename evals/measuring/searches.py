@@ -35,7 +35,9 @@ def replay(path: Path, retriever: str = "", depth: int | None = None) -> Result:
     environment = load_environment(run.config)
     searcher = _Searcher(run.config, environment, retriever, depth)
     judgements = environment.judgements[environment.headline]
-    same, hops, relevant = 0, Counter[int](), list[Result]()
+    same = 0
+    hops = Counter[int]()
+    relevant = list[Result]()
     for start in range(0, len(searcher.queries), CHUNK):
         queries = searcher.queries[start : start + CHUNK]
         steps_of = [searches(run.outcomes[query.query_id]) for query in queries]
@@ -67,7 +69,8 @@ def searches(outcome: Mapping[str, Any]) -> list[Row]:
 def _compare_documents(
     query_id: str, steps: Sequence[Row], then: Sequence[list[str]], now: Sequence[list[str]], judgements: Judgements
 ) -> list[Result]:
-    unit_of, grades = judgements.unit_of or str, judgements.recalled(query_id)
+    unit_of = judgements.unit_of or str
+    grades = judgements.recalled(query_id)
     rows: dict[str, Result] = {}
     for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
         rows[unit] = {"query_id": query_id, "unit": unit, "grade": grade, "of": len(grades), "then": None, "now": None}
@@ -86,7 +89,8 @@ def _add_up(relevant: Sequence[Result], hops: Mapping[int, int]) -> Result:
     of = {row["query_id"]: row["of"] for row in relevant}
     found = [Counter(row["query_id"] for row in relevant if row[when]) for when in ("then", "now")]
     then, now = ([hits[query_id] / many for query_id, many in of.items()] for hits in found)
-    many, rows = len(then), []
+    many = len(then)
+    rows = []
     for hop in sorted(hops):
         row: Result = {"hop": hop, "searches": hops[hop]}
         for when in ("then", "now"):
@@ -116,7 +120,8 @@ class _Searcher:
         if spec and retrievers.needs_pool(spec) and not pooled:
             raise UsageError(f"{spec} ranks candidate pools, and {environment.task} has none; name another retriever")
         retrievers.refuse_files(f"{config['retriever']} {config.get('pool')}", "the run")
-        self._spec, self._depth = spec, depth
+        self._spec = spec
+        self._depth = depth
         self._engines = Engines(environment, Terms(budget=Budget(calls=0)))  # a lens that needs a model is refused
         others = config["retriever"].get("others") or {}
         self._expressions = {config["retriever"].get("with", ""): config["retriever"]["name"]}  # by complete name
@@ -158,8 +163,10 @@ class _Searcher:
 
 def _pool(config: Mapping[str, Any], environment: Environment, engines: Engines) -> Environment:
     """Return the environment with the pools of the run's `--pool`. UsageError where they cannot be made again."""
-    kept, own = config["pool"], retrievers.check(config["retriever"]["name"])
-    what, names = f"{kept['kind']}:{kept['size']}", ",".join(kept["of"])
+    kept = config["pool"]
+    own = retrievers.check(config["retriever"]["name"])
+    what = f"{kept['kind']}:{kept['size']}"
+    names = ",".join(kept["of"])
     for text in (what, f"{what}({names})"):
         try:
             pool = pools.read(text, own)

@@ -48,7 +48,8 @@ def bootstrap_mean(
 
 def _draw_queries(many: int, resamples: int | None = None) -> Iterator[np.ndarray]:
     """Yield resamples of `many` queries, shape (some, many): 20 million draws in all, but 2,000 to 10,000 resamples."""
-    resamples, generator = resamples or max(2_000, min(10_000, 20_000_000 // many)), np.random.default_rng(0)
+    resamples = resamples or max(2_000, min(10_000, 20_000_000 // many))
+    generator = np.random.default_rng(0)
     step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
     for start in range(0, resamples, step):
         yield generator.integers(0, many, size=(min(step, resamples - start), many))
@@ -65,7 +66,8 @@ def bootstrap_means(rows: np.ndarray) -> list[Interval]:
 
 def means_of_resamples(rows: np.ndarray) -> np.ndarray:
     """Return the means of resamples of rows, shape (resamples, columns)."""
-    many, means = len(rows), []
+    many = len(rows)
+    means = []
     for draws in _draw_queries(many):
         places = draws + np.arange(len(draws))[:, None] * many
         times = np.bincount(places.ravel(), minlength=draws.size).reshape(draws.shape)  # each query was drawn
@@ -124,7 +126,8 @@ def paired(
     """
     differences = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
     differences[np.abs(differences) < TIE] = 0.0
-    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+    wins = int((differences > 0).sum())
+    losses = int((differences < 0).sum())
     return Paired(
         *bootstrap_mean(differences.tolist(), resamples=resamples),
         p=sign_flip(differences.tolist(), permutations=permutations, tests=tests),
@@ -226,7 +229,8 @@ def detectable_over(groups: Collection[np.ndarray], tests: int = 1) -> float | N
 
 def holm(ps: Sequence[float]) -> list[float]:
     """Adjust p values, in the order given: below .05 they hold for all comparisons together (Holm 1979)."""
-    adjusted, floor = [0.0] * len(ps), 0.0
+    adjusted = [0.0] * len(ps)
+    floor = 0.0
     for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
         floor = max(floor, min(1.0, (len(ps) - rank) * ps[place]))
         adjusted[place] = floor

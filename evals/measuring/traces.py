@@ -39,7 +39,8 @@ class Anytime:
 
     def __init__(self, unit_of: Mapping[str, str], judged: Collection[str]) -> None:
         """`unit_of` has the unit of documents that are scored as another; `places` has those of `judged` units."""
-        self._unit_of, self._judged = unit_of, judged
+        self._unit_of = unit_of
+        self._judged = judged
         self._index: dict[str, int] = {}  # document -> its number, in the order of surfacing
         self._sums = np.zeros(64, dtype=np.int64)  # by number: of reciprocal ranks over searches
         self._units = array("q")  # by number: that of its unit, where there are units
@@ -52,7 +53,8 @@ class Anytime:
 
     def add(self, step: Row) -> bool:
         """Take one more step; return whether it can have changed the ranking."""
-        tool, doc_ids = step["tool"], step["doc_ids"]
+        tool = step["tool"]
+        doc_ids = step["doc_ids"]
         if not doc_ids or step.get("refused") or tool not in ("search", "select", "drop", "rank"):
             return False
         numbers = self._number(doc_ids)
@@ -77,7 +79,9 @@ class Anytime:
         return True
 
     def _number(self, doc_ids: Sequence[str]) -> list[int]:
-        index, units, once = self._index, self._unit_of, list(dict.fromkeys(doc_ids))
+        index = self._index
+        units = self._unit_of
+        once = list(dict.fromkeys(doc_ids))
         for doc_id in [doc_id for doc_id in once if doc_id not in index]:
             number = index[doc_id] = len(index)
             unit = units.get(doc_id, doc_id)
@@ -190,13 +194,19 @@ class History:
         if step.tool == "search":
             self.best_rank = min(self.best_rank or place + 1, place + 1)
             if not self.rank:
-                self.hop, self.rank, self.search = step.hop, place + 1, number
+                self.hop = step.hop
+                self.rank = place + 1
+                self.search = number
         elif step.tool == "select" or step.tool == "drop":
-            self.decision, self.decision_hop, self.decision_step = step.tool, step.hop, number
+            self.decision = step.tool
+            self.decision_hop = step.hop
+            self.decision_step = number
         if step.shown and step.shown[place] > self.chars:
             if self.shown_step is None:
-                self.shown_hop, self.shown_step = step.hop, number
-            self.chars, self.length = step.shown[place], step.lengths[place]
+                self.shown_hop = step.hop
+                self.shown_step = number
+            self.chars = step.shown[place]
+            self.length = step.lengths[place]
 
 
 def read_histories(
@@ -219,11 +229,13 @@ def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: J
     `outcome` is a line of outcomes.jsonl, `ranking` its ranking in the units that are scored (metrics.collapse).
     "lost_as" is a document's fate at a cutoff that leaves it out.
     """
-    grades, rows = judgements.recalled(query_id), outcome["trace"]["steps"]
+    grades = judgements.recalled(query_id)
+    rows = outcome["trace"]["steps"]
     naming = []  # most steps name no relevant document, and there are hundreds of thousands of steps
     for number, row in enumerate(rows):
         if judgements.unit_of or not grades.keys().isdisjoint(row["doc_ids"]):
-            shown, lengths = row.get("shown", ()), row.get("lengths", ())
+            shown = row.get("shown", ())
+            lengths = row.get("lengths", ())
             step = Step(row["tool"], doc_ids=row["doc_ids"], hop=row.get("hop", 0), shown=shown, lengths=lengths)
             naming.append((number, step))
     known = read_histories(naming, grades, judgements.unit_of or str)
@@ -231,7 +243,8 @@ def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: J
     fate = _fates(rows, failed=outcome["error"] is not None)
     made = []
     for unit, grade in sorted(grades.items(), key=lambda one: (-one[1], one[0])):
-        history, place = known.get(unit, History("")), places.get(unit, 0)
+        history = known.get(unit, History(""))
+        place = places.get(unit, 0)
         about = {"unit": unit, "grade": grade, "place": place, "lost_as": fate(history, place).value}
         made.append(about | {name: getattr(history, name) for name in History.__slots__})
     return made
@@ -239,7 +252,8 @@ def attribute(query_id: str, outcome: Row, ranking: Sequence[str], judgements: J
 
 def _fates(steps: Sequence[Row], *, failed: bool) -> Callable[[History, int], Fate]:
     """Return the function that tells the fate of a document that is not found; a limit takes what was never seen."""
-    shows, selects = any(step.get("shown") for step in steps), any(step["tool"] == "select" for step in steps)
+    shows = any(step.get("shown") for step in steps)
+    selects = any(step["tool"] == "select" for step in steps)
     refused = [(step["tool"], step["argument"]) for step in steps if step.get("refused")]
     ended = next((step["argument"] for step in reversed(steps) if step["tool"] == "stop"), "")
     cut_off = ended in ("budget", "time")  # "steps" is the program's own shape
@@ -266,7 +280,8 @@ class Losses:
     """The fates of many queries' relevant documents, added up."""
 
     def __init__(self, cutoffs: Sequence[int]) -> None:  # of shares; documents are counted at the first
-        self.cutoffs, self.queries = cutoffs, 0
+        self.cutoffs = cutoffs
+        self.queries = 0
         # (cutoff, fate, relevant documents of the query) -> documents: so the sum is exact without a fraction a query.
         self._counts: Counter[tuple[int, Fate, int]] = Counter()
 
@@ -300,7 +315,9 @@ class Losses:
 
 def attribution_json(text: str, relevant: Sequence[Row], outcome: Row, judgements: Judgements) -> dict[str, Any]:
     """Return a line of attribution.jsonl: the query, what counts, its fates, and documents scored as another unit."""
-    query_id, unit_of, units = outcome["query_id"], judgements.unit_of, dict[str, str]()
+    query_id = outcome["query_id"]
+    unit_of = judgements.unit_of
+    units = dict[str, str]()
     if unit_of:
         seen = dict.fromkeys(chain(outcome["ranking"], *(step["doc_ids"] for step in outcome["trace"]["steps"])))
         units = {doc_id: unit for doc_id in seen if (unit := unit_of(doc_id)) != doc_id}

@@ -80,7 +80,8 @@ def _by_size(systems: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
 
 
 def _cells(suite: str, name: str, about: Mapping[str, Any]) -> Iterator[Cell]:
-    tables, ours = about.get("from", [name.replace("table", "Table ")]), about.get("metrics", {})
+    tables = about.get("from", [name.replace("table", "Table ")])
+    ours = about.get("metrics", {})
     split = about.get("split", "test")
     for one in figures():
         wanted = one.metric in about.get("only", [one.metric]) and one.task in about.get("tasks", [one.task])

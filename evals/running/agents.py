@@ -27,7 +27,8 @@ def count_agents(program: str, budget: Budget, folder: Path, ledger: Ledger | No
     used_by_all = Usage()
     requests = 0
     for outcome in _read_all_outcomes(folder):
-        query_id, used = outcome["query_id"], usage_from_json(outcome["usage"])
+        query_id = outcome["query_id"]
+        used = usage_from_json(outcome["usage"])
         if query_id in booked:  # retrievers that send something
             by_agent = _subtract(used, booked[query_id])
             booked[query_id] = _subtract(booked[query_id], used)

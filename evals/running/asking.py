@@ -58,7 +58,9 @@ class Stage:
         """
         if request.lm == "offline":
             check_offline(request.program_label, program)
-        self._program, self._documents, self._request = program, documents, request
+        self._program = program
+        self._documents = documents
+        self._request = request
         self._own = terms is None
         self.model = connect(request, terms or make_terms(request), documents)
         self.model.lm.meet()

@@ -174,7 +174,9 @@ def _read_compiled(request: Request) -> "Compiled | None":
 
 def fit(resolved: Resolved, environment: Environment) -> Resolved:
     """Return `resolved` with the task's own choices; UsageError for what does not fit it, before an index is built."""
-    request, hints, values = resolved.request, environment.hints, resolved.values
+    request = resolved.request
+    hints = environment.hints
+    values = resolved.values
     if request.instruction == "task":
         resolved = replace(resolved, values=apply_hints(values, resolved.fixed, hints))
     _check_pools(resolved, environment)
@@ -207,7 +209,8 @@ def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _check_pools(resolved: Resolved, environment: Environment) -> None:
-    pool, k = resolved.pool, resolved.request.k
+    pool = resolved.pool
+    k = resolved.request.k
     has_pools = all(query.candidates is not None for query in environment.queries)
     if pool and has_pools:
         raise NotApplicable(f"{environment.task} has candidate pools of its own; leave out --pool")
@@ -228,7 +231,8 @@ class Engines:
 
     def __init__(self, environment: Environment, terms: Terms, built: Mapping[str, Retriever] | None = None) -> None:
         """`built` are retrievers over the same documents that ask no model, by their expressions."""
-        self._documents, self._terms = environment.documents, terms
+        self._documents = environment.documents
+        self._terms = terms
         self.attribute = _attribute(environment.hints)
         self.built: dict[str, Retriever] = dict(built or {})
 
@@ -266,7 +270,9 @@ def conditions(
     resolved: Resolved, environment: Environment, retriever: Retriever | None, model: "Model"
 ) -> run_folder.Config:
     """Return the part of a configuration that does not depend on the sources."""
-    request, compiled, spec = resolved.request, resolved.compiled, str(resolved.retriever)
+    request = resolved.request
+    compiled = resolved.compiled
+    spec = str(resolved.retriever)
     return {
         "task": environment.task,
         "data": "folder" if environment.folder else environment.data,
@@ -292,7 +298,8 @@ def conditions(
 def load_environment(config: run_folder.Config, qrels: str = "") -> Environment:
     """Load the environment that a run was made in, `qrels` leading; DataError when the data has changed."""
     provenance = config[run_folder.PROVENANCE]
-    where, qrels = provenance["folder"] or config["data"], qrels or provenance["judgements"]
+    where = provenance["folder"] or config["data"]
+    qrels = qrels or provenance["judgements"]
     named = {"qrels": qrels, "instruction": config["instruction"], "columns": provenance.get("columns")}
     chosen = environments.load(config["task"], where, config["split"], **named).asking(**config["asked"])
     if chosen.fingerprint != config["data_fingerprint"]:
@@ -322,7 +329,8 @@ def is_ours(resolved: Resolved, environment: Environment) -> bool:
 
 def _list_modules(resolved: Resolved, environment: Environment) -> list[str]:
     """Return the modules of a run's task, retrievers and program, and those that only some runs use."""
-    pool, offline = resolved.pool, resolved.request.lm == "offline"
+    pool = resolved.pool
+    offline = resolved.request.lm == "offline"
     references = [environments.SUITES[environments.parts(environment.task)[0]][0]]
     references += [environment.data] * names.is_reference(environment.data)  # what makes a user's own task
     modules = [made.__module__ for spec in resolved.all_retrievers for _, made in retrievers.classes(spec)]

@@ -113,7 +113,8 @@ def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
 
 def ask_all(ready: "Ready", folder: run_folder.RunFolder, hooks: dict[str, Any]) -> str | None:
     """Have the run's own program answer."""
-    request, asked = ready.resolved.request, (ready.environment.queries, ready.environment.documents)
+    request = ready.resolved.request
+    asked = (ready.environment.queries, ready.environment.documents)
     if not ready.start:
         return runner.run(ready.system, *asked, folder, ready.model, workers=request.at_once, **hooks)
     from evals.workers.keeper import Keeper  # few runs need it
@@ -204,7 +205,8 @@ def _run(opened: Opened, report: Report | None, answer: Answer, started: float, 
         if resolved.pool:  # only now: what its searches cost is in the books of the run
             ready.environment = resolved.pool.add_to(environment, list(map(engines.build, resolved.pool.parts)))
         if request.shard:  # only now: the identity of a run, and pools, are of all its queries
-            ready.whole, share = len(environment.queries), request.share(environment.queries)
+            ready.whole = len(environment.queries)
+            share = request.share(environment.queries)
             ready.environment = ready.environment.asking(query_ids=[query.query_id for query in share])
         problem = _answer(ready, folder, report, answer)
         if cassette:
@@ -214,7 +216,8 @@ def _run(opened: Opened, report: Report | None, answer: Answer, started: float, 
 
 def make_terms(request: Common, *, repeats: bool = False) -> Terms:
     """Return the budget, gate, prices and patience of one command; `repeats` as in Terms."""
-    patience, seconds = Terms().patience, request.patience
+    patience = Terms().patience
+    seconds = request.patience
     patience = replace(patience, call=request.call_timeout or patience.call)
     patience = patience if seconds is None else replace(patience, before=seconds, after=seconds)
     return Terms(
@@ -274,7 +277,8 @@ def prepare_in(opened: Opened, folder: Path | None = None) -> Ready:
     if config and is_ours(resolved, environment):
         config = run_folder.keep_identity(request.runs, config)
     if resolved.pool:
-        retriever, others = RanksOnly(retriever), {name: RanksOnly(other) for name, other in others.items()}
+        retriever = RanksOnly(retriever)
+        others = {name: RanksOnly(other) for name, other in others.items()}
     system = make_system(resolved, environment, retriever, others, folder or run_folder.place(request.runs, config))
     return Ready(resolved, environment, model, config, system, opened_by)
 
@@ -295,7 +299,8 @@ def make_system(
 
 
 def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None, answer: Answer) -> SextantError | None:
-    environment, hooks = ready.environment, dict[str, Any]()
+    environment = ready.environment
+    hooks = dict[str, Any]()
     try:
         with report(ready, folder) if report else nullcontext() as watch:
             if watch:
@@ -314,7 +319,8 @@ def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None, a
 
 
 def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float) -> Result:
-    environment, config = ready.environment, run_folder.read_config(folder.path)
+    environment = ready.environment
+    config = run_folder.read_config(folder.path)
     query_ids = [query.query_id for query in environment.queries]
     pending = [query_id for query_id in query_ids if query_id not in folder.outcomes]
     if pending:
@@ -326,12 +332,14 @@ def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError 
         rest = f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} goes on with them"
         problem = problem.saying(f"{problem}; {rest}")
     elif ready.whole:
-        found, problem = summarise_unfinished(config, environment, folder.outcomes), None
+        found = summarise_unfinished(config, environment, folder.outcomes)
+        problem = None
         joins = f"python -m evals.gather {folder.path} joins the shards and scores the run"
         shard = f"shard {ready.resolved.request.shard} has all its {len(query_ids)}"
         found["notes"].insert(0, f"{shard} of the run's {ready.whole} queries; {joins}")
     else:
-        found, problem = score(folder.path, environment, folder.outcomes), None
+        found = score(folder.path, environment, folder.outcomes)
+        problem = None
         found["bounds"] = bounds_beside(folder.path)
     if ledger := ready.model.terms.ledger:
         found["ledger"] = ledger.books.json() | ledger.speed()

@@ -163,7 +163,8 @@ class Events:
 
     def report(self, ready: "Ready", folder: RunFolder) -> "Watch":
         """Return the watch of a run that is about to ask its queries, for other programs."""
-        request, environment = ready.resolved.request, ready.environment
+        request = ready.resolved.request
+        environment = ready.environment
         started = Started(
             run=str(folder.path),
             task=environment.task,
@@ -193,7 +194,9 @@ class Events:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        code, words, interrupted = self.code, None, isinstance(error, KeyboardInterrupt)
+        code = self.code
+        words = None
+        interrupted = isinstance(error, KeyboardInterrupt)
         if error:  # as tools.console says it
             known = INTERRUPTED if interrupted else DataError.exit_code if isinstance(error, OSError) else 1
             code = getattr(error, "exit_code", known)
@@ -214,7 +217,8 @@ class Waits:
         """Return what has changed since the last look; `now` in seconds by a monotonic clock."""
         if not (calls.waiting and calls.reason):
             resumed = Resumed(round(now - self._since, 3)) if self._reason and self._since is not None else None
-            self._since, self._reason = None, ""
+            self._since = None
+            self._reason = ""
             return resumed
         self._since = now if self._since is None else self._since
         long = self._reason or calls.seconds > SHORT_WAIT or now - self._since > SHORT_WAIT
@@ -251,7 +255,9 @@ class Watch:
 
     def add(self, outcome: Outcome, value: float | None) -> None:
         """Count an answered query, with its value of the headline metric, None where undefined."""
-        query_id, error, usage = outcome["query_id"], outcome["error"], outcome["usage"]
+        query_id = outcome["query_id"]
+        error = outcome["error"]
+        usage = outcome["usage"]
         with self._counting:
             self._finished += 1
             self._failed += error is not None
@@ -269,9 +275,11 @@ class Watch:
 
     def progress(self) -> Progress:
         """Return how far the run is."""
-        status, elapsed = self._status(), self._clock() - self._started
+        status = self._status()
+        elapsed = self._clock() - self._started
         with self._counting:
-            used, done = self._used, self.earlier + self._finished
+            used = self._used
+            done = self.earlier + self._finished
             left = self.queries - done
             return Progress(
                 queries=self.queries,

@@ -149,7 +149,8 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
     if request.isolated:
         raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
     opened = opening(request)
-    resolved, environment = opened.resolved, opened.environment
+    resolved = opened.resolved
+    environment = opened.environment
     model = connect(request, opened.terms, environment.documents, seed=request.seed)
     config = conditions(resolved, environment, None, model)
     before = find_run(opened, config)
@@ -176,9 +177,11 @@ def project(
 
     Earlier answers are those of runs whose folders are called `earlier` with a digest. What these `spent` counts.
     """
-    habits, (factors, why) = _habits(request, model, rehearsal, earlier), rehearsal.factors
+    habits = _habits(request, model, rehearsal, earlier)
+    (factors, why) = rehearsal.factors
     price = None if request.lm == "offline" else model.price
-    workers, notes = min(request.at_once, max(1, len(pending))), [*rehearsal.notes, *habits.notes]
+    workers = min(request.at_once, max(1, len(pending)))
+    notes = [*rehearsal.notes, *habits.notes]
     figures = _multiply(rehearsal, pending, habits, price, factors, workers)
     if rehearsal.all_calls:
         calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"
@@ -213,7 +216,8 @@ def find_run(opened: Opened, asked: run_folder.Config) -> Path | None:
     Retrievers are not opened, so their complete names are not compared. To digest the sources takes time, so that is
     done last.
     """
-    pool, request = opened.resolved.pool, opened.resolved.request
+    pool = opened.resolved.pool
+    request = opened.resolved.request
     asked = asked | {"pool": pool and {"kind": pool.kind, "size": pool.size}}
 
     def comparable(config: run_folder.Config) -> Any:
@@ -243,7 +247,8 @@ def _habits(request: Common, model: Model, rehearsal: Rehearsal, earlier: Path) 
     mean = sum(call.answer for call in calls) / max(1, len(calls))
     if found := _read_earlier(earlier, str(model.lm.model)):
         many, seconds, tokens, thinking, streamed, first, rate = found
-        factors, takes = np.array([1 / 1.5, 1, 1.5]), f"{seconds:.2f} s"
+        factors = np.array([1 / 1.5, 1, 1.5])
+        takes = f"{seconds:.2f} s"
         took = factors * seconds
         if streamed >= ENOUGH and rate:
             takes = f"{first:.2f} s to the first token, then {rate:,.0f} tokens a second"
@@ -290,7 +295,8 @@ def _multiply(
     rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits, price: Price | None, factors: Range, workers: int
 ) -> Figures:
     """Project the calls of the rehearsal to all queries; the calls of one query come one after another."""
-    program, calls = rehearsal.program, rehearsal.all_calls
+    program = rehearsal.program
+    calls = rehearsal.all_calls
     weights = {query.query_id: 1.0 for query in pending}
     if program.pooled:  # a query counts as much as its pool is large
         weights = {query.query_id: max(1.0, len((query.candidates or set()) - query.excluded)) for query in pending}
@@ -318,12 +324,15 @@ def _multiply(
 
 def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, str]:
     """Return by how much the calls of a query may be fewer or more than rehearsed, and why."""
-    counts, program, default = list(map(len, rehearsal.calls)), rehearsal.program, resolved.values.get("pool", 0)
+    counts = list(map(len, rehearsal.calls))
+    program = rehearsal.program
+    default = resolved.values.get("pool", 0)
     ceilings = [program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries]
     most = max((one for one in ceilings if one is not None), default=None)
     if most is None or not sum(counts):
         return REPEATED
-    mean, most = sum(counts) / len(counts), min(most, resolved.limits.get("max_calls", most))
+    mean = sum(counts) / len(counts)
+    most = min(most, resolved.limits.get("max_calls", most))
     # More than the ceiling is possible where a small window makes a program read in several calls.
     factors = [min(program.least_calls, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean]
     return np.array(factors), "because a model decides when it has enough"
@@ -341,7 +350,9 @@ def _check_budgets(request: Common, figures: Figures, pending: int, spent: Usage
     for name, (need, used) in needs.items():
         if (given := getattr(request, name)) is None:
             continue
-        enough, lasts, left = "unknown", None, given - used
+        enough = "unknown"
+        lasts = None
+        left = given - used
         if need is not None:
             low, expected, high = need.tolist()
             enough = "yes" if high <= left else "no" if low > left else "perhaps"
@@ -357,7 +368,8 @@ def rehearse(resolved: Resolved, environment: Environment, model: Model, queries
     if not queries:
         return Rehearsal(program, ())
     environment = replace(environment, queries=tuple(queries))
-    index, notes = BM25(environment.documents, home()), list[str]()
+    index = BM25(environment.documents, home())
+    notes = list[str]()
 
     def build(spec: retrievers.Spec) -> Retriever:
         if not any(made.sends or made.loads_weights or made.needs_lens for _, made in retrievers.classes(spec)):
@@ -386,14 +398,16 @@ class StandIn(session.Shared, dspy.LM):
         self.rules = offline.OfflineEngine(statistics)
         super().__init__(offline.VERSION, cache=False, num_retries=0, engine=self.rules)
         real = model.lm
-        self.window, self.limit = getattr(real, "window", None), getattr(real, "limit", None)
+        self.window = getattr(real, "window", None)
+        self.limit = getattr(real, "limit", None)
         # Where the real model takes tool calls in the protocol's form, so does this one.
         self.tools = getattr(real, "tools", None) or getattr(real, "wire", None)
         self.calls: list[Call] = []  # of the last query
 
     def watch(self, system: Any, queries: Sequence[Query], documents: Corpus) -> Rehearsal:
         """Return the calls that a program makes for the queries. RunIncomplete where all of them fail."""
-        calls, failed = list[Sequence[Call]](), list[str]()
+        calls = list[Sequence[Call]]()
+        failed = list[str]()
         for query in queries:
             self.calls = []
             with dspy.context(lm=self, adapter=Adapter(), trace=[]):

@@ -55,7 +55,9 @@ class Pool:
         """Return `environment` with a pool for every query; `retrievers` are those of the parts."""
         self.check_room(environment)
         depth = len(environment.documents) if self.kind == "oracle" else self.size
-        queries, at_once, made = environment.queries, max(1, HELD // depth), list[Query]()
+        queries = environment.queries
+        at_once = max(1, HELD // depth)
+        made = list[Query]()
         for some in (queries[first : first + at_once] for first in range(0, len(queries), at_once)):
             searches = [Search(query.text, query.objective, query.excluded) for query in some]
             lists = [retriever.search_many(searches, depth) for retriever in retrievers]
@@ -103,7 +105,8 @@ def _put_in_relevant(order: list[str], environment: Environment, query: Query, s
         order += lots.sample(unranked, len(unranked))
     head = max(0, min(size // 2, size - 2 * len(relevant)))
     met = relevant.intersection(map(unit_of, order[:head]))
-    rest, places = list[str](), list[int]()
+    rest = list[str]()
+    places = list[int]()
     for doc_id in order[head:]:
         if (unit := unit_of(doc_id)) not in relevant:
             rest.append(doc_id)

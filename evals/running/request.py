@@ -269,7 +269,8 @@ def parse_parameters(
     UnknownName for another name, UsageError for a value of another type. `LIMITS` are ignored, but with one, lines of
     work that could be `parallel` go one after another: which of them it ends must not depend on their threads.
     """
-    known, limited = list_parameters(constructor), query_limits(given)
+    known = list_parameters(constructor)
+    limited = query_limits(given)
     values = {name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()}
     for name, value in (kept or {}).items():
         if name in known and value == known[name].default:

@@ -253,7 +253,8 @@ def answer(system: System, query: Query, documents: Mapping[str, Document], trie
     Where a refusal tells that the model takes less than was known, the query is begun again, up to `tries` times.
     """
     started = time.perf_counter()
-    error, fields = None, dict[str, Any]()
+    error = None
+    fields = dict[str, Any]()
     try:
         with session.answering(query):
             submission = _ask(system, query)
@@ -289,7 +290,8 @@ def _ask(system: System, query: Query) -> Submission:
     try:
         return system(query=query)
     except Exception as error:
-        opened, causes = session.current(), list_causes(error)
+        opened = session.current()
+        causes = list_causes(error)
         if isinstance(error, ExceptionGroup):  # of a TaskGroup of asyncio's
             group = error.subgroup(lambda each: fault(each) != "system" and not isinstance(each, ExceptionGroup))
             if group is not None:

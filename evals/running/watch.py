@@ -30,7 +30,8 @@ WIDTH = 80  # characters of a terminal that does not say how wide it is
 
 def report(ready: Ready, folder: RunFolder) -> Watch:
     """Return the watch of a run that is about to ask its queries, for a person."""
-    done, terminal = len(folder.outcomes), is_terminal(sys.stderr)
+    done = len(folder.outcomes)
+    terminal = is_terminal(sys.stderr)
     # Where FORCE_COLOR is set, rich takes any file for a terminal, and would draw in a log.
     stream = own_stream(sys.stderr)
     console = Console(file=stream, stderr=True, force_terminal=terminal, highlight=False, soft_wrap=True)
@@ -58,18 +59,21 @@ class Lines:
             return
         # Many short waits in a row are one wait to a reader.
         if isinstance(self._change, Waiting) and event.elapsed - self._waited >= PLAIN_SECONDS:
-            self._waited, self._waiting = event.elapsed, True
+            self._waited = event.elapsed
+            self._waiting = True
             say(waiting_words(event.status))
         if isinstance(self._change, Resumed) and self._waiting:
             self._waiting = False
             say(f"goes on after {clock(self._change.seconds)}")
         self._change = None
-        ended, seconds = event.done + event.owed, event.elapsed - self._said
+        ended = event.done + event.owed
+        seconds = event.elapsed - self._said
         due = seconds >= STILL_SECONDS
         if new := ended - self._ended:
             due = last or new >= PLAIN_SHARE * event.queries or ended >= event.queries or seconds >= PLAIN_SECONDS
         if due:
-            self._said, self._ended = event.elapsed, ended
+            self._said = event.elapsed
+            self._ended = ended
             say(plain_line(event))
 
 
@@ -112,7 +116,8 @@ class Column(NamedTuple):
 
 def columns(progress: Progress) -> list[Column]:
     """Return the columns of the table: up to three lines under each heading."""
-    calls, usage = progress.status, progress.status.usage
+    calls = progress.status
+    usage = progress.status.usage
     done = [f"{progress.done}/{progress.queries}", _some(progress.owed, "pending"), _some(progress.failed, "failed")]
     made = [Column("queries", done, 8, 0, ("green", "yellow", "yellow"))]
     made += [Column("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
@@ -143,7 +148,8 @@ def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableT
 
 def plain_line(progress: Progress) -> str:
     """Return the progress in one line."""
-    calls, usage = progress.status, progress.status.usage
+    calls = progress.status
+    usage = progress.status.usage
     apart = ", ".join(_apart(calls))
     parts = [
         f"{progress.done}/{progress.queries} queries",
@@ -189,7 +195,8 @@ def _apart(calls: Status) -> list[str]:
 
 def _dollars(progress: Progress) -> list[str]:
     """Return dollars so far, to come, and at list price, where a part had been paid for before."""
-    usage, to_come = progress.status.usage, progress.to_come.paid_usd
+    usage = progress.status.usage
+    to_come = progress.to_come.paid_usd
     if usage.paid_usd is None:
         return ["price unknown"]
     listed = "" if usage.list_usd is None or usage.list_usd == usage.paid_usd else f"{_usd(usage.list_usd)} list"
@@ -211,5 +218,6 @@ def _count(number: float) -> str:
         return str(number)
     thousands = 0
     while number >= 999.5 and thousands < 3:
-        number, thousands = number / 1000, thousands + 1
+        number = number / 1000
+        thousands = thousands + 1
     return f"{number:.{1 if number < 9.95 else 0}f}{' kMB'[thousands]}"

@@ -218,7 +218,8 @@ def list_strange(form: type[BaseModel], value: Any) -> list[str]:
 
 def _by_own_names(form: type[BaseModel], value: Any) -> dict[str, Any]:
     """Return what is sent by the names of the form, without what stands for something that is left out."""
-    object_sent, fields = read_object(value), form.model_fields
+    object_sent = read_object(value)
+    fields = form.model_fields
     own_names = {_fold(name): name for name in fields}
     sent = dict[str, Any]()
     for name, content in object_sent.items():

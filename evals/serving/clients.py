@@ -46,7 +46,9 @@ def print_config(place: Place, command: Sequence[str]) -> None:
     if not place.transport:
         put_out(f"{place.url}\n")
         return
-    url, secret = f"{place.url}/mcp", bool(place.token)  # which stays in its variable
+    # which stays in its variable
+    url = f"{place.url}/mcp"
+    secret = bool(place.token)
     if place.transport == "stdio":
         claude = code = {"type": "stdio", "command": command[0], "args": list(command[1:])}
         python = {"transport": "stdio", **claude}

@@ -136,7 +136,8 @@ class Episode:
     """One query, searched from outside. Threads may share it; what they do goes one after another."""
 
     def __init__(self, world: World, query: Query) -> None:
-        self.world, self.query = world, query
+        self.world = world
+        self.query = query
         self.submission: Submission | None = None
         self.over = False
         self.opened = time.monotonic()
@@ -157,7 +158,8 @@ class Episode:
     def state(self) -> dict[str, Any]:
         """Return what was done so far, and what the limits leave; None is no limit."""
         with self._lock:
-            steps, limits = self.desk.session.trace.steps, self.desk.session.limits
+            steps = self.desk.session.trace.steps
+            limits = self.desk.session.limits
             done = [{"tool": one.tool, "argument": one.argument, "doc_ids": list(one.doc_ids)} for one in steps]
             used = Counter[str](one.tool for one in steps if not one.refused)
             most = {"searches": (limits.searches, "search"), "reads": (limits.reads, "read")}
@@ -231,7 +233,8 @@ class Episode:
             doc_ids: The documents found, best first; without them, those selected, and then the others that were seen.
             answer: A text that answers the query, where one is wanted.
         """
-        desk, session = self.desk, self.desk.session
+        desk = self.desk
+        session = self.desk.session
         named = list(dict.fromkeys(self._list_shown(doc_ids or [])))
         ranked = desk.known(named, self.query) if named else desk.rank_all()
         self._end(
@@ -268,7 +271,8 @@ class Episode:
             used: Used = forms.check(Used, known, strict=False)
         except ValueError as error:
             raise UsageError(f"what the agent has used cannot be booked: {error}") from None
-        tokens_in, tokens_out = used.get("tokens_in", 0), used.get("tokens_out", 0)
+        tokens_in = used.get("tokens_in", 0)
+        tokens_out = used.get("tokens_out", 0)
         usd = used.get("usd")
         usage = Usage(used.get("calls", 1), 0, tokens_in, tokens_out, usd, usd)
         with self._lock:
@@ -326,14 +330,16 @@ class Episode:
         reward = self.world.reward
         if not reward or not (self.submission or self.world.environment.split == "dev"):  # else the last one has it all
             return 0.0
-        steps, used = self.desk.session.trace.steps, self.desk.session.usage
+        steps = self.desk.session.trace.steps
+        used = self.desk.session.usage
         worth = -reward.search_cost * sum(step.tool == "search" for step in steps)
         worth -= reward.token_cost * (used.input_tokens + used.output_tokens)
         if self.submission:
             worth += self.world.value(self.query.query_id, self.submission)
         elif reward.potential:
             worth += self._recall(reward.potential)
-        given, self.given = self.given, worth
+        given = self.given
+        self.given = worth
         return worth - given + 0.0  # which is never -0.0
 
     def _recall(self, potential: str) -> float:

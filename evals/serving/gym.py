@@ -43,7 +43,9 @@ class SearchEnv(gymnasium.Env[str, str]):
         self, world: World | None = None, *, max_turns: int = MOST, render_mode: None = None, **task: Any
     ) -> None:
         """Without a `world`, one of `task`: the arguments of open_training."""
-        self.world, self.max_turns, self.render_mode = world or open_training(**task), max_turns, render_mode
+        self.world = world or open_training(**task)
+        self.max_turns = max_turns
+        self.render_mode = render_mode
         self.action_space = self.observation_space = Words()
         self._query_ids = list(self.world.queries)
         self._turns: Turns | None = None

@@ -109,7 +109,8 @@ class Host(World):
 
     def keep(self, episode: Episode) -> None:
         """Write the outcome of an episode, where its query has none yet."""
-        query, submission = episode.query, episode.submission
+        query = episode.query
+        submission = episode.submission
         assert submission is not None
         if episode.reported == Usage():
             self.budget.resume(UNREPORTED, requests=1)
@@ -222,7 +223,8 @@ def open_door(door: str, request: Request, place: Place, reward: Reward | None, 
     What the door returns, if anything, is called at the end: it lets clients go that have come for more queries.
     """
     try:
-        through, ends = pick("door", door, {door: door}), list[Callable[[], None] | None]()
+        through = pick("door", door, {door: door})
+        ends = list[Callable[[], None] | None]()
     except ModuleNotFoundError as error:
         extra = door.partition(":")[0].rpartition(".")[2]
         raise UsageError(f"this needs {explain_missing(error.name, extra)}") from None

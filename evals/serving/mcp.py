@@ -75,7 +75,8 @@ class Clients:
     def admit(self, toolbox: Toolbox, depth: int, query: Query) -> Iterator[tuple[Episode, str, dict[str, Any]]]:
         """Open an episode for the time of the block; yield it with its token, and the server as .mcp.json has it."""
         assert self._server
-        token, episode = secrets.token_urlsafe(24), Episode(World(toolbox, None, depth), query)
+        token = secrets.token_urlsafe(24)
+        episode = Episode(World(toolbox, None, depth), query)
         self._episodes[token] = episode
         try:
             yield episode, token, on_web(f"http://127.0.0.1:{self._server.port}/mcp", token)
@@ -119,7 +120,8 @@ class Door:
     """The protocol's server over the episodes that clients have."""
 
     def __init__(self, clients: Clients, *, rewards: bool = False) -> None:
-        self.clients, self._rewards = clients, rewards
+        self.clients = clients
+        self._rewards = rewards
         self._limiter = anyio.CapacityLimiter(MOST)
         self.server: Server[Any] = Server(
             "sextant",
@@ -165,7 +167,8 @@ class Door:
 
     async def stdio(self) -> None:
         """Serve it on stdin and stdout until the client goes away; what it has asked for by then is answered."""
-        asked, options = set[Any](), self.server.create_initialization_options()
+        asked = set[Any]()
+        options = self.server.create_initialization_options()
         lines: Any = read_lines(asked)
         async with stdio_server(stdin=lines) as (theirs, ours):
             await self.server.run(theirs, Answers(ours, asked), options)
@@ -187,7 +190,8 @@ class Door:
         return types.ListResourcesResult(resources=listed)
 
     async def _read_resource(self, context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        client, uri = self._client(context), str(params.uri)
+        client = self._client(context)
+        uri = str(params.uri)
         try:
             if uri not in RESOURCES:
                 raise SessionRefusal(f"there is no such resource; there are {' and '.join(RESOURCES)}")

@@ -94,7 +94,8 @@ class Answers:
     """What the server writes; the ids of answers are taken out of `asked`."""
 
     def __init__(self, stream: Any, asked: set[Any]) -> None:
-        self._stream, self._asked = stream, asked
+        self._stream = stream
+        self._asked = asked
 
     async def send(self, item: Any) -> None:
         """Write one message."""

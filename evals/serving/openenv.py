@@ -46,7 +46,9 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
 
     def __init__(self, host: Host, rewards: bool) -> None:
         super().__init__()
-        self._host, self._rewards, self._steps = host, rewards, 0
+        self._host = host
+        self._rewards = rewards
+        self._steps = 0
         self._episode: Episode | None = None
 
     def reset(
@@ -54,7 +56,8 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
     ) -> SearchObservation:
         """Open a query, by default the next; one that is open is given back."""
         self.close()
-        self._episode, self._steps = self._host.open(read_text(query_id or "")), 0
+        self._episode = self._host.open(read_text(query_id or ""))
+        self._steps = 0
         return SearchObservation(text=as_json(told(self._episode.query)))
 
     def step(self, action: SearchAction, timeout_s: float | None = None, **_: Any) -> SearchObservation:

@@ -78,7 +78,8 @@ def serve(host: Host, place: Place) -> None:
 
 def application(host: Host, place: Place) -> FastAPI:
     """Return the interface as an ASGI application."""
-    rest, session = Rest(host, place), "/sessions/{session}"
+    rest = Rest(host, place)
+    session = "/sessions/{session}"
     app = FastAPI(
         title="Sextant",
         description=(__doc__ or "").partition("\n")[0],
@@ -111,10 +112,12 @@ class Rest:
     """The sessions of one server."""
 
     def __init__(self, host: Host, place: Place) -> None:
-        self._host, self._rewards = host, place.rewards
+        self._host = host
+        self._rewards = place.rewards
         self._sessions = dict[str, Episode]()
         world = host.toolbox._world  # noqa: SLF001  # programs have no search without a trace
-        self._documents, limits = world[0], world[2]
+        self._documents = world[0]
+        limits = world[2]
         self._retriever: Retriever = world[1][""]
         narrow = any(query.excluded or query.candidates is not None for query in host.queries.values())
         self._free = not narrow and limits.searches is None and limits.reads is None
@@ -158,7 +161,8 @@ class Rest:
             made = f'{{"result": {seen.text}, "done": {json.dumps(seen.done)}{reward}{ignored}}}'
             return Response(made.encode("utf-8", "replace"), media_type="application/json")
 
-        use.__name__, use.__doc__ = tool, describe(tool)["description"]
+        use.__name__ = tool
+        use.__doc__ = describe(tool)["description"]
         return use
 
     def charge(self, session: str, body: Sent = None) -> dict[str, bool]:

@@ -75,13 +75,15 @@ class Turns:
     """An episode that is played by texts, at most so many: then it is cut off, and scored as it stands."""
 
     def __init__(self, world: World, query_id: str = "", most: int = MOST) -> None:
-        self.episode, self.left = world.open(query_id), most
+        self.episode = world.open(query_id)
+        self.left = most
         self.cut = False
 
     def take(self, text: str) -> Observation:
         """Do what a text asks for: a call as JSON, or calls in <tool_call> tags."""
         seen = [self.episode.act(*_read_call(one)) for one in _CALL.findall(text) or [text]]
-        reward, self.left = sum(one.reward for one in seen), self.left - 1
+        reward = sum(one.reward for one in seen)
+        self.left = self.left - 1
         self.cut = not self.episode.over and self.left < 1
         if self.cut:
             reward += self.episode.cut()

@@ -56,7 +56,8 @@ class Guard:
 
     def __init__(self, application: Application, place: Place, admits: Callable[[str], bool] | None = None) -> None:
         """`admits` tells whether a token is right, by default the token of the place."""
-        self._application, self._hosts = application, {*HERE, place.address} if place.is_here else set[str]()
+        self._application = application
+        self._hosts = {*HERE, place.address} if place.is_here else set[str]()
         self._admits = admits or (lambda token: not place.token or compare_digest(token.encode(), place.token.encode()))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -42,7 +42,9 @@ def lay_out_comparison(result: Result) -> list[Part]:
 def _verdicts(result: Result, labels: list[str]) -> list[str]:
     """Say of each run in a sentence whether it differs from the baseline in the headline metric."""
     base, *names = [f"{one['program']} ({label})" for one, label in zip(result["systems"], labels, strict=True)]
-    said, metric, named = list[str](), result["metric"], dict(zip(result["runs"], names, strict=True))
+    said = list[str]()
+    metric = result["metric"]
+    named = dict(zip(result["runs"], names, strict=True))
     for row in [row for row in result["comparisons"] if row["metric"] == metric and row["queries"]]:
         name = named[row["run"]]
         if row["p_holm"] is None:
@@ -114,7 +116,9 @@ def _round_p(p: float | None) -> str:
 
 
 def _losses(losses: Result, note: str) -> list[Part]:
-    k, many, flows = losses["cutoff"], losses["queries"], losses["flows"]
+    k = losses["cutoff"]
+    many = losses["queries"]
+    flows = losses["flows"]
     words = {fate.value: text.format(k=k) for fate, text in WORDS.items()}
     rows = [
         [words[row["fate"]], *_change(row, "baseline", "share"), _interval(row | {"queries": many})]
@@ -220,14 +224,16 @@ def curves_csv(result: Result) -> str:
 
 def render_replay(result: Result) -> str:
     """Return a replay as text: what surfaced then and now, in which hop, and which documents were gained and lost."""
-    replayed, test = result["replayed"], result["recall"]["paired"]
+    replayed = result["replayed"]
+    test = result["recall"]["paired"]
     on = replayed["retriever"] or "the retriever that each had"
     depth = f"{replayed['depth']} documents each" if replayed["depth"] else "to the depth that each had"
     searched = f"{result['searches']} searches, {replayed['distinct']} distinct ones issued again on {on}, {depth}"
     parts: list[Part] = [task_line(result), system_line(result), f"{searched}; {result['same']} bring the same"]
     if test is None:
         return printed([*parts, "none of the queries has a relevant document, so there is nothing to surface"])
-    counts, whole = result["documents"], sum(result["documents"].values())
+    counts = result["documents"]
+    whole = sum(result["documents"].values())
     words = {"both": "then and now", "only_then": "only then", "only_now": "only now", "neither": "neither"}
     rows = [[said, str(counts[key]), f"{counts[key] / whole:.4f}"] for key, said in words.items()]
     parts += ["", Grid("", ["relevant documents that surfaced", "documents", "share"], rows)]

@@ -26,7 +26,8 @@ SIDES = ("published", "ours")
 
 def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
     """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF; return the files."""
-    stem, title = folder / found["name"].replace("/", "-"), f"{found['name']}: {found['title']}"
+    stem = folder / found["name"].replace("/", "-")
+    title = f"{found['name']}: {found['title']}"
     cells = found.get("points") or found["cells"]
     table = to_csv([cells[0], *(one.values() for one in cells)])
     files: dict[Path, str | bytes] = {stem.with_suffix(".csv"): table}

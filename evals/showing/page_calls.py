@@ -42,8 +42,11 @@ def find_words(
 
 class _Search:  # and what it has found in documents and in parts of prompts, which come again and again
     def __init__(self, words: list[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None) -> None:
-        self._words, self._documents, self._reader = words, documents, reader
-        self._in_document, self._in_parts = cache(self._read_document), dict[int, str]()
+        self._words = words
+        self._documents = documents
+        self._reader = reader
+        self._in_document = cache(self._read_document)
+        self._in_parts = dict[int, str]()
 
     def places(self, outcomes: Mapping[str, Outcome]) -> Iterator[dict[str, Any]]:
         for query_id, outcome in outcomes.items():
@@ -91,5 +94,6 @@ class _Search:  # and what it has found in documents and in parts of prompts, wh
         if not all(word in lowered for word in self._words):
             return ""
         place = max(map(lowered.index, self._words))
-        start, end = max(0, place - AROUND), place + AROUND
+        start = max(0, place - AROUND)
+        end = place + AROUND
         return f"{'…' * (start > 0)}{text[start:end]}{'…' * (end < len(text))}"

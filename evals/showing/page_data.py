@@ -74,8 +74,12 @@ class _Opened:
 
     @cached_property
     def judged(self) -> _Judged:
-        run, texts, fates, start = self.run, dict[str, str](), dict[str, list[str]](), 0
-        path, losses = run.path / "attribution.jsonl", run.scores.get("losses")
+        run = self.run
+        texts = dict[str, str]()
+        fates = dict[str, list[str]]()
+        start = 0
+        path = run.path / "attribution.jsonl"
+        losses = run.scores.get("losses")
         rows = run_folder.Rows(path, {})
         mend = f"python -m evals.score {run.path} scores it again"
         try:
@@ -99,7 +103,8 @@ class _Opened:
 
     @property
     def notes(self) -> list[str]:
-        here, of = len(self.query_ids), len(self.run.query_ids)
+        here = len(self.query_ids)
+        of = len(self.run.query_ids)
         part = [f"this file has {here} of the {of} queries; means and losses are over all of them"]
         return (self.run.scores.get("notes") or []) + part * (here < of)
 
@@ -123,7 +128,10 @@ class Answers:
         prompts: bool = True,  # whether there are model calls
         chosen: Callable[[Sequence[str]], Sequence[str]] = lambda query_ids: query_ids,  # of the queries of a run
     ) -> None:
-        self._paths, self._exported, self._chosen, self.prompts = list(paths), exported, chosen, prompts
+        self._paths = list(paths)
+        self._exported = exported
+        self._chosen = chosen
+        self.prompts = prompts
         self._texts = _Texts(wait=exported, documents=texts)
         self._lock = threading.Lock()
         self._ids: dict[Path, str] = {}  # once given, the id of a folder stays
@@ -183,7 +191,9 @@ class Answers:
 
     def _run(self, run_id: str) -> bytes:
         opened = self._open(run_id)
-        run, query_ids, judged = opened.run, opened.query_ids, opened.judged
+        run = opened.run
+        query_ids = opened.query_ids
+        judged = opened.judged
         others = {name: one.run for name, one in self._readable.items() if name != run_id}
         bounds = scored.list_bounds(scored.bounds_among(run, others.values(), run.metric).json())
         answer = {
@@ -288,7 +298,8 @@ class Answers:
 
 
 def _summarize(run_id: str, opened: _Opened) -> Answer:
-    run, scores = opened.run, opened.run.scores
+    run = opened.run
+    scores = opened.run.scores
     kept = ("task", "data", "split", "judgements", "program", "retriever", "lm", "compiled", "pool")
     return {
         "id": run_id,
@@ -305,8 +316,11 @@ def _summarize(run_id: str, opened: _Opened) -> Answer:
 
 
 def _describe_query(opened: _Opened, query_id: str) -> Answer:
-    run, judged, outcome = opened.run, opened.judged, opened.outcomes[query_id]
-    row, trace = judged.rows.get(query_id, {}), outcome["trace"]
+    run = opened.run
+    judged = opened.judged
+    outcome = opened.outcomes[query_id]
+    row = judged.rows.get(query_id, {})
+    trace = outcome["trace"]
     cutoff = 0 if judged.why else run.scores["losses"]["cutoff"]
     return {
         "query_id": query_id,
@@ -330,8 +344,10 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
 
 class _Texts:  # of queries and documents; the data of each run is loaded once, in a thread
     def __init__(self, *, wait: bool, documents: bool) -> None:  # wait for a corpus; have the texts of documents
-        self._wait, self._documents = wait, documents
-        self._lock, self._one_at_a_time = threading.Lock(), threading.Lock()
+        self._wait = wait
+        self._documents = documents
+        self._lock = threading.Lock()
+        self._one_at_a_time = threading.Lock()
         self._loads: dict[str, Future[Environment | str]] = {}
 
     def load(self, config: run_folder.Config) -> Environment | str:

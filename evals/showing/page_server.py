@@ -86,7 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60  # seconds that a connection may be silent
 
     def do_GET(self) -> None:
-        path, root = self.path.partition("?")[0], self.server.root
+        path = self.path.partition("?")[0]
+        root = self.server.root
         with suppress(ValueError):
             self.server.once.remove(path)
             return self._send(HTTPStatus.FOUND, "text/plain", b"", Location=root)
@@ -95,9 +96,11 @@ class _Handler(BaseHTTPRequestHandler):
         name = path[len(root) :]
         try:
             if name.startswith("data/"):
-                kind, content = "application/json", self.server.answers(name.removeprefix("data/"))
+                kind = "application/json"
+                content = self.server.answers(name.removeprefix("data/"))
             elif name in _FILES:
-                kind, content = _FILES[name][0], _FILES[name][1]().encode()
+                kind = _FILES[name][0]
+                content = _FILES[name][1]().encode()
             else:
                 raise NoSuchAnswer(f"there is no {name[:200]!r}")
         except NoSuchAnswer as problem:

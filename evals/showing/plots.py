@@ -64,11 +64,14 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
     budgets = found["budgets"]
     for row in found["curves"]:
         until = row["ended"].index(1.0) + 1
-        mean, at, look = row["mean"][:until], budgets[:until], style(numbers[row["label"]])
+        mean = row["mean"][:until]
+        at = budgets[:until]
+        look = style(numbers[row["label"]])
         panel.step(at, mean, where="post", color=look["color"], label=_escape(row["label"]))
         panel.plot(at[-1:], mean[-1:], linestyle="", **look)
         if None not in row["low"]:
-            low, high = row["low"][:until], row["high"][:until]
+            low = row["low"][:until]
+            high = row["high"][:until]
             panel.fill_between(at, low, high, step="post", color=look["color"], alpha=0.12, lw=0)
     front = found["front"]
     ends = [*(one["budget"] for one in front), budgets[-1]], [*(one["value"] for one in front), front[-1]["value"]]
@@ -136,7 +139,9 @@ def _draw_squares(panel: Any, rows: Sequence[str], cells: Any, _: Mapping[str, i
 
 def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int]) -> None:
     models = list(dict.fromkeys(row.partition(", ")[0] for row in rows))
-    seen, ends, order = list[str](), set[int](), np.argsort(sizes)
+    seen = list[str]()
+    ends = set[int]()
+    order = np.argsort(sizes)
     for row, values in zip(rows, cells, strict=True):
         model = row.partition(", ")[0]
         look = style(models.index(model)) | {"linestyle": "--" if model in seen else "-", "markersize": 4}

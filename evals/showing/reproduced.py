@@ -105,16 +105,19 @@ def _list(row: Mapping[str, Any]) -> str:
 
 
 def _parts(found: Mapping[str, Any]) -> list[Part]:
-    parts, remarks = list[Part](), dict[str, int]()
+    parts = list[Part]()
+    remarks = dict[str, int]()
     for task in dict.fromkeys(cell["task"] for cell in found["cells"]):
-        rows, before = list[list[str]](), ""
+        rows = list[list[str]]()
+        before = ""
         for cell in (one for one in found["cells"] if one["task"] == task):
             judged = f" [{cell['judgements']}]" if cell["judgements"] else ""
             told = filter(None, (cell["remark"], cell["note"]))
             said = [f"({remarks.setdefault(text, len(remarks) + 1)})" for text in told]
             ours = f"{_number(cell['ours'])} {cell['mark']}".rstrip()
             numbers = [_number(cell["published"]), ours, _number(cell["difference"], sign="+")]
-            name, before = "" if cell["system"] == before else cell["system"], cell["system"]
+            name = "" if cell["system"] == before else cell["system"]
+            before = cell["system"]
             rows.append([name, cell["metric"] + judged, *numbers, " ".join(said)])
         parts.append(Grid(task, ["system", "metric", "published", "ours", "difference", ""], rows, names=(0, 1, 5)))
     made = sum(cell["ours"] is not None for cell in found["cells"])

@@ -212,7 +212,9 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], scores: dict[str, Any]) -
     rows = []
     for name in names:
         value = metrics[name]
-        low, high, means = value["low"], value["high"], value.get("resampled")
+        low = value["low"]
+        high = value["high"]
+        means = value.get("resampled")
         if value["mean"] is None:
             rows.append([name, "undefined", "for all of these queries", *[""] * (len(heads) - 3)])
             continue
@@ -229,8 +231,10 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], scores: dict[str, Any]) -
 
 def _losses_table(losses: dict[str, Any]) -> Grid:
     k = losses["cutoff"]
-    shares, documents = losses["at"][str(k)], losses["documents"]
-    rows, reached = [], 0.0
+    shares = losses["at"][str(k)]
+    documents = losses["documents"]
+    rows = []
+    reached = 0.0
     for fate, words in WORDS.items():
         if documents[fate]:
             start, end = (round(BAR * edge) for edge in (reached, reached + shares[fate]))
@@ -241,7 +245,9 @@ def _losses_table(losses: dict[str, Any]) -> Grid:
 
 
 def _footings(scores: dict[str, Any]) -> list[str]:
-    found, usage, ledger = scores.get("bounds", {}), scores["usage"], scores.get("ledger", {})
+    found = scores.get("bounds", {})
+    usage = scores["usage"]
+    ledger = scores.get("ledger", {})
     lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in list_bounds(found)]
     many = queries(scores["queries"])
     if scores["failed"]:
@@ -286,8 +292,10 @@ def _kinds(counts: dict[str, int]) -> str:
 
 
 def _used(usage: dict[str, Any]) -> str:
-    cached, thinking = usage.get("cached_tokens"), usage.get("reasoning_tokens")
-    paid, listed = usage["paid_usd"], usage["list_usd"]
+    cached = usage.get("cached_tokens")
+    thinking = usage.get("reasoning_tokens")
+    paid = usage["paid_usd"]
+    listed = usage["list_usd"]
     # What answers of runs before would have cost is in the list price, too.
     told = None not in (paid, listed) and not (usage.get("cached_calls") or usage.get("cached"))
     saved = f", which saved ${listed - paid:.4f}" if told and listed > paid else ""

@@ -67,8 +67,10 @@ class Table:
     """A section as it is made: its runs as a study, and its data when a cell first needs them."""
 
     def __init__(self, section: Section, conditions: Conditions) -> None:
-        self.section, self.conditions = section, conditions
-        self.load, self._read = cache(self._load_task), cache(read)
+        self.section = section
+        self.conditions = conditions
+        self.load = cache(self._load_task)
+        self._read = cache(read)
         self.planned = {(one.row, one.task): one for one in self._plan()}
         self.unfinished = list[Unfinished]()  # the cells that could be made and are not, once `cells` has yielded all
 
@@ -90,7 +92,8 @@ class Table:
             try:
                 ours, remark = self._make(cell)
             except SextantError as problem:
-                ours, remark = None, str(problem)
+                ours = None
+                remark = str(problem)
                 self.unfinished.append(Unfinished(cell.system or cell.metric, cell.task, problem))
             both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
             difference = ours - cell.value if both else None  # type: ignore[operator]
@@ -119,7 +122,8 @@ class Table:
     def warnings(self) -> list[str]:
         """Return what the table may not be taken for."""
         tasks = dict.fromkeys(task for cell in self.section.cells if not cell.lacks for task in list_tasks(cell.task))
-        kinds, missing = set[str](), list[DataError]()
+        kinds = set[str]()
+        missing = list[DataError]()
         for task in tasks:
             try:
                 kinds.add(environments.folder_of(environments.resolve(task), self.conditions.data)[0])
@@ -137,7 +141,8 @@ class Table:
             return None, cell.lacks
         if not cell.system:
             return self._describe(cell), ""
-        values, said = list[float](), ""
+        values = list[float]()
+        said = ""
         for task in list_tasks(cell.task):
             value, said = self._measure(cell, task)
             if value is None:
@@ -177,7 +182,8 @@ class Table:
         system = self.section.system(cell)
         if imported := self._find_imported(system, task, cell.split):
             return imported, "the authors' own ranking"
-        said, planned = self.conditions.fields(system)[1], self.planned.get((_row(system), task))
+        said = self.conditions.fields(system)[1]
+        planned = self.planned.get((_row(system), task))
         made = self.made[repr(planned.request)] if planned else None
         if made and made.folder:
             return self._read(made.folder), said
@@ -221,7 +227,8 @@ class Table:
         rows = {key: row for key, row in rows.items() if row["tasks"]}
         if not rows:
             return []
-        name, tasks = self.section.name.replace("/", "-"), [task for row in rows.values() for task in row["tasks"]]
+        name = self.section.name.replace("/", "-")
+        tasks = [task for row in rows.values() for task in row["tasks"]]
         head = {"name": name, "question": self.section.about["title"], "tasks": [*dict.fromkeys(tasks)]}
         # Comparisons are measured by every task that has some; a part of its queries may lack those of a kind.
         ranked = (cell.metric for cell in asked if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric))

@@ -67,9 +67,11 @@ def cells(study: Study, runs: Path = Path("runs")) -> list[Cell]:
     """Return the cells of a study, row by row. UsageError or UnknownName for what no run can be asked for."""
     if named := study.compare.get("metric"):
         check_metric(named)
-    rows, columns = _name_rows(study), _list_tasks(study, study.tasks)
+    rows = _name_rows(study)
+    columns = _list_tasks(study, study.tasks)
     shared: dict[str, Any] = {f"budget_{name}": most for name, most in study.budget.items()} | {"runs": runs}
-    made, first = list[Cell](), dict[tuple[str, str], Request]()
+    made = list[Cell]()
+    first = dict[tuple[str, str], Request]()
     for row, given in rows:
         asked = {key: value for key, value in given.items() if key not in ("name", "tasks")} | shared
         try:

@@ -65,7 +65,8 @@ class Results(NamedTuple):
 
 def gather(study: Study, made: Sequence[Made]) -> Results:
     """Read the finished cells, test the rows, and put into words what they say."""
-    named, baseline = study.compare.get("metric", ""), study.compare.get("baseline", made[0].cell.row)
+    named = study.compare.get("metric", "")
+    baseline = study.compare.get("baseline", made[0].cell.row)
     runs: dict[tuple[str, str], list[Run]] = {}
     for one in made:
         if one.folder and one.folder not in [run.path for run in runs.get(one.cell[:2], ())]:  # offline has no seed
@@ -130,7 +131,8 @@ def lay_out(results: Results) -> Table:
             if cell and row == best:
                 cell.best = True
             elif cell and row in tests and not tests[row].significant:
-                cell.text, cell.note = cell.text + SAME, f"cannot be told from {best} ({tests[row]})"
+                cell.text = cell.text + SAME
+                cell.note = f"cannot be told from {best} ({tests[row]})"
     told = f"bold is the best of a column; {SAME} cannot be told from it by paired permutation tests, corrected by Holm"
     programs = {row for (row, _), some in results.runs.items() if not all(run.is_floor for run in some)}
     notes = ["in brackets the 95 % interval", told]
@@ -173,7 +175,8 @@ def _cell(results: Results, row: str, column: Column) -> Cell | None:
     elif len(runs) == 1:
         mean, low, high = bootstrap_mean(values[0])
     else:
-        mean, (low, high) = sum(sum(some) / len(some) for some in values) / len(values), stratified(values)
+        mean = sum(sum(some) / len(some) for some in values) / len(values)
+        (low, high) = stratified(values)
     text = f"{mean:.4f}" if low is None else f"{mean:.4f} [{low:.3f}, {high:.3f}]"
     repeats = {len(some) for some in runs}
     return Cell(
@@ -213,7 +216,8 @@ def _cost_table(results: Results) -> Words:
 
 def lay_out_costs(results: Results) -> Grid:
     """Return what the rows cost and how long they took, for the terminal."""
-    table, seconds = _cost_table(results), dict.fromkeys(dict(results.runs.keys()), 0.0)
+    table = _cost_table(results)
+    seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
     for (row, _), some in results.runs.items():
         seconds[row] += sum(outcome["seconds"] for run in some for outcome in run.outcomes.values())
     rows = [[*cells, f"{took:,.1f}"] for cells, took in zip(table.rows, seconds.values(), strict=True)]
@@ -230,8 +234,10 @@ def _seconds_table(results: Results) -> Words:
 
 def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | bytes]]:
     """Return the plots of means and of differences, and the files of both in the widths of papers."""
-    rows, tests = table.of_kind("ours"), {(test.row, test.tasks): test for test in results.tests}
-    means, changes = list[Series](), list[Series]()
+    rows = table.of_kind("ours")
+    tests = {(test.row, test.tasks): test for test in results.tests}
+    means = list[Series]()
+    changes = list[Series]()
     for place, row in enumerate(rows):
         shift = (place - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
         points = [Point(x + shift, one.value, one.low, one.high) for x, one in enumerate(row.cells) if one]
@@ -240,12 +246,14 @@ def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | b
         points = [Point(x + shift, one.difference, one.low, one.high) for x, one in found if one]
         changes += [Series(row.label, points, place)] if points else []
     ticks = {float(x): column.label for x, column in enumerate(table.columns)}
-    plots, files = list[Plot](), dict[str, str | bytes]()
+    plots = list[Plot]()
+    files = dict[str, str | bytes]()
     change = f"less {results.baseline}"
     drawn = {"study-means": (table.columns[-1].metric, means), "study-differences": (change, changes)}
     for stem, (what, series) in drawn.items():
         if series:
-            panel, title = Panel("", what, series, ticks, zero=what == change), f"{results.study.name}: {what}"
+            panel = Panel("", what, series, ticks, zero=what == change)
+            title = f"{results.study.name}: {what}"
             plots.append(draw(stem, title, INTERVALS, lambda panel=panel: draw_panel(panel)))  # type: ignore[misc]
             files |= draw_for_papers(stem, title, panel)
     return plots, files
@@ -254,7 +262,8 @@ def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | b
 def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
     """Return the report of a study, and the files that go beside it."""
     report = build.build([run.path for some in results.runs.values() for run in some], force=True)
-    table, seconds = lay_out(results), _seconds_table(results)
+    table = lay_out(results)
+    seconds = _seconds_table(results)
     plots, files = _draw(results, table)
     report.title = f"Study {results.study.name}"
     report.summary = f"{results.study.question} {report.summary.partition(' Made by')[0]}".strip()

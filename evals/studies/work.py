@@ -105,7 +105,8 @@ class Board:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self._texts = {(cell.row, cell.task): "" for cell in cells}
-        self._ended, self._many = 0, len(cells)
+        self._ended = 0
+        self._many = len(cells)
         self.draws = is_terminal(sys.stderr)
         # Where FORCE_COLOR is set, rich takes any file for a terminal.
         console = Console(file=own_stream(sys.stderr), stderr=True, force_terminal=self.draws, highlight=False)
@@ -139,7 +140,8 @@ class Board:
         self._texts[cell.row, cell.task] = text
         tasks = list(dict.fromkeys(task for _, task in self._texts))
         table = Table("", *map(clean, tasks), box=None, pad_edge=False)
-        rows, room = list(dict.fromkeys(row for row, _ in self._texts)), self.live.console.height - 3
+        rows = list(dict.fromkeys(row for row, _ in self._texts))
+        room = self.live.console.height - 3
         first = max(0, min(rows.index(cell.row) - room // 2, len(rows) - room))  # where the screen is lower than it
         for row in rows[first : first + room]:
             table.add_row(Text(clean(row)), *(self._texts.get((row, task), "") for task in tasks))
@@ -173,7 +175,8 @@ class Workshop:
     def _load(self, *place: Any, **named: Any) -> Environment:
         key = json.dumps([place, named], sort_keys=True)
         if self._loaded is None or self._loaded[0] != key:
-            self._loaded, self._built = None, {}
+            self._loaded = None
+            self._built = {}
             self._loaded = key, environments.load(*place, **named)
         return self._loaded[1]
 
@@ -255,7 +258,8 @@ class Workshop:
             self._out[request.lm] = reason
 
     def _bound(self, request: Request, environment: Environment, pool: str = "") -> Mapping[str, float | None]:
-        metric, where = self._metric or environment.metric, f", pool {pool}" if pool else ""
+        metric = self._metric or environment.metric
+        where = f", pool {pool}" if pool else ""
         of = request.task, request.data, request.split, request.qrels, request.limit, request.query_ids
         if (key := str((*of, pool))) not in self._bounds:
             self._bounds[key] = {f"{name}{where}": bound(kind, metric, environment) for kind, name in KINDS.items()}
@@ -287,7 +291,9 @@ def check(cells: Sequence[Cell]) -> None:
 
 def run_cells(cells: Sequence[Cell], board: Board | None = None, metric: str = "") -> list[Made]:
     """Run all cells that have no finished run; return what came of each, in their order, with bounds by a metric."""
-    shop, made, waiting = Workshop(cells, metric), dict[int, Made](), order(cells)
+    shop = Workshop(cells, metric)
+    made = dict[int, Made]()
+    waiting = order(cells)
     shop.count_earlier([cells[number] for number in waiting])
     with board.live if board and board.draws else nullcontext():
         if board and board.draws:
@@ -325,7 +331,9 @@ def look_ahead(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[Made]]:
 
     Nothing is sent. A request that two cells would make is sent once, and counted twice.
     """
-    shop, found, made = Workshop(cells), dict[int, dict[str, Any]](), list[Made]()
+    shop = Workshop(cells)
+    found = dict[int, dict[str, Any]]()
+    made = list[Made]()
     for number in order(cells):
         row, task, request = cell = cells[number]
         one: dict[str, Any] = {"row": row, "task": task, "seed": request.seed, "state": "there"}
@@ -356,7 +364,8 @@ def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def lay_out_ahead(found: dict[str, Any]) -> list[Part]:
     """Return what `look_ahead` found as a person reads it: the matrix, and what the cells take that are to be run."""
     told = list(dict.fromkeys(one["why"] for one in found["cells"] if "why" in one))
-    matrix, tasks = dict[str, dict[str, dict[str, None]]](), list(dict.fromkeys(one["task"] for one in found["cells"]))
+    matrix = dict[str, dict[str, dict[str, None]]]()
+    tasks = list(dict.fromkeys(one["task"] for one in found["cells"]))
     for one in found["cells"]:
         state = f"{one['state']} ({told.index(one['why']) + 1})" if "why" in one else one["state"]
         matrix.setdefault(one["row"], {}).setdefault(one["task"], {})[state] = None  # seeds are often alike

@@ -25,7 +25,9 @@ from tools.records import Query, Usage
 from tools.retriever import Search
 from tools.session import Limits, Session
 
-BESIDE, ALONE = 2, 3  # workers that may end with a query beside others, then with it alone, before it is left pending
+# workers that may end with a query beside others, then with it alone, before it is left pending
+BESIDE = 2
+ALONE = 3
 
 
 def is_mapped(spec: retrievers.Spec) -> bool:
@@ -53,7 +55,8 @@ class _Payer(Session):
 
     def __init__(self, query_id: str, limits: Limits, snapshot: Mapping[str, Any]) -> None:
         super().__init__(Query(query_id, ""), ({}, {}, limits, time.perf_counter), snapshot)
-        self.charged, self.allowed = list[tuple[Usage, str]](), 0
+        self.charged = list[tuple[Usage, str]]()
+        self.allowed = 0
 
     def charge(self, usage: Usage, key: str = "") -> None:
         self.charged.append((usage, key))
@@ -69,8 +72,11 @@ class Keeper(Elsewhere):
 
     def __init__(self, ready: Ready, folder: Path, many: int) -> None:
         """Start so `many` workers for the run in `folder`."""
-        request, model = ready.resolved.request, ready.model
-        self._caller, self._budget, self._start = model.lm.caller, model.terms.budget, ready.start
+        request = ready.resolved.request
+        model = ready.model
+        self._caller = model.lm.caller
+        self._budget = model.terms.budget
+        self._start = ready.start
         self._retrievers = {str(one): made for one, made in ready.retrievers if not is_mapped(one)}
         limits = request.budget_usd, request.budget_tokens, request.budget_calls, request.time_limit
         pays = [bool(retrievers.lenses(one) or retrievers.apis(one)) for one, _ in ready.retrievers]
@@ -173,7 +179,8 @@ class Keeper(Elsewhere):
             {"call": self._call, "learn": self._learn, "search": self._search}[what](line, *given)
 
     def _call(self, line: Line, owner: str, key: str, size: int, schemas: str, limit: int | None) -> None:
-        caller, raised = self._caller, list[Exception]()
+        caller = self._caller
+        raised = list[Exception]()
 
         def send(deadline: float) -> Sent:
             line.send("send", deadline - time.monotonic())
@@ -186,9 +193,11 @@ class Keeper(Elsewhere):
         if schemas == "off":
             caller.schemas = "off"
         try:
-            answer, failure = caller.ask(owner, key, size, send, limit), None
+            answer = caller.ask(owner, key, size, send, limit)
+            failure = None
         except Exception as error:  # noqa: BLE001  # raised again by the worker
-            answer, failure = None, raised.index(error) if error in raised else error
+            answer = None
+            failure = raised.index(error) if error in raised else error
         line.send("done", answer, failure, self._state())
 
     def _state(self) -> dict[str, Any]:
@@ -200,7 +209,10 @@ class Keeper(Elsewhere):
 
     def _search(self, line: Line, key: str, searches: Sequence[Search], k: int, payer: Any) -> None:
         opened = _Payer(*payer) if payer else None
-        found, left_out, failure, made = [], [], None, self._retrievers[key]
+        found = []
+        left_out = []
+        failure = None
+        made = self._retrievers[key]
         try:
             with session.using(opened), session.booking():
                 found = made.search_many(searches, k)

@@ -29,7 +29,9 @@ class Line:
     """One line; threads may take turns, and who has its `lock` uses it."""
 
     def __init__(self, link: "Link", number: int) -> None:
-        self._link, self._number, self.lock = link, number, threading.Lock()
+        self._link = link
+        self._number = number
+        self.lock = threading.Lock()
         self.arrived = SimpleQueue[Any]()
 
     def send(self, *message: Any) -> None:
@@ -58,11 +60,19 @@ class Link:
 
         Lines of this side have the numbers `first`, which is 1 or 2, `first` + 2, and so on; 0 is for words.
         """
-        self._connection, self._hear, self._numbers = connection, hear, count(first, 2)
-        self._answer, self._begin = answer, begin
-        self._parity, self._lines, self._gone, self._sending = first % 2, dict[int, Line](), False, threading.Lock()
+        self._connection = connection
+        self._hear = hear
+        self._numbers = count(first, 2)
+        self._answer = answer
+        self._begin = begin
+        self._parity = first % 2
+        self._lines = dict[int, Line]()
+        self._gone = False
+        self._sending = threading.Lock()
         self._waiting = deque[bytes]()  # messages to be sent
-        self.busy, self.alone = 0, False  # queries that the other side is at, and whether one keeps others out
+        # queries that the other side is at, and whether one keeps others out
+        self.busy = 0
+        self.alone = False
         self.core: int | None = None  # that the other side keeps to
 
     @contextmanager

@@ -51,7 +51,8 @@ class _Starter:
 
     def __init__(self, begin: Callable[[], Connection], address: str) -> None:
         lost = f"the Ray cluster at {address}, or the node of it that is used here, is lost"
-        self._begin, self._lost = begin, partial(RunIncomplete, lost)
+        self._begin = begin
+        self._lost = partial(RunIncomplete, lost)
         self.hear = partial(processes.hear, lost=self._lost)
 
     def ask(self, *what: Any) -> Connection:

@@ -63,20 +63,29 @@ class _Worker:
         self.link = Link(connection, self._answer, lambda words: None, first=1, begin=self._begin)
         sys.stdout = sys.stderr = _Words(self.link)
         opened = open_run(setup.request)
-        self._documents, self._terms = opened.environment.documents, opened.terms
-        opened.terms.servers, opened.terms.cassette = {**setup.servers}, ({}, "")  # which are not asked again
-        resolved, elsewhere = opened.resolved, setup.searched
+        self._documents = opened.environment.documents
+        self._terms = opened.terms
+        # which are not asked again
+        opened.terms.servers = {**setup.servers}
+        opened.terms.cassette = ({}, "")
+        resolved = opened.resolved
+        elsewhere = setup.searched
         for spec in (resolved.retriever, *resolved.others.values()):
             if not is_mapped(spec):
                 known = str(with_attribute(spec, opened.engines.attribute))
                 opened.engines.built[known] = _Asked(self, str(spec), *elsewhere[str(spec)])
         ready = prepare_in(opened, setup.folder)
-        self._system, self._model, lm = ready.system, ready.model, ready.model.lm
+        self._system = ready.system
+        self._model = ready.model
+        lm = ready.model.lm
         lm.anew = setup.anew
         if not setup.counts:
             lm.caller = _Caller(**{one.name: getattr(lm.caller, one.name) for one in fields(Caller)})
-            lm.caller.by, lm.caller.keeps, lm.caller.parts = self, setup.kept, Known()
-        self._counted, self._counting = 0, threading.Lock()
+            lm.caller.by = self
+            lm.caller.keeps = setup.kept
+            lm.caller.parts = Known()
+        self._counted = 0
+        self._counting = threading.Lock()
 
     def _begin(self, work: Callable[[], object]) -> Future[Any]:
         return self._threads.submit(copy_context().run, work)
@@ -89,7 +98,8 @@ class _Worker:
                 made = error
             line.lock.acquire()  # what a program has left running has to open lines of its own
             with self._counting:
-                calls, self._counted = self._terms.budget.calls - self._counted, self._terms.budget.calls
+                calls = self._terms.budget.calls - self._counted
+                self._counted = self._terms.budget.calls
             line.send("outcome", made, calls)
 
     @contextmanager
@@ -114,7 +124,8 @@ class _Caller(Caller):
 
     def ask(self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None) -> Answer:
         assert isinstance(made, bytes)
-        failures, packed = list[Exception](), None
+        failures = list[Exception]()
+        packed = None
         with self.by.asking("call", owner, key, len(made), self.schemas, limit) as line:
             while (message := line.receive())[0] == "send":
                 try:
@@ -148,7 +159,9 @@ class _Asked(Retriever):
 
     def __init__(self, by: _Worker, key: str, name: str, pays: bool) -> None:
         self.name = name
-        self._by, self._key, self._pays = by, key, pays
+        self._by = by
+        self._key = key
+        self._pays = pays
         self._left_out = dict[tuple[str, str], int]()  # of texts that are too long
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
@@ -176,7 +189,8 @@ class _Words(io.TextIOBase):
     """Has the keeper print what is printed here, line by line."""
 
     def __init__(self, link: Link) -> None:
-        self._link, self._begun = link, ""
+        self._link = link
+        self._begun = ""
 
     def write(self, text: str) -> int:
         *lines, self._begun = (self._begun + text).split("\n")

@@ -26,7 +26,8 @@ def trim(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
     """Return a predictor's traced call as plain data: long lists and texts of what it was shown are cut."""
     predictor, inputs, outputs = step
     answer = plain(outputs)
-    named, shown = set(texts_in(answer)), {name: plain(value) for name, value in inputs.items()}
+    named = set(texts_in(answer))
+    shown = {name: plain(value) for name, value in inputs.items()}
     # What is a text by itself, such as the description, stays whole.
     shown = {name: value if isinstance(value, str) else _cut(value, named) for name, value in shown.items()}
     # DSPy draws among demonstrations by a digest of their pickle, in which it matters whether two equal texts are one
@@ -90,7 +91,8 @@ def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, li
 
     Where judgements are of units (the parents of passages), a unit's documents are, in the order of the corpus.
     """
-    judgements, documents = environment.judgements[environment.headline], environment.documents
+    judgements = environment.judgements[environment.headline]
+    documents = environment.documents
     grades = {query.query_id: judgements.relevant(query.query_id) for query in queries}
     good = {query_id: sorted(own, key=lambda one: (-own[one], one)) for query_id, own in grades.items()}
     if judgements.unit_of is None or not judgements.judged_by_unit:

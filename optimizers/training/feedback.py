@@ -83,7 +83,8 @@ def feedback(
     """
     if not any(query.query_id == known.query_id and query.text == known.text for known in environment.queries):
         raise ValueError(f"query {query.query_id!r} is none of those that are compiled on; there is no feedback on it")
-    account, parts = _Account(query, trace, ranking, environment, cutoff), choose_parts(outputs)
+    account = _Account(query, trace, ranking, environment, cutoff)
+    parts = choose_parts(outputs)
     lines = [account.fates(), *_faults(trace, error)]
     if "searching" in parts:
         lines += account.searches()
@@ -111,7 +112,11 @@ class _Relevant(NamedTuple):  # what became of one document, or unit of several
 
 class _Account:
     def __init__(self, query: Query, trace: Trace, ranking: Ranking, environment: Environment, cutoff: int) -> None:
-        self.query, self.trace, self.ranking, self.environment, self.cutoff = query, trace, ranking, environment, cutoff
+        self.query = query
+        self.trace = trace
+        self.ranking = ranking
+        self.environment = environment
+        self.cutoff = cutoff
         self.judgements = environment.judgements[environment.headline]
         self.unit_of = cache(self.judgements.unit_of or str)  # a corpus on disk is asked once a document
         self.order = collapse(ranking.doc_ids, self.judgements)
@@ -145,7 +150,8 @@ class _Account:
         return ["Relevant documents that were lost:", *lines] if lines else []
 
     def _sentence(self, one: _Relevant) -> str:
-        history, never = one.history, one.fate is Fate.NEVER_SURFACED
+        history = one.history
+        never = one.fate is Fate.NEVER_SURFACED
         events = ["was in the pool, but came back from no search"]
         if history.rank:
             events = [f"came back at {_hop(history.hop)}rank {history.rank}"]
@@ -219,7 +225,8 @@ class _Account:
         known = next((name for name in (doc_id, *self._judged_in(unit), unit) if name and name in documents), "")
         if not known:
             return ""
-        document, query_words = documents[known], set(words(self.query.text))
+        document = documents[known]
+        query_words = set(words(self.query.text))
         said = sentences(document.text[:_LOOKED_THROUGH])
         if beside in documents:
             shared = set(sentences(documents[beside].text[:_LOOKED_THROUGH]))

@@ -18,7 +18,8 @@ from evals.measuring.metrics import Ranking, collapse, compute_all, is_pairwise,
 from tools.errors import UnknownName, UsageError
 from tools.records import Query, Usage
 
-PREFERRED, FLIP = "nDCG@10", "Flip"
+PREFERRED = "nDCG@10"
+FLIP = "Flip"
 # What a full point of the tie-breaker is worth. dspy.Evaluate rounds a mean to four digits, so much less would vanish
 # there; recall can outweigh a gain of less than a hundredth in the metric.
 TIE = 0.01
@@ -101,7 +102,8 @@ class Objective:
         judgements = self.environment.judgements[self.environment.headline]
         judged = judge((), judgements, query.query_id)
         best = replace(judged, gains=judged.ideal, hits=[True] * judged.relevant)
-        high, low = ranking_metric(self.metric, best), 0.0
+        high = ranking_metric(self.metric, best)
+        low = 0.0
         if query.candidates is not None:  # a ranking has all of the pool: the worst is the ideal one from behind
             rest = len(collapse(sorted(query.candidates - query.excluded), judgements)) - judged.relevant
             gains = sorted([*best.ideal, *[0.0] * (rest + judged.relevant - len(best.ideal))])

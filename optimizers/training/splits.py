@@ -112,7 +112,8 @@ def join(trainings: Sequence[Training]) -> Training:
     # The tasks take turns: a teleprompter may look at the first few queries alone.
     train, validation = (tuple(query for turn in zip_longest(*part) for query in turn if query) for part in parts)
     left_out = tuple(left for one in trainings for left in one.left_out)
-    task, digest = ",".join(one.task for one in trainings), "+".join(one.digest for one in trainings)
+    task = ",".join(one.task for one in trainings)
+    digest = "+".join(one.digest for one in trainings)
     return Training(task, train, validation, environments, left_out, digest)
 
 
@@ -143,7 +144,8 @@ def fold(training: Training, folds: int | None) -> Training:
     if folds == 1:
         return training
     fold_of = {query.query_id: number % folds for number, piece in enumerate(pieces) for query in piece}
-    dev, digest = training.train + training.validation, f"{training.digest}/{folds}"
+    dev = training.train + training.validation
+    digest = f"{training.digest}/{folds}"
     return replace(training, train=dev, validation=dev, digest=digest, fold_of=fold_of)
 
 

@@ -17,7 +17,9 @@ from tools.models.prompting import Fault, Outputs, Passage
 from tools.text import TermStatistics, all_words, sentences, words
 
 ALIKE = 0.6  # share of the shorter sentence's words from which two say the same
-LEAST, MOST = 0.6, 2.0  # words of a changed sentence by the original's; the paper's example of a decoy has 1.9
+# words of a changed sentence by the original's; the paper's example of a decoy has 1.9
+LEAST = 0.6
+MOST = 2.0
 
 
 class ExtractConditions(dspy.Signature):
@@ -110,7 +112,8 @@ def squeeze(text: str) -> str:
 def find_alike(some: Sequence[str]) -> tuple[str, str] | None:
     """Return two of some sentences that share most of their words."""
     for one, other in combinations(some, 2):
-        mine, theirs = {*all_words(one)}, {*all_words(other)}
+        mine = {*all_words(one)}
+        theirs = {*all_words(other)}
         if len(mine & theirs) >= ALIKE * max(1, min(len(mine), len(theirs))):
             return one, other
     return None
@@ -118,7 +121,8 @@ def find_alike(some: Sequence[str]) -> tuple[str, str] | None:
 
 def check_copied(inputs: Inputs, outputs: Outputs) -> None:
     """Check that there are as many sentences as wanted, all of the document, and that no two are alike."""
-    text, found = squeeze(inputs["document"][0].text), [squeeze(one) for one in outputs["sentences"]]
+    text = squeeze(inputs["document"][0].text)
+    found = [squeeze(one) for one in outputs["sentences"]]
     if len(found) != inputs["number"]:
         raise Fault("wrong type", f"there are {len(found)} sentences; {inputs['number']} are wanted")
     if strange := [one for one in found if not one or one not in text]:
@@ -129,14 +133,16 @@ def check_copied(inputs: Inputs, outputs: Outputs) -> None:
 
 def check_counted(inputs: Inputs, outputs: Outputs) -> None:
     """Check that there is a condition for each sentence, and prose."""
-    many, wanted = len(outputs["conditions"]), len(inputs["sentences"])
+    many = len(outputs["conditions"])
+    wanted = len(inputs["sentences"])
     if many != wanted or not all(map(str.strip, [*outputs["conditions"], outputs["prose"]])):
         raise Fault("wrong type", f"there are {many} conditions; {wanted} and prose are wanted, and none is empty")
 
 
 def check_changed(inputs: Inputs, outputs: Outputs) -> None:
     """Check that a sentence is another one, still one, and about as long."""
-    before, after = inputs["sentence"], outputs["spoiled"]
+    before = inputs["sentence"]
+    after = outputs["spoiled"]
     share = len(after.split()) / max(1, len(before.split()))
     if words(before) == words(after):
         raise Fault("wrong type", "the sentence is what it was")
@@ -154,7 +160,8 @@ def halve(text: str, statistics: TermStatistics) -> list[str]:
 
 def extract(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the heaviest sentences that are not alike, in the document's order."""
-    every, chosen = list(map(squeeze, sentences(inputs["document"][0].text))), list[str]()
+    every = list(map(squeeze, sentences(inputs["document"][0].text)))
+    chosen = list[str]()
     for one in sorted(set(every), key=lambda one: (-sum(map(statistics.weight, {*words(one)})), one)):
         if len(chosen) < inputs["number"] and not find_alike([*chosen, one]):
             chosen.append(one)
@@ -168,7 +175,8 @@ def write(inputs: Inputs, statistics: TermStatistics) -> list[str]:
 
 def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
     """Change one word that the condition has: a number, else its heaviest, into one that another condition has."""
-    before, others = str(inputs["sentence"]), " ".join(inputs["others"])
+    before = str(inputs["sentence"])
+    others = " ".join(inputs["others"])
     there = [one for one in halve(inputs["condition"], statistics) if one in words(before)] or words(before) or ["it"]
     old = next(filter(str.isdecimal, there), there[0])
     new = next((one for one in halve(others, statistics) if one not in words(before)), "otherwise")

@@ -60,10 +60,13 @@ class Fill(Program):
         own = {str(number): doc_id for number, (doc_id, _) in enumerate(unit["passages"], start=1)}
         texts = {one: Document(one, text) for one, (_, text) in zip(own, unit["passages"], strict=True)}
         session = Toolbox(texts, NoRetriever()).open(query)
-        inputs, asked = {name: self._shown(name, value) for name, value in unit["inputs"].items()}, self.asked
+        inputs = {name: self._shown(name, value) for name, value in unit["inputs"].items()}
+        asked = self.asked
         checks = asked.checks(inputs)
         if asked.rows:
-            outputs, rows, problem = dict[str, Any](), dict[str, Any](), None
+            outputs = dict[str, Any]()
+            rows = dict[str, Any]()
+            problem = None
             known = partial(known_rows, asked.rows)
             for batch in (list(own), *([one] for one in own)):
                 todo = [one for one in batch if one not in rows]

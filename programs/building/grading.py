@@ -11,7 +11,8 @@ LEAST = 0.2  # share of a query's words with which a passage has the highest gra
 
 def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Grade by the share of the query's words that a passage has."""
-    asked, rows = {*words(inputs["description"])}, []
+    asked = {*words(inputs["description"])}
+    rows = []
     for one in inputs["passages"]:
         shared = len(asked & {*words(one.text)}) / max(1, len(asked))
         rows.append({"id": one.id, "grade": HIGHEST if shared >= LEAST else int(shared > 0), "reason": "words"})

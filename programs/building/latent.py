@@ -153,7 +153,8 @@ def known_kinds(inputs: Inputs, outputs: Outputs) -> None:
 
 def mapped(inputs: Inputs, outputs: Outputs) -> None:
     """Check that every label is mapped, once, to a label that was given."""
-    given, found = inputs["labels"].keys(), [one.label for one in outputs["collapsed"]]
+    given = inputs["labels"].keys()
+    found = [one.label for one in outputs["collapsed"]]
     if sorted(found) != sorted(given):
         odd = next(iter({*given} ^ {*found}), next((one for one in found if found.count(one) > 1), ""))
         raise Fault("unknown ids", f"every label is to be there once, as it is given; not so {odd!r}")

@@ -80,7 +80,8 @@ class HardenPost(dspy.Signature):
 
 def sized(inputs: Inputs, outputs: Outputs) -> None:
     """Check that about as many words are written as are asked for; for a lower rating than the least, any number."""
-    least, most = inputs["words"] // 3, inputs["words"] * 2
+    least = inputs["words"] // 3
+    most = inputs["words"] * 2
     many = len(outputs["written"].split())
     if not least <= many <= most and outputs.get("rating", 0) >= inputs.get("least", 0):
         raise Fault("wrong type", f"{many} words are written; {least} to {most} are wanted")
@@ -88,7 +89,9 @@ def sized(inputs: Inputs, outputs: Outputs) -> None:
 
 def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return a frame with words of the passage, no rare ones; nothing where these would be too much of it."""
-    there, frame, weigh = {*words(inputs["passages"][0].text)}, {*words(FRAME)}, statistics.weight
+    there = {*words(inputs["passages"][0].text)}
+    frame = {*words(FRAME)}
+    weigh = statistics.weight
     least = COMMON * statistics.documents
     fit = [one for one in there - frame if one.isalpha() and statistics.frequency.get(one, 0) > least]
     told = sorted(sorted(fit, key=lambda one: (-weigh(one), one))[:TOLD])

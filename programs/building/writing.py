@@ -58,7 +58,9 @@ class CompareQueries(dspy.Signature):
 
 def long_enough(inputs: Inputs, outputs: Outputs) -> None:
     """Check the length of a query; an empty one is an answer, too."""
-    many, least, most = len(outputs["query"].split()), inputs["least_words"], inputs["most_words"]
+    many = len(outputs["query"].split())
+    least = inputs["least_words"]
+    most = inputs["most_words"]
     if many and not least <= many <= most:
         raise Fault("wrong type", f"the query has {many} words; it has {least} to {most}", tolerable=True)
 

@@ -66,7 +66,8 @@ def _make_error(name: str, words: str, number: int) -> Exception:
 class _Session:
     def __init__(self, parent: _Parent, query_id: str) -> None:
         self.query_id = query_id
-        self._ask, self._turn = parent.ask, parent.turn
+        self._ask = parent.ask
+        self._turn = parent.turn
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in CALLS:

@@ -49,7 +49,8 @@ _TYPES = {one.__name__: one for one in (int, float, bool, str, Expression, Expre
 _SETTINGS = frozenset({"temperature", "max_tokens", "n", "rollout_id", "stop", "top_p", "response_format"})
 _LARGEST = 256 << 20  # bytes of a message
 _LATE = 3.0  # seconds after a query's time is up, in which evals.running.runner gives it up
-_SHIELDED, _BARE = "without files or TCP", "files not shielded: this system has no Landlock"
+_SHIELDED = "without files or TCP"
+_BARE = "files not shielded: this system has no Landlock"
 _current: Callable[[], Any] = session.current
 _CHILDREN: set["_Child"] = set()
 
@@ -71,7 +72,9 @@ class Isolated:
             if file.parent == Path.home() or any(file.is_relative_to(one.resolve()) for one in hidden):
                 why = "an isolated program is not shown what is beside it there; give it a folder of its own"
                 raise UsageError(f"{file}: {why}")
-        self._name, self._reference, self._compiled = name, f"{source}:{attribute}", compiled
+        self._name = name
+        self._reference = f"{source}:{attribute}"
+        self._compiled = compiled
         self._files = _list_readable([*hidden, *(Path(one) / ".env" for one in (".", *beside))], beside)
         first = self._start()
         self._idle = [first]
@@ -118,7 +121,8 @@ def _list_readable(hidden: Sequence[Path], beside: Sequence[str]) -> dict[str, l
     code = [_ROOT / name for name in _CODE]
     out_of_reach = [place.resolve() for place in hidden]
     out_of_reach += [entry for entry in _ROOT.iterdir() if (entry / "__init__.py").exists() and entry not in code]
-    readable, listable = list[str](), [str(_ROOT)]
+    readable = list[str]()
+    listable = [str(_ROOT)]
     places = [sys.prefix, sys.base_prefix, *packages, *added, *beside, *map(str, code), *_SYSTEM]
     for path in {Path(path).resolve() for path in places}:
         _add_around(path, out_of_reach, readable, listable)
@@ -239,7 +243,8 @@ class _Desk:
 
     def __init__(self, toolbox: Toolbox, query: Query) -> None:
         self.raised: list[Exception] = []
-        self._toolbox, self._query = toolbox, query
+        self._toolbox = toolbox
+        self._query = query
         self._branches: list[AbstractContextManager[None]] = []
         self._ended: list[Submission] = []
         self._answers: dict[str, Callable[..., Any]] = {  # beside plain calls of the session

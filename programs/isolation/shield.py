@@ -12,8 +12,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-_CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls; landlock(7) has these and what follows
-_LIST, _READ = 8, 1 | 4 | 8  # the names in a folder; these, contents, and programs to start
+# system calls; landlock(7) has these and what follows
+_CREATE = 444
+_ADD = 445
+_RESTRICT = 446
+# the names in a folder; these, contents, and programs to start
+_LIST = 8
+_READ = 1 | 4 | 8
 _OF_A_FILE = 1 | 2 | 4 | 1 << 14 | 1 << 15  # the rights that mean anything for what is no folder
 _NO_NEW_PRIVILEGES = 38  # prctl(2)
 _CAPABILITIES = 0x20080522  # the version of capset(2)

@@ -54,7 +54,8 @@ def parser() -> Parser:
 def command(arguments: argparse.Namespace) -> int:
     """Check a model, or list those of a server; return 0 where it answers."""
     read_keys()
-    spec, settings = arguments.spec, from_options(Settings, vars(arguments))
+    spec = arguments.spec
+    settings = from_options(Settings, vars(arguments))
     if spec == "offline":
         raise UsageError("offline is no model, so there is nothing to check; name a model, as for --lm")
     if spec.startswith("@"):
@@ -82,8 +83,10 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     limit = connect(spec, terms, settings=settings).settings["max_tokens"]
     check_key(spec, settings.headers)
     model = connect(spec, terms, settings=replace(settings, max_tokens=settings.max_tokens or min(limit, TOKENS)))
-    lm, listed = model.lm, model.lm.window
-    answers, ask_caller = list[Answer](), lm.caller.ask
+    lm = model.lm
+    listed = model.lm.window
+    answers = list[Answer]()
+    ask_caller = lm.caller.ask
 
     def note(*request: Any) -> Answer:
         answers.append(ask_caller(*request))
@@ -91,7 +94,8 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
 
     vars(lm.caller)["ask"] = note
     lm.meet()
-    structured, found = lm.structured, dict[str, Any](model=spec)
+    structured = lm.structured
+    found = dict[str, Any](model=spec)
     asks = {"chat": partial(_fill, lm, "off"), "schema": partial(_fill, lm, "on"), "tools": partial(_call_tool, lm)}
     with model.active():
         for name, ask in asks.items():
@@ -109,7 +113,8 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     if lm.window and limit > lm.window // 2:  # it would leave little room for prompts
         settings = replace(settings, max_tokens=lm.window // 4)
     run = "sextant run --program multihop --task congress --limit 3 --lm"
-    used, seconds = total(one.usage for one in answers), sum(one.seconds for one in answers)
+    used = total(one.usage for one in answers)
+    seconds = sum(one.seconds for one in answers)
     first = [one.first for one in answers if one.first is not None]
     thinks = any(one.reasoning for one in answers)
     return found | {

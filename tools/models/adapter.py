@@ -45,7 +45,8 @@ _AGAIN: ContextVar[tuple[str, str] | None] = ContextVar("again", default=None)  
 COMPLETED = "[[ ## completed ## ]]"  # ends an answer in markers
 
 # DSPy's two forms of prompts and answers.
-_MARKERS, _JSON = dspy.ChatAdapter(), dspy.JSONAdapter()
+_MARKERS = dspy.ChatAdapter()
+_JSON = dspy.JSONAdapter()
 
 # How models begin an answer when they will not give it; looked for only where an answer has none of the fields.
 _REFUSAL = re.compile(
@@ -148,7 +149,9 @@ class _Tries:
     def __init__(self, lm: Any, signature: Any, call: offline.Call) -> None:
         self.answers: _Rows = []  # of this try
         self.best: _Rows = []  # usable ones, or tolerable ones
-        self._lm, self._signature, self._call = lm, signature, call
+        self._lm = lm
+        self._signature = signature
+        self._call = call
         self._wrong: Fault | None = None  # with the answers of the last try
         self._schema: _Values | None = None  # that was sent with the last try
         self._refused = False  # whether the server took none
@@ -173,7 +176,9 @@ class _Tries:
     @contextmanager
     def _attempt(self, before: Fault | None = None) -> Iterator[None]:
         """Check the answers of the block. UnusableAnswer for bad ones after a fault `before`."""
-        payer, self._wrong, self._refused = session.current(), None, False
+        payer = session.current()
+        self._wrong = None
+        self._refused = False
         self._cut = before is not None and before.kind == "cut off"
         if before and payer:
             payer.charge(Usage(repairs=1))
@@ -191,7 +196,8 @@ class _Tries:
         except dspy.LMUnsupportedFeatureError:
             if before or not self._schema:
                 raise
-            self._lm.caller.schemas, self._refused = "off", True
+            self._lm.caller.schemas = "off"
+            self._refused = True
         except (dspy.AdapterParseError, Fault) as error:
             notice_leak(self._signature.__doc__, [ANSWERED.get().text])  # no fields at all, but the prompt
             self._wrong = fault = error if isinstance(error, Fault) else _fault(error, self._signature)
@@ -267,7 +273,8 @@ def _fault(error: Exception, signature: Any) -> Fault:
 
 def _repeats(instructions: str, text: str) -> bool:
     """Whether `text` has a long run of words of the instructions."""
-    words, prompt = text.split(), " ".join(instructions.split())
+    words = text.split()
+    prompt = " ".join(instructions.split())
     if not any(word in prompt for word in words[_FEWEST_WORDS - 1 :: _FEWEST_WORDS]):
         return False  # each run has one of these words
     starts = range(len(words) - _FEWEST_WORDS + 1)
@@ -332,7 +339,8 @@ def _bound(schema: _Values, limit: int, *, brief: bool) -> _Values:
     At first this bounds what would hardly be complete without it; `brief` ones are, whatever the model writes.
     """
     texts = max(1, str(schema).count("'type': 'string'"))
-    chars, most = limit * _CHARS // texts, dict[str, _Values]()
+    chars = limit * _CHARS // texts
+    most = dict[str, _Values]()
     if brief:
         chars = limit // 2 // (texts * (_ITEMS if "'type': 'array'" in str(schema) else 1))
         most = {"array": {"maxItems": _ITEMS}}
@@ -342,7 +350,8 @@ def _bound(schema: _Values, limit: int, *, brief: bool) -> _Values:
     def bound(part: Any, asked: Mapping[str, Any] = {}) -> Any:
         if not isinstance(part, dict):
             return [bound(one) for one in part] if isinstance(part, list) else part
-        made, kind = {name: bound(one) for name, one in part.items()}, str(part.get("type"))
+        made = {name: bound(one) for name, one in part.items()}
+        kind = str(part.get("type"))
         if "properties" in made:
             made["properties"] = {name: bound(one, checks.get(name, {})) for name, one in part["properties"].items()}
         made |= {word: asked[word] for word in _WORDS.get(kind, ()) if word in asked}
@@ -383,7 +392,9 @@ def _strict(part: _Values) -> _Values:
 def _read(signature: Any, answer: str) -> _Values | None:
     """Return an answer's values in field order; None where DSPy has to read it, an error where nobody should."""
     validators = _validators(signature)
-    texts, values = dict(reversed(_sections(answer))), _Values()  # of several sections, the first counts
+    # of several sections, the first counts
+    texts = dict(reversed(_sections(answer)))
+    values = _Values()
     if not texts.keys() & validators.keys():
         return _read_object(signature, answer)
     for name, validate in validators.items():
@@ -401,7 +412,8 @@ def _read(signature: Any, answer: str) -> _Values | None:
 
 def _read_object(signature: Any, answer: str) -> _Values | None:
     """Return the values of an answer that is a JSON object, with DSPy's errors; None for any other."""
-    validators, start = _validators(signature), answer.find("{")
+    validators = _validators(signature)
+    start = answer.find("{")
     found = repair_json(answer[start:]) if start >= 0 else None
     if not isinstance(found, dict) or not found.keys() & validators.keys():
         return None

@@ -35,7 +35,8 @@ from tools.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
 _LOG = logging.getLogger("sextant")
 NAME = "answers.sqlite3"
 # In the place of a fault: nothing was sent because an answer was there; work for an index, and vectors of queries.
-CACHED, INDEX = "cached", "index"
+CACHED = "cached"
+INDEX = "index"
 
 # A key is 16 hex digits of BLAKE2b: among a million answers, two are the same by chance once in 37 million times.
 _TABLE = """
@@ -94,7 +95,9 @@ class _Batch:
     """What goes to disk together."""
 
     def __init__(self) -> None:
-        self.rows, self.parts, self.done = list[_Row](), dict[int, bytes](), Future[None]()
+        self.rows = list[_Row]()
+        self.parts = dict[int, bytes]()
+        self.done = Future[None]()
         self.led = False  # whether a thread is going to write it
 
 
@@ -105,7 +108,8 @@ class _Writing:
     """
 
     def __init__(self, writer: sqlite3.Connection) -> None:
-        self.writer, self._batch = writer, _Batch()
+        self.writer = writer
+        self._batch = _Batch()
         self.writer.execute("PRAGMA busy_timeout = 200")  # `begin_writing` waits for longer
         self._lock = threading.Lock()
         self.alone = threading.Lock()  # held while a batch is written
@@ -127,7 +131,8 @@ class _Writing:
         """Write the batch that gathers."""
         with self.alone:
             with self._lock:
-                batch, self._batch = self._batch, _Batch()
+                batch = self._batch
+                self._batch = _Batch()
             try:
                 with self.writer:
                     begin_writing(self.writer)
@@ -150,7 +155,8 @@ class Answers:
         with readable(path):
             disk.make_private(path.parent)
             disk.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
-            self._reader, self._writing = _open_table(path), _Writing(_open_table(path))
+            self._reader = _open_table(path)
+            self._writing = _Writing(_open_table(path))
             self.parts = kept.Known()  # of requests: those that this process has written, which are not made again
             # Most requests are new: looking each up would give Python's lock away, and cost a tenth of a call.
             self._known = {hash(key) for (key,) in self._reader.execute("SELECT key FROM calls WHERE fault = ''")}
@@ -165,7 +171,8 @@ class Answers:
         best = "WHERE key = ? AND fault = '' AND outputs IS NOT NULL "
         best += "ORDER BY (run = ? AND query_id = ?) DESC, (run = ?) DESC, id LIMIT 1"
         for row in list(self.select(columns, best, (key, run, query_id, run))):
-            usage, thought = usage_from_json(row["usage"]), row["reasoning"] or ""
+            usage = usage_from_json(row["usage"])
+            thought = row["reasoning"] or ""
             return Answer(row["outputs"], usage, row["finish"], row["seconds"], thought), row["run"], row["query_id"]
         return None
 
@@ -192,11 +199,14 @@ class Answers:
 
     def books_and_marks(self, run: str) -> tuple[Books, set[int]]:
         """Return a run's books, and a hash of query and key for each cached answer in them, which counts once."""
-        sent, usage, marks = Counter[str](), Usage(), set[int]()
+        sent = Counter[str]()
+        usage = Usage()
+        marks = set[int]()
         damage = f"the books of {run} are damaged; remove the file run-id of its folder to begin them anew: "
         damage += "the answers stay, and are not paid for again"
         for row in self.select(("fault", "usage", "query_id", "key"), "WHERE run = ?", (run,), damage=damage):
-            fault, used = row["fault"], usage_from_json(row["usage"])
+            fault = row["fault"]
+            used = usage_from_json(row["usage"])
             if fault == CACHED:
                 if (mark := hash((row["query_id"], row["key"]))) in marks:
                     continue
@@ -204,7 +214,8 @@ class Answers:
                 used = Usage(list_usd=used.list_usd)
             usage += used
             sent[fault] += used.calls if fault == INDEX else 1
-        answered, cached = sent.pop("", 0) + sent.pop(INDEX, 0), sent.pop(CACHED, 0)
+        answered = sent.pop("", 0) + sent.pop(INDEX, 0)
+        cached = sent.pop(CACHED, 0)
         return Books(sent.total() + answered, answered, cached, dict(sent), usage), marks
 
     def of_run(self, run: str) -> Iterator[tuple[str, Answer]]:
@@ -315,7 +326,8 @@ class Ledger:
     """The ledger of one run: it takes answers that are kept and books what the run sends. Threads share it."""
 
     def __init__(self, answers: Answers, run: str) -> None:
-        self.answers, self.run = answers, _storable(run)
+        self.answers = answers
+        self.run = _storable(run)
         self._lock = threading.Lock()
         self._sent = dict[str, Future[_Failure | None]]()  # by key: requests on their way; equal ones wait for them
         self.books, self._marks = answers.books_and_marks(self.run)  # those of earlier sittings included
@@ -332,7 +344,8 @@ class Ledger:
         raised by all that wait, which would else fail one after the other. They try themselves where it may be of this
         query alone: a limit of its session, or a deadline that is near.
         """
-        mine, failure = self._wait_for_turn(key, deadline), None
+        mine = self._wait_for_turn(key, deadline)
+        failure = None
         try:
             yield self._take(_storable(query_id), key, model, price)
         except Exception as error:

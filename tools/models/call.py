@@ -122,7 +122,8 @@ class Caller(Shared):
         The window was the one `before` when the call began. What a cassette does not have is taken for refused, where
         the run that was recorded has learnt a window.
         """
-        terms, said = self.terms, self.terms.servers.setdefault(self.model, {})
+        terms = self.terms
+        said = self.terms.servers.setdefault(self.model, {})
         if terms.cassette and isinstance(refusal, ProviderRefused) and said.get("learnt", before) != before:
             self.window = said["learnt"]
         elif not isinstance(refusal, dspy.LMError) or faults.about(refusal) != "length":
@@ -149,7 +150,9 @@ class Caller(Shared):
 
     def _enter(self, failures: _Failures) -> float:
         """Wait for the gate; return when it let the request through, or raise the last failure."""
-        now, deadline, patience = time.monotonic(), DEADLINE.get(), self._patience(failures)
+        now = time.monotonic()
+        deadline = DEADLINE.get()
+        patience = self._patience(failures)
         if now >= deadline:
             raise failures.last or _out_of_time()
         try:
@@ -202,7 +205,8 @@ class Caller(Shared):
                 raise
             usage = self._usage_of_failure(error)
             if not self.free:
-                fault, seconds = faults.kind(error), time.monotonic() - started
+                fault = faults.kind(error)
+                seconds = time.monotonic() - started
                 terms.book(self.model, usage, fault=fault, seconds=seconds, query_id=owner, key=key)
             return error
         finally:
@@ -219,7 +223,8 @@ class Caller(Shared):
 
     def _wait_for_another(self, error: dspy.LMError, entered: float, failures: _Failures) -> None:
         """Tell the gate of a failure, then wait until the next attempt; raise the failure where there is to be none."""
-        gate, patience = self.terms.gate, self.terms.patience
+        gate = self.terms.gate
+        patience = self.terms.patience
         if not dspy.is_retryable_lm_error(error):
             gate.refused()
             raise error
@@ -227,7 +232,8 @@ class Caller(Shared):
         gate.failed(entered, overload=faults.overload(error), rest=rest, reason=faults.kind(error))
         now = time.monotonic()
         failures.since = failures.since or now
-        failures.count, failures.last = failures.count + 1, error
+        failures.count = failures.count + 1
+        failures.last = error
         failures.billed += getattr(error, "billed", False)
         if failures.count == patience.attempts or failures.billed == _BILLED or (rest or 0.0) > LONGEST_WAIT:
             raise error
@@ -314,8 +320,10 @@ def _read(usage: dict[str, Any]) -> Metered | None:
     name_in, name_out = ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
     if usage.get(name_in) is None or usage.get(name_out) is None:
         return None
-    tokens_in, tokens_out = _count(usage, name_in), _count(usage, name_out)
-    of_input, of_output = _details(usage, f"{name_in}_details"), _details(usage, f"{name_out}_details")
+    tokens_in = _count(usage, name_in)
+    tokens_out = _count(usage, name_out)
+    of_input = _details(usage, f"{name_in}_details")
+    of_output = _details(usage, f"{name_out}_details")
     read = _count(usage, "cache_read_input_tokens")
     written = _count(usage, "cache_creation_input_tokens")
     if name_in == "input_tokens" and not of_input:

@@ -182,7 +182,8 @@ def about(error: dspy.LMError) -> Subject:
         return "length"
     if known := getattr(error, "about", None):
         return cast(Subject, known)
-    words, codes = str(error), (error.provider_code,)
+    words = str(error)
+    codes = (error.provider_code,)
     with suppress(ValueError, RecursionError):  # LiteLLM puts the body behind words of its own
         codes += read_error(json.JSONDecoder().raw_decode(words, words.index("{"))[0]).codes
     return classify(error.status, codes, words)

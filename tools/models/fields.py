@@ -35,7 +35,8 @@ def place_markers(signature: Any, answer: str) -> str:
     if "##" not in answer or answer.lstrip("`json \n").startswith("{"):  # JSON may have them in its texts
         return answer
     names = {_plain(name): name for name in (*signature.output_fields, _LAST)}
-    placed, place = "", 0
+    placed = ""
+    place = 0
     for marker in _MARKER.finditer(answer):
         if name := names.get(_plain(marker["name"])):
             before = answer[place : marker.start()]
@@ -81,7 +82,8 @@ def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _convert_all(signature: Any, texts: Mapping[str, Any]) -> dict[str, Any] | None:
-    asked, values = prompting.asked(), dict[str, Any]()
+    asked = prompting.asked()
+    values = dict[str, Any]()
     try:
         for name, field in signature.output_fields.items():
             if name in texts:

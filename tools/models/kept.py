@@ -111,7 +111,8 @@ def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) 
         request = request.replace(secret, b"***")
     if not hasattr(_COMPRESSION, "compress"):
         _COMPRESSION.compress = zstandard.ZstdCompressor(level=1).compress
-    ids, parts = list[int](), dict[int, bytes]()
+    ids = list[int]()
+    parts = dict[int, bytes]()
     for part in _cut(request):
         ids.append(number := int.from_bytes(blake2b(part, digest_size=8).digest(), "big", signed=True))
         if number not in known and number not in parts:

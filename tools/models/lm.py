@@ -86,7 +86,9 @@ class LanguageModel(dspy.LM):
         # DSPy names it by the model, and makes no reasoning model with a limit that it finds small.
         self._limited = "max_completion_tokens" if "max_completion_tokens" in self.kwargs else "max_tokens"
         self.kwargs[self._limited] = limit or self.kwargs.get(self._limited)
-        self.terms, self.wire, self._server = terms, wire, _server(model)
+        self.terms = terms
+        self.wire = wire
+        self._server = _server(model)
         self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
         self.caller.window = window
         self.spec = model  # as --lm has it, where `connect` has made this
@@ -131,7 +133,8 @@ class LanguageModel(dspy.LM):
         if self.limit:
             own = [kwargs.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
             kwargs[self._limited] = min(filter(None, (*own, self.limit)))
-        settings, rollout = self._settings(kwargs), kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
+        settings = self._settings(kwargs)
+        rollout = kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
         settings = {name: _as_json(value) for name, value in settings.items()} if self.wire else settings
         conversation = messages or [{"role": "user", "content": prompt}]
         instruction = _instruction(conversation)
@@ -177,7 +180,8 @@ class LanguageModel(dspy.LM):
         return self._converse(shorten_ids(messages), tools)
 
     def _converse(self, messages: Sequence[Message], tools: Sequence[Message], *, again: bool = False) -> Message:
-        settings, rollout = self._settings({}), self.kwargs.get("rollout_id")
+        settings = self._settings({})
+        rollout = self.kwargs.get("rollout_id")
         if self.wire:
             made = self.wire.body(messages, tools, settings)
             send = partial(self._over_the_wire, made, tools=True)
@@ -212,7 +216,8 @@ class LanguageModel(dspy.LM):
 
     def _remember(self, prompt: Any, messages: Any, kwargs: dict[str, Any], outputs: list[Any], answer: Answer) -> None:
         """Let DSPy's usage tracker and the history have what a call used, as they do of a plain dspy.LM."""
-        used, tracker = _report(answer.usage), dspy.settings.usage_tracker
+        used = _report(answer.usage)
+        tracker = dspy.settings.usage_tracker
         if tracker is not None:
             tracker.add_usage(self.model, used)
         if dspy.settings.disable_history:
@@ -290,7 +295,8 @@ class LanguageModel(dspy.LM):
             outputs = super().__call__(prompt, messages=messages, **kwargs)
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]
         thoughts = [output.get("reasoning_content") for output in outputs if isinstance(output, dict)]
-        usage, reasoning = reported[-1] if reported else None, hide_keys("".join(filter(None, thoughts)), SECRET)
+        usage = reported[-1] if reported else None
+        reasoning = hide_keys("".join(filter(None, thoughts)), SECRET)
         return Sent(outputs, _FINISH.get(), usage, {}, reasoning)
 
     def _by_litellm(self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]) -> Sent:
@@ -313,7 +319,8 @@ class LanguageModel(dspy.LM):
         again: bool = False,  # whether this is another try of a call
     ) -> Answer:
         """Return the answer to a request, booked on the session; sent with the `limit` that its messages leave."""
-        payer, window = session.current(), self.window
+        payer = session.current()
+        window = self.window
         owner = payer.query_id if payer else ""
         try:
             if payer and not again:
@@ -401,7 +408,9 @@ def _read_message(output: Message, messages: Sequence[Message], names: Sequence[
     """Return a message with the calls in it, in its text perhaps, and an id for each."""
     _, message = _part_output(output, _instruction(messages))
     message = dict(message)
-    said, calls, parts = message.pop("said", ""), message["tool_calls"], dict(message.get("parts", {}))
+    said = message.pop("said", "")
+    calls = message["tool_calls"]
+    parts = dict(message.get("parts", {}))
     before = said.removesuffix(message["content"])  # thoughts and their marks
     if not calls and names:
         calls, rest = read_calls(message["content"], names)

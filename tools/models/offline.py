@@ -84,7 +84,8 @@ class OfflineEngine(Shared):
 
     def complete(self, request: Request) -> Response:
         """Return the answer in DSPy's form, without tokens: there is no model."""
-        message, nothing = Message.assistant(self.write()), Usage(input_tokens=0, output_tokens=0)
+        message = Message.assistant(self.write())
+        nothing = Usage(input_tokens=0, output_tokens=0)
         return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=nothing)
 
     def stream(self, request: Request) -> Iterator[Any]:
@@ -107,7 +108,8 @@ EDGE = 2  # sentences at that end and at that beginning
 ENDING = 2  # further times that words at the end of a description of more than EDGE sentences count
 OPENING = 2  # further times that words at the beginning of a passage count
 # Okapi's usual constants, for weighing a passage: how soon repeats stop counting, and how much length costs.
-K1, B = 1.5, 0.75
+K1 = 1.5
+B = 0.75
 
 
 def rewrite(inputs: Inputs, statistics: TermStatistics) -> str:
@@ -166,7 +168,8 @@ def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
 
 def write_searches(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return `most` searches, each as `write_search` has it after the earlier ones."""
-    texts, notes = list[str](), inputs.get("learned", inputs.get("notes"))
+    texts = list[str]()
+    notes = inputs.get("learned", inputs.get("notes"))
     for _ in range(inputs["most"]):
         earlier = inputs["earlier_searches"] + texts
         texts.append(write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics))
@@ -266,14 +269,16 @@ def judge(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
 def find_common(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return words of half of the passages, but at least two, that the description has not; by number times idf."""
     count = Counter(word for passage in inputs["passages"] for word in dict.fromkeys(words(passage.text)))
-    least, said = max(2, len(inputs["passages"]) / 2), set(words(inputs["description"]))
+    least = max(2, len(inputs["passages"]) / 2)
+    said = set(words(inputs["description"]))
     weight = {word: n * statistics.weight(word) for word, n in count.items() if n >= least and word not in said}
     return " ".join(_heaviest(weight)[:COMMON_WORDS])
 
 
 def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
     """Select the best results of the last search, then search again with its words; finish in the last step."""
-    searches, shown = [], []
+    searches = []
+    shown = []
     for turn in inputs["history"]:
         for call, result in zip(turn.calls, turn.results, strict=True):
             if call["name"] == "search":

@@ -152,7 +152,8 @@ def _rates(row: dict[str, Any]) -> Price | None:
 
 def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
     """Return the dearer prices of longer prompts: each keeps the rates of the one before that it does not change."""
-    inclusive, price = row["litellm_provider"] in _INCLUSIVE, base
+    inclusive = row["litellm_provider"] in _INCLUSIVE
+    price = base
     matches = filter(None, map(_ABOVE.fullmatch, row))
     steps = {match[1] + match[2]: int(match[1]) * (1000 if match[2] else 1) for match in matches}
     longer: list[tuple[int, Price]] = []

@@ -42,7 +42,9 @@ class Fault(Exception):
         `report` is for people, where the reason is written for the model alone.
         """
         super().__init__(reason)
-        self.kind, self.reason, self.tolerable = kind, reason, tolerable
+        self.kind = kind
+        self.reason = reason
+        self.tolerable = tolerable
         self.report = report or f"{kind}: {reason}"
 
 
@@ -198,7 +200,8 @@ def _cut(session: Session, doc_ids: Sequence[str], fit: Fits, texts: list[str]) 
 def _beginning(session: Session, doc_ids: list[str], fit: Fits, tried: list[Passage], texts: list[str]) -> list[str]:
     """Return as many of the texts as fit; their passages go into `tried`, unless the only one had to be cut."""
     passages = _passages(doc_ids, texts)
-    low, high = (len(texts) if fit(passages) else min(1, len(texts))), len(texts)
+    low = len(texts) if fit(passages) else min(1, len(texts))
+    high = len(texts)
     while high - low > 1:  # the longest beginning that fits, by bisection; at least one passage, if there is one
         middle = (low + high) // 2
         low, high = (middle, high) if fit(passages[:middle]) else (low, middle)
@@ -308,7 +311,8 @@ def mark(model: str, messages: Sequence[Message], *, grows: bool) -> list[Messag
 
     That is the very last of a conversation, which grows, and of a prompt the one before the query.
     """
-    marked, place = list(messages), len(messages) - (1 if grows else 2)
+    marked = list(messages)
+    place = len(messages) - (1 if grows else 2)
     repeats = "\n".join(str(one["content"]) for one in marked[: place + 1])[: 8 * _LEAST_CACHED]
     text = marked[place]["content"] if place >= 0 and "claude" in model else None
     if isinstance(text, str) and text and tokens(repeats) >= _LEAST_CACHED:

@@ -51,7 +51,8 @@ _PARTS = ("meta", "model_info", "default_generation_settings")
 _LITELLM = 1677610602  # when each model was made, as its proxy says of all of them
 _OLLAMA = 4096  # its own default, for a model that is not loaded yet; it cuts what is longer without a word
 # Models of OpenAI's take its own word only, wherever they are.
-_NEWER, _GATEWAY = re.compile(r"(?:^|/)(?:gpt-5|o\d)"), UNKNOWN.kind._replace(limit=("max_completion_tokens",))
+_NEWER = re.compile(r"(?:^|/)(?:gpt-5|o\d)")
+_GATEWAY = UNKNOWN.kind._replace(limit=("max_completion_tokens",))
 
 
 def known(url: str, model: str = "") -> Server:
@@ -68,7 +69,8 @@ def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
         return server  # neither tells how much a model takes
     row = _row(ask(wire, "/models", seconds), model)
     owner = "litellm" if row.get("created") == _LITELLM else _OWNERS.get(str(row.get("owned_by")), "")
-    name, window = server.kind.name or owner, _window(row)
+    name = server.kind.name or owner
+    window = _window(row)
     if window is None and KINDS[name].more:
         more = ask(wire, KINDS[name].more, seconds)
         if not name and "/load_model" in _mapping(_mapping(more).get("paths")):

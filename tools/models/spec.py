@@ -30,7 +30,8 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 WHEN = ("auto", "on", "off")  # auto: where the server is known to take it
 
 _Option = partial(Option, group="settings of the model")
-_Count, _When = partial(_Option, metavar="N", read=positive), partial(_Option, metavar="WHEN", choices=WHEN)
+_Count = partial(_Option, metavar="N", read=positive)
+_When = partial(_Option, metavar="WHEN", choices=WHEN)
 
 
 @dataclass(frozen=True, kw_only=True)

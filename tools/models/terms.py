@@ -60,10 +60,14 @@ class Budget:
         seconds: float | None = None,
     ) -> None:
         """None is no limit. `calls` are requests sent, answered or not; `seconds` count from now on."""
-        self._calls, self._usd, self._tokens, self._seconds = calls, usd, tokens, seconds
+        self._calls = calls
+        self._usd = usd
+        self._tokens = tokens
+        self._seconds = seconds
         self.ends = math.inf if seconds is None else time.monotonic() + seconds  # by time.monotonic
         self.calls = 0  # requests sent so far, those in flight included
-        self._spent_usd, self._spent_tokens = 0.0, 0
+        self._spent_usd = 0.0
+        self._spent_tokens = 0
         self._unpriced = self._unmetered = False  # whether a price, or a number of tokens, is unknown
         self._in_flight = list[Expected]()
         self._resumed = set[object]()
@@ -243,7 +247,9 @@ class Terms(Shared):
         self.answered_before = books.answered > 0
         ledger.cassette = self.cassette
         with self._lock:
-            self.ledger, unbooked, self._unbooked = ledger, self._unbooked, []
+            self.ledger = ledger
+            unbooked = self._unbooked
+            self._unbooked = []
         for model in dict.fromkeys(one[0] for one in unbooked):
             used = total(usage for name, fault, usage, _ in unbooked if name == model and not fault)
             if used.calls:
@@ -280,10 +286,12 @@ class Terms(Shared):
 
     def status(self) -> Status:
         """Return a snapshot of the calls of the run."""
-        books, gate = self.books, self.gate
+        books = self.books
+        gate = self.gate
         if books is None:
             return Status(sent=self.budget.calls, usage=Usage(calls=self.budget.calls))
-        failed, calls = sum(books.faults.values()), books.usage.calls + books.cached
+        failed = sum(books.faults.values())
+        calls = books.usage.calls + books.cached
         usage = replace(books.usage, calls=calls, cached_calls=books.cached)
         return Status(gate.in_flight, gate.limit, gate.waiting, *gate.pause(), books.sent, failed, usage)
 
@@ -301,7 +309,8 @@ class Cassette:
         """Replay the file at `path`, if any. UsageError where a run `sends` nothing or no file can be made."""
         if not sends:
             raise UsageError("--cassette is for runs with a model; offline needs none, nor does the retriever")
-        self._path, self._terms = path, terms
+        self._path = path
+        self._terms = terms
         if path.is_dir():
             raise UsageError(f"--cassette {path} is a folder; name a file")
         if path.exists():
@@ -332,7 +341,8 @@ def write_cassette(path: Path, answers: Iterable[tuple[str, Answer]], servers: M
 
     What was found of the `servers` shapes prompts, so it is in the first line.
     """
-    count, found = 0, {model: said for model, said in (servers or {}).items() if any(said.values())}
+    count = 0
+    found = {model: said for model, said in (servers or {}).items() if any(said.values())}
     with disk.replacing(path) as file:
         file.write(json.dumps(_HEAD | ({"servers": found} if found else {})) + "\n")
         for key, answer in answers:
@@ -357,7 +367,8 @@ def read_cassette(path: Path) -> Iterator[tuple[str, Answer]]:
         except ValueError as error:
             raise damaged(str(error)) from None
         if number > 1:
-            usage, thought = usage_from_json(row["usage"]), row.get("reasoning", "")
+            usage = usage_from_json(row["usage"])
+            thought = row.get("reasoning", "")
             yield row["key"], Answer(row["outputs"], usage, row["finish"], row["seconds"], thought)
         elif {**row, "servers": 0} != {**_HEAD, "servers": 0}:
             raise damaged(f"it begins with {json.dumps(_HEAD)}")

@@ -74,7 +74,8 @@ def read_calls(text: str, names: Collection[str] = ()) -> Reading:
             break
     else:
         return Reading([], text)
-    rest, place = "", 0
+    rest = ""
+    place = 0
     for call in calls:
         rest += plain[place : call.start] + _CUT
         place = max(place, call.end)
@@ -208,9 +209,12 @@ def _read_names_before_json(text: str, names: Collection[str]) -> Iterator[TextC
 
 def _read_json(text: str, names: Collection[str]) -> Iterator[TextCall]:
     outside = _FENCE.sub("", _MARK.sub("", text)).strip().strip("`").strip()
-    marked, place, tried = bool(_MARK.search(text)), 0, 0
+    marked = bool(_MARK.search(text))
+    place = 0
+    tried = 0
     while tried < _MOST_STARTS and (start := re.compile(r"[\[{](?=\s*[\[{\"'\w])").search(text, place)):
-        tried, place = tried + 1, start.start() + 1
+        tried = tried + 1
+        place = start.start() + 1
         value, end = _decode(text, start.start())
         if not isinstance(value, dict | list):
             continue

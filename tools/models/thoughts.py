@@ -106,7 +106,9 @@ def _leave_out_ends(text: str) -> str:
 
 def _part_by_marks(text: str, instruction: str) -> Parted:
     thoughts = list[str]()
-    kept, place, is_open = "", 0, False
+    kept = ""
+    place = 0
+    is_open = False
     for mark in _MARK.finditer(text):
         tag = (mark["tag"] or "").lower()
         if tag and tag not in _NO_FIELDS and f"<{tag}>" in instruction:
@@ -114,10 +116,12 @@ def _part_by_marks(text: str, instruction: str) -> Parted:
         opens = mark["opening"] or (tag and not mark["slash"])
         if opens and not is_open:
             kept += text[place : mark.start()]
-            place, is_open = mark.end(), True
+            place = mark.end()
+            is_open = True
         elif not opens and is_open:
             thoughts.append(text[place : mark.start()])
-            place, is_open = mark.end(), False
+            place = mark.end()
+            is_open = False
         elif not opens:
             before = kept + text[place : mark.start()]
             kept = _keep_open_field(before, text[mark.end() :])
@@ -152,7 +156,10 @@ def _keep_open_field(before: str, after: str) -> str:
 def _part_harmony(text: str, instruction: str) -> Parted:
     parts = list(_PART.finditer(text))
     before = text[: parts[0].start()] if parts else text
-    thoughts, finals, remarks, calls = list[str](), list[str](), list[str](), list[str]()
+    thoughts = list[str]()
+    finals = list[str]()
+    remarks = list[str]()
+    calls = list[str]()
     field = _keep_open_field(before, text[len(before) :])
     thoughts.append(before[len(field) :].rpartition("<|message|>")[2].replace("<|end|>", ""))
     for part in parts:

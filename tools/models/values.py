@@ -64,7 +64,8 @@ _ID_KEYS = (
     "identifier",
 )
 _NOTHING = ("", "none", "null", "n/a", "nil", "[]", "-", "empty", "(none)", "(empty)")
-_TRUE, _FALSE = ("true", "yes", "y", "1", "correct"), ("false", "no", "n", "0", "incorrect")
+_TRUE = ("true", "yes", "y", "1", "correct")
+_FALSE = ("false", "no", "n", "0", "incorrect")
 _FENCED = re.compile(r"\s*```[\w-]*\s*\n?(.*?)\n?\s*```\s*", re.DOTALL)
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d*"
 _ITEM = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d+[.)\]:](?=\s))\s+")
@@ -84,7 +85,8 @@ def convert(annotation: Any, value: Any, bounds: Mapping[str, Any] | None = None
     """
     if annotation is Any:
         return value
-    origin, inside = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    inside = get_args(annotation)
     if origin is Annotated:
         return _validate(annotation, convert(inside[0], value, bounds))
     if origin in (Union, types.UnionType):
@@ -207,7 +209,8 @@ def _read_number(text: str, bounds: Mapping[str, Any]) -> float:
         digits = digits.replace(",", ".")
     elif "," in digits and not re.fullmatch(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?", digits):
         raise ValueError(f"{text[:80]!r} is no number")
-    number, highest = float(digits.replace(",", "")), bounds.get("maximum")
+    number = float(digits.replace(",", ""))
+    highest = bounds.get("maximum")
     most = 100.0 if found["share"] else float(found["most"] or 0)
     if not most:
         return number
@@ -252,7 +255,8 @@ def _to_model(annotation: Any, value: Any, bounds: Any = None) -> Any:
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is no object")
     given = {_plain_name(name): name for name in value}
-    made, used = dict[str, Any](), set[Any]()
+    made = dict[str, Any]()
+    used = set[Any]()
     for name, field in annotation.model_fields.items():
         names = [name, field.alias or name, *(_ID_KEYS if name in ("id", "doc_id") else ())]
         written = next((given[plain] for plain in map(_plain_name, names) if plain in given), None)

@@ -128,7 +128,9 @@ def parse(text: str) -> Spec:
 
 class _Reader:
     def __init__(self, text: str) -> None:
-        self._text, self._at, self._depth = text, 0, 0
+        self._text = text
+        self._at = 0
+        self._depth = 0
 
     def rest(self) -> str:
         return self._text[self._at :].strip()
@@ -143,7 +145,8 @@ class _Reader:
         if not kind:
             raise self.error("the name of a retriever")
         subject = self._word(r"[^\s(),](?:[^(),]*[^\s(),])?", "a model") if self._take(":") else ""
-        parts, options = list[Spec](), dict[str, Value]()
+        parts = list[Spec]()
+        options = dict[str, Value]()
         for name, value in self._list(r"\)", "a closing bracket", self._argument) if self._take(r"\(") else ():
             if isinstance(value, Spec):
                 parts.append(value)
@@ -216,7 +219,8 @@ def _read(name: str, made: Any, own: bool) -> Kind:
         example = find_page("docs/guide/retriever.md")
         raise UsageError(f"{name} is no retriever; write {needs}, as in {example}")
     try:
-        hints, parameters = typing.get_type_hints(made.__init__), inspect.signature(made).parameters
+        hints = typing.get_type_hints(made.__init__)
+        parameters = inspect.signature(made).parameters
     except NameError as error:  # what a module imports for type checkers alone
         raise UsageError(f"{name}: {error}, which a type in its constructor names; import it") from None
     asked = [one for key, one in parameters.items() if key not in _GIVEN]
@@ -330,7 +334,8 @@ def _place(kind: str) -> str:  # as in outputs: a file without its folder, which
     source, _, name = kind.rpartition(":")
     if kind in _FILES or not source.endswith(".py"):
         return kind
-    reference, label = f"{names.file_of(source)}:{name}", names.label(kind)
+    reference = f"{names.file_of(source)}:{name}"
+    label = names.label(kind)
     if _FILES.setdefault(label, reference) != reference:
         raise UsageError(f"{kind} and {_FILES[label]} would have the same name in outputs; rename one of the files")
     return label
@@ -338,11 +343,14 @@ def _place(kind: str) -> str:  # as in outputs: a file without its folder, which
 
 def _check(spec: Spec, *, embedder: bool = False) -> Spec:
     spec = spec._replace(kind=_place(spec.kind))
-    kind, subject, parts = kind_of(spec.kind, embedder=embedder), spec.subject, spec.parts
+    kind = kind_of(spec.kind, embedder=embedder)
+    subject = spec.subject
+    parts = spec.parts
     match kind.subject:
         case "str":
             if not subject and len(parts) == 1 and "//" in parts[0].kind + parts[0].subject:  # an address
-                subject, parts = f"{parts[0].kind}:{parts[0].subject}".rstrip(":"), ()
+                subject = f"{parts[0].kind}:{parts[0].subject}".rstrip(":")
+                parts = ()
             if parts:
                 raise UsageError(f"{spec.kind} takes a model, as in {spec.kind}:MODEL, and no other retriever")
             if not subject and not kind.model:
@@ -371,7 +379,8 @@ def _check(spec: Spec, *, embedder: bool = False) -> Spec:
 
 
 def _check_number(spec: Spec, kind: Kind) -> None:
-    found, needed = len(spec.parts), len(kind.positional)
+    found = len(spec.parts)
+    needed = len(kind.positional)
     if not needed and found:
         raise UsageError(f"{spec.kind} is not made of other retrievers; {spec.parts[0]} does not belong in it")
     if found < 2 if kind.many else found != needed:
@@ -404,7 +413,8 @@ def _read_value(what: str, value: Value, kind: Any) -> Value:  # str, int, float
 
 
 def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None") -> Any:
-    kind, arguments = kind_of(spec.kind), [spec.subject] if spec.subject else list[Any]()
+    kind = kind_of(spec.kind)
+    arguments = [spec.subject] if spec.subject else list[Any]()
     place = _select(kind.made, corpus=corpus, home=home)
     match kind.subject:
         case "Embedder":
@@ -433,7 +443,8 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
 
 def _make_embedder(spec: Spec, home: Path | None = None, terms: "Terms | None" = None) -> Any:
     inner = _embedder_of(spec)
-    made, model = kind_of(inner.kind, embedder=True).made, [inner.subject] if inner.subject else []
+    made = kind_of(inner.kind, embedder=True).made
+    model = [inner.subject] if inner.subject else []
     return made(*model, **inner.options, **_select(made, home=home, terms=terms))
 
 

@@ -140,7 +140,8 @@ def _indexes(arguments: argparse.Namespace) -> None:
         shown = {name: value for name, value in index.key.items() if name not in ("kind", "corpus", "code", "format")}
         what = " ".join(f"{n}={v}" for n, v in shown.items() if isinstance(v, str | int | float) and v != "")
         put_out(f"{clean(index.name):<32} {decimal(index.bytes):>9}  {day}  {clean(what)} {state}".rstrip() + "\n")
-    total, place = decimal(sum(index.bytes for index in found)), home() / "indexes"
+    total = decimal(sum(index.bytes for index in found))
+    place = home() / "indexes"
     say(f"{len(found)} indexes, {total}, in {place}" if found else f"no indexes in {place}")
 
 
@@ -148,7 +149,8 @@ def _delete(arguments: argparse.Namespace) -> None:
     if bool(arguments.names) == arguments.all:
         raise UsageError("give the names of indexes, as `python -m tools.retrievers indexes` prints them, or --all")
     chosen = [index.name for index in store.list_kept(home())] if arguments.all else arguments.names
-    deleted, refused = list[str](), list[UsageError]()
+    deleted = list[str]()
+    refused = list[UsageError]()
     for name in dict.fromkeys(chosen):
         try:
             store.delete(home(), name)

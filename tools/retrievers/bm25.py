@@ -46,13 +46,15 @@ class WordRetriever(Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse parameters that are out of BM25's range."""
-        k1, b = options.get("k1", 0.0), options.get("b", 0.0)
+        k1 = options.get("k1", 0.0)
+        b = options.get("b", 0.0)
         if k1 < 0 or not 0 <= b <= 1:
             raise UsageError(f"BM25 takes k1 of 0 or more and b from 0 to 1, not k1={k1} and b={b}")
 
     def open(self, corpus: Corpus, home: Path | None, analyzer: Analyzer, key: Mapping[str, object]) -> None:
         """Build or open the index that `key` determines together with the corpus."""
-        self._analyzer, self._reading = analyzer, analyzer.reading()
+        self._analyzer = analyzer
+        self._reading = analyzer.reading()
         later_first = None if self.ties_by_id else np.arange(len(corpus))[::-1]
         self.ranker = Ranker(corpus.doc_ids, tie_order=later_first)
         key = {**key, "corpus": corpus.fingerprint, "code": code(*_SOURCES)}
@@ -86,7 +88,8 @@ class WordRetriever(Retriever):
 
     def _look_up(self, text: str) -> tuple[list[Rows], Ints]:  # rows in each segment, and frequencies
         data, prepared = self._analyzer.encode(text)
-        read, sums = np.frombuffer(data, dtype=np.uint8), np.zeros(len(data), dtype=np.int64)
+        read = np.frombuffer(data, dtype=np.uint8)
+        sums = np.zeros(len(data), dtype=np.int64)
         rows = [segment.look_up(read, prepared, self._reading, sums) for segment in self._index.segments]
         return rows, sums[: len(rows[0])]
 
@@ -109,8 +112,12 @@ class WordRetriever(Retriever):
             allowed = self.ranker.allowed(one.excluded, one.among)
 
             def score(numbers: Sequence[int]) -> tuple[Rows, NDArray[Any]]:  # of candidates
-                of, best, buffer = np.empty(0, np.int32), np.empty(0, self.dtype), np.empty(segments.SIZE, self.dtype)
-                floor, room = -np.inf, 2 * k  # k of the documents so far reach the floor
+                of = np.empty(0, np.int32)
+                best = np.empty(0, self.dtype)
+                buffer = np.empty(segments.SIZE, self.dtype)
+                # k of the documents so far reach the floor
+                floor = -np.inf
+                room = 2 * k
                 for number in numbers:
                     segment = self._index.segments[number]
                     if segment.shares[0] != (average := totals.words / totals.documents):
@@ -124,10 +131,12 @@ class WordRetriever(Retriever):
                         scores[segment.rows < 0] = -np.inf
                     floor = find_floor(scores, k) if floor == -np.inf else floor
                     found = np.flatnonzero(scores >= floor if floor > self.above else scores > self.above)
-                    of, best = np.concatenate((of, segment.rows[found])), np.concatenate((best, scores[found]))
+                    of = np.concatenate((of, segment.rows[found]))
+                    best = np.concatenate((best, scores[found]))
                     if len(best) > room:
                         floor = max(floor, find_floor(best, k))
-                        of, best = of[best >= floor], best[best >= floor]
+                        of = of[best >= floor]
+                        best = best[best >= floor]
                         room = 2 * max(k, len(best))  # there can be thousands of equal ones
                 return of, best
 
@@ -167,7 +176,8 @@ class BM25(WordRetriever):
     ) -> None:
         options: dict[str, Value] = {"k1": k1, "b": b}
         self.name = spell("bm25", options=options | ({} if analyzer == "plain" else {"analyzer": analyzer}))
-        self._k1, self._b = k1, b
+        self._k1 = k1
+        self._b = b
         self.open(corpus, home, analyzer_of(analyzer), {"kind": "bm25", "analyzer": analyzer})
 
     def weigh_words(self, frequencies: Ints, documents: int) -> NDArray[np.float64]:

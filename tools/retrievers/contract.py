@@ -130,5 +130,6 @@ def _keeps_indexes(made: Retriever, over: Over) -> Found:
     with TemporaryDirectory() as folder:
         (file := Path(folder, "file")).touch()  # where no folder can be made
         for corpus, home in ((CORPUS, folder), (CORPUS, folder), (changed, folder), (CORPUS, file)):
-            fresh, kept = over(corpus).search(QUERIES[0], 6), over(corpus, Path(home)).search(QUERIES[0], 6)
+            fresh = over(corpus).search(QUERIES[0], 6)
+            kept = over(corpus, Path(home)).search(QUERIES[0], 6)
             yield kept == fresh, f"{kept}, and in memory {fresh}"

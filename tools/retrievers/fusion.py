@@ -37,7 +37,8 @@ class Fusion(Retriever):
     ) -> None:
         self.require("", len(retrievers), {"weights": weights, "constant": constant, "depth": depth})
         self._weights = tuple(map(float, weights)) or (1.0,) * len(retrievers)
-        self.parts, self._depth = retrievers, depth
+        self.parts = retrievers
+        self._depth = depth
         self._constant = constant if method == "rrf" else None
         options: dict[str, Value] = {"method": method, "depth": depth, "weights": self._weights}
         if method == "rrf":
@@ -92,7 +93,8 @@ class Rerank(Retriever):
     def __init__(
         self, corpus: Corpus, home: Path | None, first: Retriever, second: Retriever, *, depth: int = 100
     ) -> None:
-        self.parts, self._depth = (first, second), depth
+        self.parts = (first, second)
+        self._depth = depth
         self.name = spell("rerank", parts=[first.name, second.name], options={"depth": depth})
 
     @classmethod

@@ -49,7 +49,10 @@ class Http(Retriever):
     ) -> None:
         """`url` is http://host:port/v1/INDEX of Anserini, or http://host:port of Search-R1."""
         self.name = spell("http", url, options={"dialect": dialect} if dialect != "anserini" else None)
-        self._corpus, self._url, self._dialect, self._terms = corpus, url, dialect, terms or Terms()
+        self._corpus = corpus
+        self._url = url
+        self._dialect = dialect
+        self._terms = terms or Terms()
         headers = {"Content-Type": "application/json"}
         if key := secret(SERVER_KEY):
             headers["Authorization"] = f"Bearer {key}"
@@ -67,7 +70,8 @@ class Http(Retriever):
         return 0 if self._dialect != "anserini" else len(text.split()) - len(_cut(text).split())
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        found, pending = dict[int, list[Hit]](), list(range(len(searches)))
+        found = dict[int, list[Hit]]()
+        pending = list(range(len(searches)))
         asked = k + max(len(search.excluded) for search in searches)
         while pending:
             asked = min(asked, DEEPEST)
@@ -99,7 +103,8 @@ class Http(Retriever):
             if self._dialect == "anserini":
                 asked = [f"/search?query={quote(_cut(text), safe='')}&hits={k}" for text in encodable(texts)]
                 return [_sorted([(one["docid"], one) for one in self._send(path)["candidates"]], k) for path in asked]
-            found, most = list[list[Hit]](), max(1, DEEPEST // k)
+            found = list[list[Hit]]()
+            most = max(1, DEEPEST // k)
             for start in range(0, len(texts), most):
                 batch = encodable(texts[start : start + most])
                 asked_for = {"queries": batch, "topk": k, "return_scores": True}
@@ -113,7 +118,8 @@ class Http(Retriever):
 
     def _send(self, path: str, body: bytes = b"") -> Any:
         """Return the JSON that answers a request. RunIncomplete where none comes, ProviderRefused for a 4xx."""
-        patience, wrong = self._terms.patience, ""
+        patience = self._terms.patience
+        wrong = ""
         for attempt in range(patience.attempts):
             pause = patience.first * 2.0**attempt
             try:

@@ -134,7 +134,9 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
 @compile_loop()
 def find_rows(wanted: Ints, digests: Ints) -> Ints:
     """Return the row of each wanted digest, -1 for none; a table of all is only made where their orders differ."""
-    rows, slots, after = np.empty(len(wanted), np.int64), np.empty(0, np.int32), 0
+    rows = np.empty(len(wanted), np.int64)
+    slots = np.empty(0, np.int32)
+    after = 0
     for n, code in enumerate(wanted):
         rows[n] = after
         if after == len(digests) or digests[after] != code:
@@ -155,7 +157,9 @@ def look_up(
     data: Bytes, prepared: bool, reading: Reading, words: Words, indptr: Ints, found: Rows, frequencies: Ints
 ) -> int:
     """Put the row of each word that is no stop word into `found`, -1 for none, add its frequency; return how many."""
-    word, number, at = np.empty(len(data), np.uint8), 0, 0
+    word = np.empty(len(data), np.uint8)
+    number = 0
+    at = 0
     letter, shortest = (reading.table[1], 1) if prepared else (reading.table[0], 2)
     while True:
         length, code, at = _read(data, at, len(data), letter, word)
@@ -179,10 +183,15 @@ def count(
     Text n of the block is document `first` + n of the corpus. `known` words are in the table. `seen` and `place` say of
     each word in which document it was last, and where its count is.
     """
-    data, (slots, codes, starts, letters), (rows, numbers, distinct, lengths) = block.data, words, counts
-    word, postings, at = np.empty(len(data), np.uint8), 0, 0
+    data = block.data
+    (slots, codes, starts, letters) = words
+    (rows, numbers, distinct, lengths) = counts
+    word = np.empty(len(data), np.uint8)
+    postings = 0
+    at = 0
     for document in range(len(block.ends)):
-        before, end = postings, block.ends[document]
+        before = postings
+        end = block.ends[document]
         letter, shortest = (reading.table[1], 1) if block.prepared[document] else (reading.table[0], 2)
         while True:
             length, code, at = _read(data, at, end, letter, word)
@@ -194,7 +203,8 @@ def count(
             row = slots[slot]
             if row < 0:
                 row = known
-                slots[slot], codes[row] = row, code
+                slots[slot] = row
+                codes[row] = code
                 starts[row + 1] = starts[row] + length
                 letters[starts[row] : starts[row + 1]] = word[:length]
                 known += 1
@@ -202,8 +212,10 @@ def count(
                 continue
             lengths[document] += 1
             if seen[row] != first + document:
-                seen[row], place[row] = first + document, postings
-                rows[postings], numbers[postings] = row - reading.skipped, 0
+                seen[row] = first + document
+                place[row] = postings
+                rows[postings] = row - reading.skipped
+                numbers[postings] = 0
                 postings += 1
             numbers[place[row]] += 1
         distinct[document] = postings - before
@@ -240,7 +252,8 @@ def add_counts(
     for n in range(len(rows)):
         if rows[n] < 0:
             continue
-        first, last = indptr[rows[n]], indptr[rows[n] + 1]
+        first = indptr[rows[n]]
+        last = indptr[rows[n] + 1]
         if last - first < len(shares):
             for i in range(first, last):
                 table[kinds[i]] = weights[n] * shares[kinds[i]]
@@ -249,10 +262,18 @@ def add_counts(
                 table[kind] = weights[n] * shares[kind]
         i = first
         while i < last - 3:  # four different documents at a time, which need not wait for each other
-            a, b, c, d = documents[i], documents[i + 1], documents[i + 2], documents[i + 3]
-            score_a, score_b = scores[a] + table[kinds[i]], scores[b] + table[kinds[i + 1]]
-            score_c, score_d = scores[c] + table[kinds[i + 2]], scores[d] + table[kinds[i + 3]]
-            scores[a], scores[b], scores[c], scores[d] = score_a, score_b, score_c, score_d
+            a = documents[i]
+            b = documents[i + 1]
+            c = documents[i + 2]
+            d = documents[i + 3]
+            score_a = scores[a] + table[kinds[i]]
+            score_b = scores[b] + table[kinds[i + 1]]
+            score_c = scores[c] + table[kinds[i + 2]]
+            score_d = scores[d] + table[kinds[i + 3]]
+            scores[a] = score_a
+            scores[b] = score_b
+            scores[c] = score_c
+            scores[d] = score_d
             i += 4
         while i < last:
             scores[documents[i]] += table[kinds[i]]
@@ -266,11 +287,18 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
     # Half the time: four different documents at a time, which need not wait for each other, and unsigned numbers,
     # because a signed index is compared with 0 first.
     while i < len(documents) - 3 and documents[i + 3] < end:
-        a, b = np.uint32(documents[i]), np.uint32(documents[i + 1])
-        c, d = np.uint32(documents[i + 2]), np.uint32(documents[i + 3])
-        score_a, score_b = scores[a] + amount * weights[i], scores[b] + amount * weights[i + 1]
-        score_c, score_d = scores[c] + amount * weights[i + 2], scores[d] + amount * weights[i + 3]
-        scores[a], scores[b], scores[c], scores[d] = score_a, score_b, score_c, score_d
+        a = np.uint32(documents[i])
+        b = np.uint32(documents[i + 1])
+        c = np.uint32(documents[i + 2])
+        d = np.uint32(documents[i + 3])
+        score_a = scores[a] + amount * weights[i]
+        score_b = scores[b] + amount * weights[i + 1]
+        score_c = scores[c] + amount * weights[i + 2]
+        score_d = scores[d] + amount * weights[i + 3]
+        scores[a] = score_a
+        scores[b] = score_b
+        scores[c] = score_c
+        scores[d] = score_d
         i += 4
     while i < len(documents) and documents[i] < end:
         scores[np.uint32(documents[i])] += amount * weights[i]
@@ -290,7 +318,8 @@ def add(lists: WeighedLists, terms: Ints, amounts: Floats, scores: Floats) -> No
         end = min(first + _BLOCK, len(scores))
         block = scores[first:end]
         for n in range(len(terms)):
-            amount, term = amounts[n], terms[n]
+            amount = amounts[n]
+            term = terms[n]
             if places[term] >= 0:
                 row = common[places[term], first:end]
                 for i in range(len(block)):

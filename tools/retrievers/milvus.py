@@ -26,7 +26,9 @@ from tools.retrievers.store import name_of
 from tools.retrievers.vectors.embedding import Embedder, OfVectors, embed_queries, open_vectors, vectors_key
 from tools.text import encodable
 
-DEEPEST, LONGEST = 16_384, 65_535  # documents of one search, bytes of a text
+# documents of one search, bytes of a text
+DEEPEST = 16_384
+LONGEST = 65_535
 SPARE = 32  # documents asked for beyond k, to see which ones are tied with the k-th
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a service that did not answer is asked again
 TIMEOUT = 60.0  # seconds
@@ -59,7 +61,9 @@ class Milvus(Retriever):
 
     def _open(self, url: str, corpus: Corpus, key: Mapping[str, object], server: str) -> str:
         """Return the service's version. DataError where none answers, it is not `server`, or the index is not whole."""
-        self._url, self._corpus, self._ranker = url, corpus, Ranker(corpus.doc_ids)
+        self._url = url
+        self._corpus = corpus
+        self._ranker = Ranker(corpus.doc_ids)
         self._name = name_of({**key, "corpus": corpus.fingerprint, "milvus": 1}).replace("-", "_")
         try:
             connect = import_module("pymilvus").MilvusClient
@@ -82,13 +86,15 @@ class Milvus(Retriever):
     def _fill(self) -> None:
         # Documents go in by their order, so the count says where a killed push was; its last block goes in once more.
         if not self._ask(self._client.has_collection):
-            schema, index = self._client.create_schema(), self._client.prepare_index_params()
+            schema = self._client.create_schema()
+            index = self._client.prepare_index_params()
             schema.add_field("row", import_module("pymilvus").DataType.INT64, is_primary=True)
             index.add_index("searched", **self._describe(schema))
             corpus = {"sextant.corpus": self._corpus.fingerprint}
             self._ask(self._client.create_collection, schema=schema, index_params=index, properties=corpus)
         self._ask(self._client.load_collection)
-        count, documents = self._look("Strong")[2], len(self._corpus)
+        count = self._look("Strong")[2]
+        documents = len(self._corpus)
         done = count if count >= documents else count // BLOCK * BLOCK
         progress = Progress(f"Milvus at {self._url}", documents, done=done)
         for first in range(done, documents, BLOCK):
@@ -138,7 +144,8 @@ class Milvus(Retriever):
         return found
 
     def _find(self, search: Search, query: Any, k: int) -> list[Hit]:
-        rows, limit = set(self._ranker.rows(search.excluded)), min(k + SPARE, DEEPEST)
+        rows = set(self._ranker.rows(search.excluded))
+        limit = min(k + SPARE, DEEPEST)
         condition = f"row not in {sorted(rows)}" if rows else ""
         if search.among is not None:
             condition = f"row in {sorted({*self._ranker.rows(search.among)} - rows)}"
@@ -161,7 +168,8 @@ class MilvusVectors(OfVectors, Milvus):
     def __init__(
         self, corpus: Corpus, home: Path | None, embedder: Embedder, *, url: str = "", ef: int = 400, server: str = ""
     ) -> None:
-        self._embedder, self._ef = embedder, max(1, ef)
+        self._embedder = embedder
+        self._ef = max(1, ef)
         self._vectors = open_vectors(embedder, corpus, home) if FILLS.get() else np.empty((0, 0), dtype=np.float32)
         server = self._open(url, corpus, {**vectors_key(embedder, corpus), "kind": "milvus_vectors"}, server)
         self.name = spell("milvus_vectors", "", [embedder.name], {"url": url, "ef": ef, "server": server})

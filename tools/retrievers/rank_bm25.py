@@ -54,13 +54,16 @@ class RankBM25(WordRetriever):
     def __init__(
         self, corpus: Corpus, home: Path | None = None, *, k1: float = 1.5, b: float = 0.75, epsilon: float = 0.25
     ) -> None:
-        self._k1, self._b, self._epsilon = k1, b, epsilon
+        self._k1 = k1
+        self._b = b
+        self._epsilon = epsilon
         self.name = spell("rank_bm25", options={"k1": k1, "b": b, "epsilon": epsilon})
         self.open(corpus, home, _ANALYZER, {"kind": "rank_bm25"})
 
     @cached_property
     def _floor(self) -> float:  # epsilon times the mean idf, whose sum is in order of first appearance
-        documents, total = self.totals.documents, 0.0
+        documents = self.totals.documents
+        total = 0.0
         numbers = self.statistics().frequency.values()
         for n in numbers:  # not sum(): from Python 3.12 on that one compensates, and differs in the last digit
             total += math.log(documents - n + 0.5) - math.log(n + 0.5)

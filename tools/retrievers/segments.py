@@ -73,7 +73,9 @@ class Segment:
         self.words = Words(*(map_array(folder / f"{name}.npy") for name in Words._fields))
         self.lists = Lists(*(map_array(folder / f"{name}.npy") for name in Lists._fields))
         self.pairs = map_array(folder / "pairs.npy")  # count and length of each kind of posting, shape (2, kinds)
-        self.rows, self.gone = rows, gone  # and how many of each word's documents are deleted; None is none of any
+        # and how many of each word's documents are deleted; None is none of any
+        self.rows = rows
+        self.gone = gone
         self.shares: tuple[float, NDArray[np.float64]] = 0.0, np.empty(0)  # of each kind, at an average length
 
     def look_up(self, data: NDArray[np.uint8], prepared: bool, reading: Reading, frequencies: Ints) -> Rows:
@@ -86,7 +88,8 @@ class Segment:
 
     def list_words(self, reading: Reading) -> list[str]:
         """Return its words, by row."""
-        letters, ends = self.words.letters.tobytes(), self.words.starts[reading.skipped :].tolist()
+        letters = self.words.letters.tobytes()
+        ends = self.words.starts[reading.skipped :].tolist()
         return [letters[first:last].decode("utf-8", "surrogatepass") for first, last in pairwise(ends)]
 
     def frequencies(self) -> Ints:
@@ -99,8 +102,11 @@ class Index:
     """The segments of one corpus, mapped from the folder that `build` filled; threads share it."""
 
     def __init__(self, folder: Path) -> None:
-        summary, rows, first = json.loads((folder / "summary.json").read_text()), map_array(folder / "rows.npy"), 0
-        self.totals, self.segments = Totals(*summary["totals"]), list[Segment]()
+        summary = json.loads((folder / "summary.json").read_text())
+        rows = map_array(folder / "rows.npy")
+        first = 0
+        self.totals = Totals(*summary["totals"])
+        self.segments = list[Segment]()
         for name, size in summary["segments"].items():
             gone = folder / f"gone-{name}.npy"
             own = rows[first : first + size]
@@ -121,7 +127,8 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
 
     `relatives` are folders of indexes of other corpora, by the same analyzer and code. DataError without any word.
     """
-    digests, draft = np.array(corpus.digests, dtype=np.uint64).view(np.int64), folder / "draft"
+    digests = np.array(corpus.digests, dtype=np.uint64).view(np.int64)
+    draft = folder / "draft"
     shutil.rmtree(draft, ignore_errors=True)
     if not _list(folder):
         _link_best(digests, relatives, folder)
@@ -129,7 +136,8 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
     missing = np.ones(len(digests), dtype=np.bool_)
     for rows in rows_of.values():
         missing[rows[rows >= 0]] = False
-    rest, last = np.flatnonzero(missing), max((int(name[len(_NAME) :]) for name in rows_of), default=-1)
+    rest = np.flatnonzero(missing)
+    last = max((int(name[len(_NAME) :]) for name in rows_of), default=-1)
     progress = Progress("reading words", len(digests), done=len(digests) - len(rest))
     for number, first in enumerate(range(0, len(rest), SIZE), start=last + 1):
         rows = rest[first : first + SIZE]
@@ -151,7 +159,8 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
 
 
 def _count_words(folder: Path, name: str, rows: Ints) -> int:  # of the documents that are not deleted
-    lengths, deleted = np.load(folder / name / "lengths.npy"), rows < 0
+    lengths = np.load(folder / name / "lengths.npy")
+    deleted = rows < 0
     if deleted.any():
         indptr, documents = (map_array(folder / name / f"{part}.npy") for part in ("indptr", "documents"))
         np.save(folder / f"gone-{name}.npy", np.add.reduceat(deleted[documents], indptr[:-1], dtype=np.int64))
@@ -200,7 +209,8 @@ def _keep(digests: Ints, folder: Path) -> dict[str, Ints]:
 
 class _Counter:  # a growing hash table of words, whose first rows are the stop words, and counts by document
     def __init__(self, analyzer: Analyzer) -> None:
-        self._analyzer, self._reading = analyzer, analyzer.reading()
+        self._analyzer = analyzer
+        self._reading = analyzer.reading()
         integers = np.empty(0, dtype=np.int64)
         self._words = Words(np.full(2, -1, np.int32), integers, np.zeros(1, np.int64), np.empty(0, np.uint8))
         self._seen = self._place = integers  # see kernels.count
@@ -210,7 +220,8 @@ class _Counter:  # a growing hash table of words, whose first rows are the stop 
             self._count([(" ".join(sorted(analyzer.stop_words)).encode(), True)])
 
     def add(self, texts: Iterable[str], done: Callable[[int], None]) -> None:
-        block, size = list[tuple[bytes, bool]](), 0
+        block = list[tuple[bytes, bool]]()
+        size = 0
         for text in chain(texts, [None]):
             if text is not None:
                 block.append(self._analyzer.encode(text))
@@ -219,7 +230,8 @@ class _Counter:  # a growing hash table of words, whose first rows are the stop 
                 self._counts.append(self._count(block))
                 self._documents += len(block)
                 done(len(block))
-                block, size = [], 0
+                block = []
+                size = 0
 
     def _count(self, texts: Sequence[tuple[bytes, bool]]) -> Counts:
         data = np.frombuffer(b"".join(text for text, _ in texts), dtype=np.uint8)
@@ -236,7 +248,8 @@ class _Counter:  # a growing hash table of words, whose first rows are the stop 
         return counts._replace(rows=rows[:postings].copy(), numbers=numbers[:postings].copy())
 
     def _make_room(self, words: int, letters: int) -> None:
-        table, needed = self._words, self._known + words
+        table = self._words
+        needed = self._known + words
         if needed > len(table.codes):
             codes, self._place = (_grow(array, needed, 0) for array in (table.codes, self._place))
             self._seen = _grow(self._seen, needed, -1)
@@ -262,8 +275,10 @@ class _Counter:  # a growing hash table of words, whose first rows are the stop 
         indptr = np.concatenate(([0], np.cumsum(frequency)))
         lengths = np.concatenate([counts.lengths for counts in self._counts])
         pairs, bases, numbers = self._number(lengths)
-        documents, kinds = np.empty(indptr[-1], np.uint16), np.empty(indptr[-1], numbers.dtype)
-        first, free = 0, indptr[:-1].copy()
+        documents = np.empty(indptr[-1], np.uint16)
+        kinds = np.empty(indptr[-1], numbers.dtype)
+        first = 0
+        free = indptr[:-1].copy()
         for counts in self._counts:
             kernels.place_postings(counts, first, bases, numbers, free, Lists(indptr, documents, kinds))
             first += len(counts.distinct)
@@ -275,13 +290,17 @@ class _Counter:  # a growing hash table of words, whose first rows are the stop 
         # The pairs of a count and a length that the segment has, shape (2, pairs), by count; and their numbers: of the
         # pair (count, length of document n) it is numbers[bases[n] + count - 1].
         sizes, which = np.unique(lengths, return_inverse=True)
-        most, first = np.zeros(len(sizes), dtype=np.int64), 0  # the largest count in documents of each length
+        # the largest count in documents of each length
+        most = np.zeros(len(sizes), dtype=np.int64)
+        first = 0
         for counts in self._counts:
             owners = which[first : first + len(counts.distinct)]
             np.maximum.at(most, np.repeat(owners, counts.distinct), counts.numbers)
             first += len(owners)
         starts: Ints = np.cumsum(most) - most
-        bases, used, first = starts[which], np.zeros(int(most.sum()), dtype=np.bool_), 0
+        bases = starts[which]
+        used = np.zeros(int(most.sum()), dtype=np.bool_)
+        first = 0
         for counts in self._counts:
             own = bases[first : first + len(counts.distinct)]
             used[np.repeat(own, counts.distinct) + counts.numbers - 1] = True

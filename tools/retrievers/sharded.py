@@ -67,7 +67,8 @@ class Sharded(Retriever):
         self._lock = Lock()  # an exchange with the parts at a time
         self.parts = (make(own),)
         self.name = self.parts[0].name
-        progress, at_once = Progress("sharded", len(slices), "parts"), len(os.sched_getaffinity(0))
+        progress = Progress("sharded", len(slices), "parts")
+        at_once = len(os.sched_getaffinity(0))
         if elsewhere or isinstance(self.parts[0], VectorRetriever):  # other machines; or a model, which uses all cores
             at_once = len(slices) if elsewhere else 1
         for first in range(0, len(slices), max(1, at_once)):
@@ -115,7 +116,8 @@ class Server:
     """The retriever of a part, in a process of its own. It is opened by the first call."""
 
     def __init__(self, make: Callable[[Corpus], Retriever], corpus: Corpus) -> None:
-        self._make, self._corpus = make, corpus
+        self._make = make
+        self._corpus = corpus
 
     @cached_property
     def _retriever(self) -> Retriever:
@@ -132,7 +134,10 @@ class Server:
 
 class _Part:  # the other end of a Server
     def __init__(self, begin: _Begin, listen: _Listen, *made_of: Any, name: str) -> None:
-        self._begin, self._listen, self._made_of, self._name = begin, listen, made_of, name
+        self._begin = begin
+        self._listen = listen
+        self._made_of = made_of
+        self._name = name
         self.line: Connection | None = None
 
     def send(self, *call: Any) -> None:

@@ -151,7 +151,8 @@ def list_kept(home: Path) -> list[Kept]:
                 files = list(_files(folder))
                 newest = max((file.st_mtime for file in files), default=folder.stat().st_mtime)
                 key = _manifest(folder).get("key")
-                size, in_use = sum(file.st_size for file in files), _is_held(folder.with_name(name))
+                size = sum(file.st_size for file in files)
+                in_use = _is_held(folder.with_name(name))
                 found.append(Kept(name, key if isinstance(key, dict) else {}, size, finished, in_use, newest))
     return found
 
@@ -176,12 +177,14 @@ def delete(home: Path, name: str) -> None:
 
 
 def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]) -> None:
-    draft, started = _draft(place), time.monotonic()
+    draft = _draft(place)
+    started = time.monotonic()
     with _naming_room(draft):
         draft.mkdir(parents=True, exist_ok=True)
         disk.replace(draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED)  # says whose draft it is
         build(draft)
-    files, sealed = dict[str, list[int]](), _list_seals(place.parent.glob(f"{key.get('kind', 'index')}-*"))
+    files = dict[str, list[int]]()
+    sealed = _list_seals(place.parent.glob(f"{key.get('kind', 'index')}-*"))
     for path in sorted(path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST):
         disk.sync(path)
         files[str(path.relative_to(draft))] = sealed.get(_identity(path)) or disk.seal(path)

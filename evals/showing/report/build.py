@@ -82,7 +82,10 @@ def _runs_table(groups: Sequence[Group]) -> Words:
     more = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
     rows = []
     for group, run in [(one, run) for one in groups for run in one.runs]:
-        config, scores, usage, many = run.config, run.scores, run.scores["usage"], run.scores["queries"]
+        config = run.config
+        scores = run.scores
+        usage = run.scores["usage"]
+        many = run.scores["queries"]
         known = [short(config["task"]), config["data"], config["split"], str(many), str(scores["failed"])]
         cost = ["unknown"] * 3  # of an imported run
         if run.usage_known:

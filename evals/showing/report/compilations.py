@@ -26,7 +26,8 @@ def compilations_table(paths: Iterable[Path]) -> Words | None:
 def _row(file: Path) -> list[str]:
     try:
         found = disk.loads(file.read_bytes())
-        gain, held_out = found["gain"], found.get("held_out") or {}
+        gain = found["gain"]
+        held_out = found.get("held_out") or {}
         means = f"{found['before']['mean']:.4f} to {found['after']['mean']:.4f} ({found['after']['queries']})"
         interval = "" if gain["low"] is None else f"{gain['low']:+.4f} to {gain['high']:+.4f}"
         row = [f"{found['program']}, {found['optimizer']}, {found['lm']}", found["task"], means]

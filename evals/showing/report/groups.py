@@ -128,7 +128,8 @@ def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group]
     first: dict[tuple[Any, ...], Run] = {}  # of each column; the objective is part of a fingerprint
     for key, run in [(group, one) for group, grouped in members.items() for one in grouped]:
         known = first.setdefault((key, run.config["task"], run.config["instruction"]), run)
-        one, other = known.config["data_fingerprint"], run.config["data_fingerprint"]
+        one = known.config["data_fingerprint"]
+        other = run.config["data_fingerprint"]
         if one != other:
             what = f"{known.name} and {run.name} are not over the same data of {run.config['task']}"
             forced.append(f"{what}: their fingerprints are {one} and {other}")
@@ -145,7 +146,8 @@ def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group]
 
 
 def _queries(config: Config) -> str:
-    limit, named = config["asked"]["limit"], config["asked"]["query_ids"]
+    limit = config["asked"]["limit"]
+    named = config["asked"]["query_ids"]
     if named:
         text = f"the queries {', '.join(named)}"
         digest = hashlib.sha256(json.dumps(named).encode()).hexdigest()[:6]
@@ -158,7 +160,8 @@ def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
     systems = _systems(runs, name_models=len(models) > 1)
 
     def order(run: Run) -> tuple[Any, ...]:  # bare retrievers first, pools by size after everything else
-        one, searching = systems[run.name], run.config["program"] != FLOOR
+        one = systems[run.name]
+        searching = run.config["program"] != FLOOR
         instruction = _place_in(("task", "generic", "none"), one.instruction), one.instruction
         return (one.pool, searching, one.name, one.of, one.size, instruction, _task_order(run.config["task"]), run.name)
 
@@ -175,20 +178,24 @@ def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
     for members in alike.values():
         extras = _tell_apart(members)
         for run in members:
-            system, extra = _system(run, with_model=name_models), extras[run.name]
+            system = _system(run, with_model=name_models)
+            extra = extras[run.name]
             systems[run.name] = replace(system, name=readable(f"{system.name} ({extra})")) if extra else system
     return systems
 
 
 def _system(run: Run, *, with_model: bool) -> System:
-    config, pool = run.config, run.config.get("pool") or {}
+    config = run.config
+    pool = run.config.get("pool") or {}
     name = f"{config['program']} over {config['retriever']['name']}"
     if compiled := config.get("compiled"):
         by = compiled.get("optimizer")
         name += ", prompts by hand" if by == "hand" else f", compiled with {by}" if by else ", compiled"
     name += f", {config['lm']['name']}" if with_model else ""
     name += ", imported" if config.get("imported") else ""
-    kind, size, parts = str(pool.get("kind", "")), int(pool.get("size", 0)), pool.get("of", ())
+    kind = str(pool.get("kind", ""))
+    size = int(pool.get("size", 0))
+    parts = pool.get("of", ())
     of = tuple(map(readable, parts)) if any(part not in run.retriever for part in parts) else ()
     return System(readable(name), kind, size, of, readable(_shorten(config["instruction"])))
 
@@ -208,7 +215,8 @@ def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:  # run.name -> what is a
     for run in runs:
         by_task[run.config["task"]].append(run.name)
     several = [column for column in by_task.values() if len(column) > 1]
-    flat, keys = {run.name: _flatten(run) for run in runs}, list[str]()
+    flat = {run.name: _flatten(run) for run in runs}
+    keys = list[str]()
     for level in ((), *_LEVELS):  # with nothing added, at first
         known = sorted({key for one in flat.values() for key in one if key.split(".")[0] in level})
         keys += [key for key in known if any(len({flat[name].get(key) for name in column}) > 1 for column in several)]
@@ -220,7 +228,8 @@ def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:  # run.name -> what is a
 
 
 def _flatten(run: Run) -> dict[str, str]:
-    flat, compiled = dict[str, str](), run.config.get("compiled") or {}
+    flat = dict[str, str]()
+    compiled = run.config.get("compiled") or {}
     more = {"judgements": run.scores["judgements"], "compiled": compiled.get("digest")}
     for key, value in (run.config | more).items():
         inner = value if isinstance(value, dict) else {"": value}

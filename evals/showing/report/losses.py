@@ -59,7 +59,8 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
     ]
     if not rows:
         return None
-    title, used = "Floor and ceiling", {metric for metric, _, _ in rows}
+    title = "Floor and ceiling"
+    used = {metric for metric, _, _ in rows}
     if len(used) > 1:
         cells = [[*shown[:2], metric, *shown[2:], *more] for metric, shown, more in rows]
         return Words("gap", title, [*HEADS[:2], "metric", *HEADS[2:]], cells, {1, 2}, {len(HEADS)}, MORE, NOTES)
@@ -147,9 +148,11 @@ def plot_losses(group: Group) -> Plot | None:
 def _rows(group: Group) -> Iterator[_Row]:
     by_system: dict[System, list[_Row]] = {}
     for task, run in [(name, one) for name in group.tasks for one in group.of_task(name)]:
-        losses, system = run.scores.get("losses") or {}, group.system(run)
+        losses = run.scores.get("losses") or {}
+        system = group.system(run)
         if many := losses.get("queries"):
-            cutoff, shares = losses["cutoff"], losses["at"][str(losses["cutoff"])]
+            cutoff = losses["cutoff"]
+            shares = losses["at"][str(losses["cutoff"])]
             by_system.setdefault(system, []).append(_Row(system, short(task), cutoff, shares, str(many), run.name))
     for system, rows in by_system.items():
         yield from rows
@@ -161,7 +164,8 @@ def _rows(group: Group) -> Iterator[_Row]:
 def _draw_bars(rows: Sequence[_Row]) -> Figure:
     drawing = figure((INCHES[0] + 1.5, 1.1 + 0.26 * len(rows)))
     axes = drawing.add_subplot()
-    places, left = range(len(rows)), [0.0] * len(rows)
+    places = range(len(rows))
+    left = [0.0] * len(rows)
     for fate, colour in _COLOURS.items():
         widths = [row.shares.get(fate, 0.0) for row in rows]
         if any(widths):

@@ -120,7 +120,8 @@ def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:
         axes.axhline(0, color=INK, linewidth=0.8)
     handles: dict[str, Any] = {}
     if panel.published:
-        x, y = [point.x for point in panel.published], [point.y for point in panel.published]
+        x = [point.x for point in panel.published]
+        y = [point.y for point in panel.published]
         hollow = axes.plot(x, y, "o", markersize=5, markerfacecolor="none", color=MUTED, linestyle="none")
         handles["published"] = hollow[0]
     for one in panel.series:
@@ -136,7 +137,8 @@ def draw_panel(panel: Panel, width: float = INCHES[0]) -> Figure:
 def _draw_series(axes: Axes, one: Series, *, lines: bool) -> Any:
     look = style(one.number)
     look["color"] = look["color"].replace("#000000", INK)  # black would not be seen on a dark page
-    x, y = [point.x for point in one.points], [point.y for point in one.points]
+    x = [point.x for point in one.points]
+    y = [point.y for point in one.points]
     low = [point.y if point.low is None else point.low for point in one.points]
     high = [point.y if point.high is None else point.high for point in one.points]
     if lines:
@@ -164,12 +166,14 @@ def plot_by_task(group: Group, table: Table) -> Plot | None:
     def dots(row: Row, offset: float = 0.0) -> list[Point]:
         return _points([at + offset for at in range(len(leading))], [row.cells[place] for place in leading])
 
-    apart, middle = min(0.12, 0.7 / len(rows)), (len(rows) - 1) / 2
+    apart = min(0.12, 0.7 / len(rows))
+    middle = (len(rows) - 1) / 2
     series = [Series(row.label, dots(row, (n - middle) * apart), n) for n, row in enumerate(rows)]
     ticks = {float(at): table.columns[place].label for at, place in enumerate(leading)}
     published = [point for row in table.of_kind("published") if row.ranked for point in dots(row)]
     panel = Panel("", table.columns[0].metric, series, ticks, published)
-    caption, title = INTERVALS + (HOLLOW if published else ""), f"{table.title} by task: {group.title}"
+    caption = INTERVALS + (HOLLOW if published else "")
+    title = f"{table.title} by task: {group.title}"
     return draw(f"{table.stem}-by-task", title, caption, lambda: draw_panel(panel))
 
 
@@ -180,7 +184,8 @@ def _points(places: Sequence[float], cells: Sequence[Cell | None]) -> list[Point
 def plot_sweep(group: Group, table: Table) -> Plot:
     """A line for each row of a table whose columns are sizes of pools."""
     systems = [(row, row.system) for row in table.rows if row.system]
-    sizes, names = [float(column.label) for column in table.columns], sorted({system.name for _, system in systems})
+    sizes = [float(column.label) for column in table.columns]
+    names = sorted({system.name for _, system in systems})
     series = [
         Series(row.label, _points(sizes, row.cells), names.index(system.name), system.pool == "union")
         for row, system in systems
@@ -201,10 +206,12 @@ def plot_conditions(group: Group) -> Plot | None:
     tasks = [task for task in group.tasks if any(task in own for own in by_system.values())]
     chosen = {system: own for system, own in by_system.items() if len(own) == len(tasks)}
     if not chosen:
-        chosen, tasks = by_system, [task for task in tasks if all(task in own for own in by_system.values())]
+        chosen = by_system
+        tasks = [task for task in tasks if all(task in own for own in by_system.values())]
     if not tasks:
         return None
-    columns, series = condition_columns(group, tuple(tasks))[:10], list[Series]()
+    columns = condition_columns(group, tuple(tasks))[:10]
+    series = list[Series]()
     for place, (system, own) in enumerate(chosen.items()):
         wins = [mean_over([own[task] for task in tasks], column.metric, "") for column in columns]
         points = [Point(at, win["mean"], win["low"], win["high"]) for at, win in enumerate(wins, start=1) if win]

@@ -162,7 +162,8 @@ def task_columns(group: Group, task: str, metric: str) -> list[Column]:
         names = names[:1]  # comparisons depend on no judgements
     columns = []
     for name in names:
-        printed, below = task if name in ("gold", "pooled", names[0]) else "", name if len(names) > 1 else ""
+        printed = task if name in ("gold", "pooled", names[0]) else ""
+        below = name if len(names) > 1 else ""
         columns.append(Column((task,), metric, name, short(task), below, printed, leads=name == names[0]))
     return columns
 
@@ -191,7 +192,8 @@ def sweep_table(group: Group, task: str, metric: str) -> Table:
 
 def _by_condition(group: Group, tasks: tuple[str, ...]) -> Table:
     columns = condition_columns(group, tasks)
-    one, ladder = short(tasks[0]) if len(tasks) == 1 else "", group.variant in LADDERS
+    one = short(tasks[0]) if len(tasks) == 1 else ""
+    ladder = group.variant in LADDERS
     what = "Win by conditions met" if ladder else "Win by conditions in the query"
     met = "columns: the document that meets so many of the query's ten conditions, over the one that meets one less"
     notes = [met if ladder else NOTES[DECLINE]]
@@ -317,7 +319,8 @@ def figures_for(group: Group, column: Column) -> list[published.Figure]:
     """What the paper prints for a column, whatever the system; nothing for runs that it may not stand beside."""
     if not group.whole or not column.figure_task:
         return []
-    asked, judged = (column.figure_task, column.metric, group.split), ("", column.judgements)
+    asked = (column.figure_task, column.metric, group.split)
+    judged = ("", column.judgements)
     figures = [figure for figure in published.figures() if figure.judgements in judged]
     return [figure for figure in figures if (figure.task, figure.metric, figure.split) == asked]
 
@@ -328,13 +331,15 @@ def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
     for place, column in enumerate(columns):
         for figure in figures_for(group, column):
             found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(place, figure)
-    paper, decimals = PAPERS.get(group.suite, group.suite), DECIMALS.get(group.suite, 3)
+    paper = PAPERS.get(group.suite, group.suite)
+    decimals = DECIMALS.get(group.suite, 3)
     rows = []
     for system in sorted(found):
         for members in _together(found[system].values()):
             cells: list[Cell | None] = [None] * len(columns)
             for place, figure in ((place, figure) for row in members for place, figure in row.items()):
-                source, text = f"{paper}, {figure.table}, row {figure.row}", f"{figure.value:.{decimals}f}"
+                source = f"{paper}, {figure.table}, row {figure.row}"
+                text = f"{figure.value:.{decimals}f}"
                 cells[place] = cells[place] or Cell(figure.value, text, source, error=figure.error, note=figure.note)
             figures = [figure for row in members for figure in row.values()]
             numbers = sorted({int(figure.table.split()[-1]) for figure in figures})

@@ -168,7 +168,8 @@ class _Unpacking:
 class _BoundedStream(httpx.SyncByteStream):
     def __init__(self, response: httpx.Response, bounds: _Bounds) -> None:
         assert isinstance(response.stream, httpx.SyncByteStream)
-        self._stream, self._unpacking = response.stream, _Unpacking(response, bounds)
+        self._stream = response.stream
+        self._unpacking = _Unpacking(response, bounds)
 
     def __iter__(self) -> Iterator[bytes]:
         for received in self._stream:
@@ -181,7 +182,8 @@ class _BoundedStream(httpx.SyncByteStream):
 class _BoundedAsyncStream(httpx.AsyncByteStream):
     def __init__(self, response: httpx.Response, bounds: _Bounds) -> None:
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        self._stream, self._unpacking = response.stream, _Unpacking(response, bounds)
+        self._stream = response.stream
+        self._unpacking = _Unpacking(response, bounds)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for received in self._stream:

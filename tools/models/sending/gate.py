@@ -31,11 +31,14 @@ class Gate:
 
     def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic, unit: float = 1.0) -> None:
         """At most `most` at once; `unit` is the first wait of an open circuit, in seconds."""
-        self.most, self._clock, self._unit = most, clock, unit
+        self.most = most
+        self._clock = clock
+        self._unit = unit
         self.in_flight = self.waiting = 0
         self._limit = self._threshold = float(most)  # on its way back, the limit doubles up to the threshold
         self._free = threading.Condition()
-        self._paused_until, self._reason = 0.0, ""
+        self._paused_until = 0.0
+        self._reason = ""
         self._failures = 0  # in a row
         self._openings = 0  # of the circuit, since the last answer
         self._opened = 0.0  # when the circuit last was opened
@@ -154,7 +157,8 @@ class Gate:
     def _pause(self, seconds: float, reason: str) -> None:
         until = self._clock() + seconds
         if until > self._paused_until:
-            self._paused_until, self._reason = until, reason
+            self._paused_until = until
+            self._reason = reason
 
 
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")

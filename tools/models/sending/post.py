@@ -170,11 +170,14 @@ class _Exchange:
     def __init__(self, body: bytes, largest: int, enough: Enough) -> None:
         self.sent = False  # whether any of the body may have been
         self.wrong = ""  # why no more is read, where that is not its length
-        self._question, self._largest = BytesIO(body), largest
+        self._question = BytesIO(body)
+        self._largest = largest
         self._lines: list[bytes] = []  # of the last head
         self._heads = 0  # bytes
-        self._body, self._arrivals = bytearray(), list[tuple[int, float]]()
-        self._enough, self.left = enough, False
+        self._body = bytearray()
+        self._arrivals = list[tuple[int, float]]()
+        self._enough = enough
+        self.left = False
 
     def read(self, size: int) -> bytes:
         """Give libcurl more of the body."""
@@ -261,7 +264,8 @@ def _line(name: str, value: str) -> bytes:
 
 
 def _proxy(url: str) -> str:
-    parts, known = urlsplit(url), getproxies_environment()
+    parts = urlsplit(url)
+    known = getproxies_environment()
     proxy = str(known.get(parts.scheme) or known.get("all") or "")
     here = re.fullmatch(r"localhost|::1|127(\.\d+){3}", parts.hostname or "")
     if not proxy or here or proxy_bypass_environment(parts.netloc):
@@ -278,9 +282,11 @@ def _trust(certificate: Path | None) -> dict[int, str]:
 
     Trusted are $SSL_CERT_FILE and $SSL_CERT_DIR, or else certifi's authorities and the system's folder.
     """
-    file, folder = os.environ.get("SSL_CERT_FILE") or "", os.environ.get("SSL_CERT_DIR") or ""
+    file = os.environ.get("SSL_CERT_FILE") or ""
+    folder = os.environ.get("SSL_CERT_DIR") or ""
     if not file and not folder:
-        file, folder = certifi.where(), ssl.get_default_verify_paths().capath or ""
+        file = certifi.where()
+        folder = ssl.get_default_verify_paths().capath or ""
     try:
         context = ssl.create_default_context(cafile=file or None, capath=folder or None)
     except OSError as error:

@@ -44,7 +44,10 @@ def begins(body: bytes) -> int:
 
 def join(events: Sequence[Any]) -> dict[str, Any]:
     """Return the answer that the events of a stream make up, with "error" for one that has or meets an error."""
-    usage, finish, message, texts = None, None, dict[str, Any](), defaultdict[str, list[str]](list)
+    usage = None
+    finish = None
+    message = dict[str, Any]()
+    texts = defaultdict[str, list[str]](list)
     contents = list[Any]()
     for event in events:
         if event is None:
@@ -88,7 +91,8 @@ def _add(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
 
 def _same(items: list[dict[str, Any]], piece: Mapping[str, Any]) -> dict[str, Any]:
     """Return the item that a piece goes on with; some servers number all calls of an answer 0, or none."""
-    index, identity = piece.get("index"), piece.get("id")
+    index = piece.get("index")
+    identity = piece.get("id")
     for item in items[::-1] if index is not None else ():
         if index == item.get("index") and (not identity or identity == item.get("id", identity)):
             return item
@@ -102,7 +106,9 @@ def enough(marker: str) -> Callable[[bytes], bool]:
     It may after a line of the content that is the `marker`, behind a whole event that says what was used; but only
     where the content begins with a marker: other words may be thoughts, in which the form is drafted.
     """
-    line, tail, beginning = b"\\n" + marker.encode(), b"", b""
+    line = b"\\n" + marker.encode()
+    tail = b""
+    beginning = b""
     opening = marker[:5].encode()
 
     def is_enough(piece: bytes) -> bool:

@@ -58,7 +58,9 @@ class Unreadable(dspy.LMTransportError):
 
     def __init__(self, what: str, model: str, usage: Any = None) -> None:
         super().__init__(f"no answer that can be read: {what}", model=model)
-        self.what, self.usage, self.billed = what, usage, read_report(usage) is not None
+        self.what = what
+        self.usage = usage
+        self.billed = read_report(usage) is not None
 
 
 class Wire(Shared):
@@ -138,7 +140,9 @@ class Wire(Shared):
         A stream is left after the line `last`, where it says all along what was used. Raises as `post`, or Unreadable.
         """
         body = self._adapt(body, tools=tools)
-        kind, chat, when = self.server.kind, self.api == "chat", self._settings.stream
+        kind = self.server.kind
+        chat = self.api == "chat"
+        when = self._settings.stream
         streams = when == "on" or (when == "auto" and kind.stream)
         more = stream.words(chat=chat, each=kind.stops == "stream") if streams else {}
         body = adapt(body, kind, last if self._answers_at_once else "") if chat else body
@@ -351,7 +355,10 @@ def _text_within(value: Any) -> str:
 
 
 def _responses(answer: Any, usage: Any) -> Reply:
-    texts, calls, thoughts, finish = list[str](), list[dict[str, str]](), list[str](), "stop"
+    texts = list[str]()
+    calls = list[dict[str, str]]()
+    thoughts = list[str]()
+    finish = "stop"
     items = list[Message]()
     for item in answer["output"]:
         if item["type"] == "function_call":
@@ -400,7 +407,8 @@ _OF_ACCOUNT: Mapping[int, type[dspy.LMError]] = {
 
 def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = str) -> dspy.LMError:
     """Return the error for an answer of another status than 200."""
-    status, page = answer.status, ""
+    status = answer.status
+    page = ""
     if 300 <= status < 400:
         return faults.redirect_error(status, answer.headers, model, clean)
     try:
@@ -447,7 +455,8 @@ def _type(status: int, about: faults.Subject, said: faults.Said, tools: bool) ->
 
 def _failure_inside(answer: dict[str, Any], model: str, clean: Clean) -> dspy.LMError | None:
     """Return the error that a gateway sends with status 200, in place of an answer or in its choice; None for none."""
-    choices, usage = answer.get("choices"), answer.get("usage")
+    choices = answer.get("choices")
+    usage = answer.get("usage")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
     if not (error := answer.get("error") or choice.get("error") or broken):
@@ -456,7 +465,8 @@ def _failure_inside(answer: dict[str, Any], model: str, clean: Clean) -> dspy.LM
     status = code if isinstance(code, int) and 400 <= code < 600 else 500
     made = _error(status, faults.read_error({"error": error}), model, clean, tools=False)
     made.kind = f"error {status}"
-    made.usage, made.billed = usage, read_report(usage) is not None
+    made.usage = usage
+    made.billed = read_report(usage) is not None
     return made
 
 

@@ -151,7 +151,9 @@ class ModelAnnotator:
     `attribute` names a lens, or, with blanks in it, is one in words. `window` is in tokens, 0 for the price table's.
     """
 
-    batch, workers = BATCH, WORKERS  # texts in a call of `annotate`, and calls at a time
+    # texts in a call of `annotate`, and calls at a time
+    batch = BATCH
+    workers = WORKERS
     paid = True  # costs are reported also where a command prints JSON
 
     def __init__(self, model: str, attribute: str, terms: Terms, window: int = 0, prompts: str = "") -> None:
@@ -190,7 +192,8 @@ class ModelAnnotator:
         rate = sum(map(prompting.tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
         tokens_out = texts * ANSWER_TOKENS
-        price, terms = self._model.price, self._model.terms
+        price = self._model.price
+        terms = self._model.terms
         usd = price.of(tokens_in, 0, tokens_out) if price else None
         cost = "price unknown" if usd is None else f"about ${usd:.4f} at list price"
         line = (
@@ -210,7 +213,8 @@ class ModelAnnotator:
         """Annotate one batch, in a session of its own, which counts its usage; "" where no answer could be used."""
         documents = {str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)}
         session = Toolbox(documents, NoRetriever()).open(Query("annotations", "", candidates=frozenset(documents)))
-        notes, problem = dict[str, str](), None
+        notes = dict[str, str]()
+        problem = None
         try:
             with self._model.active():
                 for left in (2, 1, 0):  # tries, where a refusal tells how much the model takes
@@ -255,7 +259,9 @@ class ModelAnnotator:
 class OfflineAnnotator:
     """Annotates texts by counting words and signs for the lens `attribute`; free."""
 
-    batch, workers, paid = 1000, 1, False
+    batch = 1000
+    workers = 1
+    paid = False
 
     def __init__(self, attribute: str, statistics: Callable[[], TermStatistics]) -> None:
         self._attribute = attribute

@@ -84,12 +84,14 @@ class LensIndex(Retriever):
         made = hashlib.blake2b(shaping.encode(), digest_size=4).hexdigest()
         if digest not in ("", made):
             raise DataError(f"lens: the annotations of {model} have the digest {made}, not {digest}; leave digest out")
-        build, load = partial(_annotate_all, annotator, corpus, chars), partial(_load_notes, corpus, chars)
+        build = partial(_annotate_all, annotator, corpus, chars)
+        load = partial(_load_notes, corpus, chars)
         notes = open_index(home, key, build=build, load=load, salvage=True)  # what was paid for and is whole stays
         if not any(note.text.strip() for note in notes.stream()):
             again = f"or `python -m tools.retrievers delete {name_of(key)}` to have them made again"
             raise DataError(f"lens: none of the annotations by {model} says anything; take another attribute, {again}")
-        text, annotations = part(corpus), part(notes)
+        text = part(corpus)
+        annotations = part(notes)
         options: dict[str, Value] = {"attribute": attribute, "model": model, "chars": chars, "query": query}
         options |= {"weights": tuple(map(float, weights)) or (1.0, 1.0), "constant": constant, "depth": depth}
         options |= {"prompts": prompts} if prompts else {}
@@ -114,7 +116,9 @@ class LensIndex(Retriever):
 class _ThroughLens(Retriever):  # the annotations, searched with the annotation of the query
     def __init__(self, notes: Retriever, annotator: Annotator, chars: int) -> None:
         self.name = notes.name
-        self._notes, self._annotator, self._chars = notes, annotator, chars
+        self._notes = notes
+        self._annotator = annotator
+        self._chars = chars
 
     def left_out(self, text: str, instruction: str = "") -> int:
         return self._notes.left_out(self._annotate(text), instruction) if text.strip() else 0
@@ -139,7 +143,8 @@ def _load_notes(corpus: Corpus, chars: int, folder: Path) -> Corpus:
 
 
 def _read_notes(path: Path) -> tuple[dict[str, str], Usage]:
-    notes, usage = dict[str, str](), Usage()
+    notes = dict[str, str]()
+    usage = Usage()
     for number, line in enumerate(disk.lines(path, repair=True), start=1):  # a torn line is a batch still pending
         try:
             row = json.loads(line)
@@ -166,7 +171,8 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
     level = logging.WARNING if annotator.paid else logging.INFO
     _LOG.log(level, annotator.begin(count, characters, [_beginning(corpus[one], chars) for one in sample], spent))
     progress = Progress("lens", len(digests), "texts", done=len(digests) - count)
-    tally, fault = Counter[str](), None
+    tally = Counter[str]()
+    fault = None
 
     def annotate(batch: list[str]) -> Annotated:
         return annotator.annotate([_beginning(corpus[texts[digest]], chars) for digest in batch])
@@ -195,7 +201,8 @@ def _annotate_all(annotator: Annotator, corpus: Corpus, chars: int, folder: Path
 
 def _distinct(corpus: Corpus, chars: int, done: Mapping[str, str]) -> tuple[dict[str, str], int]:
     """Return the first document of each distinct text that is not blank, by digest, and the characters not yet done."""
-    texts, characters = dict[str, str](), 0
+    texts = dict[str, str]()
+    characters = 0
     for document in corpus.stream():
         text = _beginning(document, chars)
         digest = digest_text(text).hex()
@@ -211,7 +218,9 @@ Finished = tuple[list[str], Annotated]
 
 def _annotate_in_threads(annotate: Annotate, workers: int, batches: Sequence[list[str]]) -> Iterator[Finished]:
     """Yield each batch as it ends; after a fault, or a while after a Ctrl-C, those in flight: they are paid for."""
-    todo, running, until = list(batches), dict[Future[Annotated], list[str]](), math.inf
+    todo = list(batches)
+    running = dict[Future[Annotated], list[str]]()
+    until = math.inf
     interrupt: KeyboardInterrupt | None = None
     while (todo or running) and time.monotonic() < until:
         while todo and len(running) < workers:
@@ -226,6 +235,8 @@ def _annotate_in_threads(annotate: Annotate, workers: int, batches: Sequence[lis
         except KeyboardInterrupt as signal:
             if interrupt:
                 raise
-            todo, interrupt, until = [], signal, time.monotonic() + _GRACE
+            todo = []
+            interrupt = signal
+            until = time.monotonic() + _GRACE
     if interrupt:
         raise interrupt

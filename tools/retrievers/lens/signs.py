@@ -169,5 +169,6 @@ def _signs(signs: Mapping[str, str], text: str) -> list[str]:
 
 
 def _alike(first: str, second: str) -> bool:
-    a, b = set(words(first)), set(words(second))
+    a = set(words(first))
+    b = set(words(second))
     return len(a & b) > 0.6 * max(1, min(len(a), len(b)))

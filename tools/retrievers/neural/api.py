@@ -75,7 +75,8 @@ class ApiEmbedder(Embedder):
 
     def key(self) -> Mapping[str, object]:
         """Return all that shapes a document's vector, as far as a client knows."""
-        row, api = self._row, self._api
+        row = self._row
+        api = self._api
         shaped = {"max_tokens": row.max_document_tokens, "normalize": row.normalize, "document": row.document}
         return {"kind": "api", "model": api.model, "url": api.url, **self._options, **shaped, "format": _FORMAT}
 
@@ -119,7 +120,8 @@ class ApiEmbedder(Embedder):
     def take_usage(self) -> Usage:
         """Return the usage of documents since the last call."""
         with self._lock:
-            used, self._used = self._used, Usage()
+            used = self._used
+            self._used = Usage()
         return used
 
     def resume(self, spent: Usage) -> None:
@@ -152,7 +154,9 @@ class ApiEmbedder(Embedder):
     def _shortened(self, text: str, refusal: NotAccepted, kept: bool) -> _Embedded:
         # Tokens cannot be counted here, so a refused text is sent again and again, each time without its last tenth,
         # until it is accepted. Between 90 and 100 per cent of what the model takes is kept.
-        name, whole, longest = self._api.name, len(text), self._row.max_document_tokens
+        name = self._api.name
+        whole = len(text)
+        longest = self._row.max_document_tokens
         while refusal.about == "length" and longest and len(text) > longest:  # a character may be a token
             text = text[: len(text) * 9 // 10]
             try:

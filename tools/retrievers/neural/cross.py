@@ -52,7 +52,9 @@ class CrossEncoder(RunsHere, Retriever):
         self.name = name_model(
             "cross", model, like=like, weights=self._found.weights, max_tokens=max_tokens, run_code=run_code
         )
-        self._corpus, self._row, self._workers = corpus, self._found.row, workers
+        self._corpus = corpus
+        self._row = self._found.row
+        self._workers = workers
         # Loaded here and not with the first search, so that a model that cannot rank stops a run before it starts.
         self._encoder: PairReader = PairReader(*load(self._found), self._row, max_tokens)
         self._scores = dict[tuple[str, str], float]()  # of a query as the model reads it, and a doc_id

@@ -37,7 +37,8 @@ def workers() -> Iterator[ThreadPoolExecutor]:
 @loading.keep_loaded
 def load(found: LocalModel) -> tuple[Any, Any]:
     """Return the model with its head, ready to compute, and its tokenizer."""
-    folder, row = found.folder, found.row
+    folder = found.folder
+    row = found.row
     base = find_base(folder, row.base)
     model, missing = _with_head(base or folder, row, labels=1 if base else None)
     if base:
@@ -77,7 +78,8 @@ class PairReader:
     """Scores a query and a document, as the row formats them, with a loaded model."""
 
     def __init__(self, model: Any, tokenizer: Any, row: Row, max_tokens: int) -> None:
-        self._model, self._row = model, row
+        self._model = model
+        self._row = row
         self._tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._tokenizer.no_padding()  # some folders keep one
         self._tokenizer.no_truncation()

@@ -67,7 +67,8 @@ class SentenceEmbedder(RunsHere, Embedder):
         run_code: str = "",
     ) -> None:
         self._found = open_model(require_model(model, "dense", like, run_code), model, weights)
-        self._precision, self._home = encoder, home
+        self._precision = encoder
+        self._home = home
         options: Any = {"like": like, "weights": self._found.weights, "run_code": run_code}
         self.name = name_model("dense", model, encoder="" if encoder == "float32" else encoder, **options)
         self._again = partial(SentenceEmbedder, model, home=home, encoder=encoder, **options)

@@ -35,7 +35,8 @@ class Encoder:
         """`batch_tokens` is the most tokens of documents that are computed at a time."""
         self.models = {"document": model, "query": for_queries or model}
         self.dimension = int(model.get_embedding_dimension())  # numbers in a vector
-        self._batch_tokens, self._tokenizing = batch_tokens, Lock()
+        self._batch_tokens = batch_tokens
+        self._tokenizing = Lock()
         for each in {model, for_queries or model}:
             each.preprocess = partial(self._tokenize, each.preprocess)
         # A length of 0 is what the folder says.
@@ -56,13 +57,17 @@ class Encoder:
         A `prompt` goes before every text; None is the folder's own. A batch has documents of equal length, or one
         query, which is computed with one thread, for the same bits with every model and library.
         """
-        model, options = self.models[task], options | self._cut(task)
-        texts, prompt = encodable(texts), prompt and encodable([prompt])[0]
+        model = self.models[task]
+        options = options | self._cut(task)
+        texts = encodable(texts)
+        prompt = prompt and encodable([prompt])[0]
         batches: Iterable[list[int]] = ([place] for place in range(len(texts)))
-        encode, count = model.encode_query, 1
+        encode = model.encode_query
+        count = 1
         if task == "document":
             batches = batch_equal_lengths(self._lengths(texts, task, prompt), self._batch_tokens)
-            encode, count = model.encode_document, loading.cores()
+            encode = model.encode_document
+            count = loading.cores()
         for places in batches:
             batch = [texts[place] for place in places]
             with loading.threads(count):
@@ -120,7 +125,8 @@ def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[li
 @loading.keep_loaded
 def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
     """Load a model of one vector a text. With the `precision` int8, its 8-bit weights are kept in `home`."""
-    folder, row = model.folder, model.row
+    folder = model.folder
+    row = model.row
     where = "cpu" if precision == "int8" else device()
     with loading.explaining("model", folder, row):
         made = _sentence_transformer(folder, row, where, row.task_document)
@@ -141,7 +147,9 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
     A masked language model gets SPLADE's pooling, as the first SPLADE models were published; so does a decoder whose
     tokens attend to both sides (Lion, Zeng et al. 2025), with logits divided by the fourth root of the width.
     """
-    folder, row, where = model.folder, model.row, device()
+    folder = model.folder
+    row = model.row
+    where = device()
     with loading.explaining("model", folder, row):
         if form == "saved":
             made = SparseEncoder(str(folder), device=where, **_options(row, where))
@@ -162,7 +170,9 @@ def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     folder says. A plain encoder gives its tokens' vectors, through its own projection if it has one, of unit length:
     MultiVectorEncoder would append a projection with new random numbers at every load.
     """
-    folder, row, where = model.folder, model.row, device()
+    folder = model.folder
+    row = model.row
+    where = device()
     with loading.explaining("model", folder, row):
         if trained:
             made = MultiVectorEncoder(str(folder), device=where, **_options(row, where))

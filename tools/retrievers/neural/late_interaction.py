@@ -108,7 +108,8 @@ class TokenVectors:
         their products are exact, and only then scaled and summed in a fixed order.
         """
         scores = np.zeros((len(queries), len(digests)), dtype=np.float32)
-        mapped, places = self._mapped, [self._places[digest] for digest in digests]
+        mapped = self._mapped
+        places = [self._places[digest] for digest in digests]
         asked = [n for n, query in enumerate(queries) if len(query)]
         filled = [n for n, place in enumerate(places) if place.tokens]
         for some in (asked[run] for run in runs([len(queries[n]) for n in asked], _QUERY_TOKENS)):
@@ -200,7 +201,8 @@ def _unpack(mapped: "mmap.mmap | bytes", place: _Place) -> tuple[NDArray[np.int8
 def _write(descriptor: int, content: bytes, offset: int) -> None:
     while content:
         written = os.pwrite(descriptor, content, offset)
-        content, offset = content[written:], offset + written
+        content = content[written:]
+        offset = offset + written
 
 
 class LateInteraction(models.RunsHere, Retriever):

@@ -35,7 +35,8 @@ _PROBE = "a retriever reads documents"  # lower case and single blanks, which no
 
 def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
     """Return `load` with its last two results kept (a model may fill the memory), for threads to share."""
-    kept, lock = lru_cache(maxsize=2)(load), Lock()
+    kept = lru_cache(maxsize=2)(load)
+    lock = Lock()
 
     def loaded(*arguments: Any) -> T:
         with lock:

@@ -51,7 +51,8 @@ class _Quantized(torch.nn.Module):
 
     def _open(self, count: int) -> Any:
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = count, 1
+        options.intra_op_num_threads = count
+        options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors only
         # A thread that spins while it waits takes the core from whoever else has work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -111,7 +112,8 @@ def _export(model: Any, source: Path, folder: Path) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:  # silence what the libraries log on the root logger and warn of during an export
     root = logging.getLogger()
-    before, root.disabled = root.disabled, True
+    before = root.disabled
+    root.disabled = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

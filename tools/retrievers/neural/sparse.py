@@ -65,7 +65,8 @@ class Sparse(models.RunsHere, Retriever):
         weights = self._weigh(texts, "query")
 
         def ranked(place: int) -> list[Hit]:
-            search, query = searches[place], weights[[place]]
+            search = searches[place]
+            query = weights[[place]]
             require_finite(query.data, self.name, f"the query {search.text[:80]!r}")
             _, rows, known = np.intersect1d(self._terms, query.indices, assume_unique=True, return_indices=True)
             amounts = query.data[known]
@@ -109,7 +110,8 @@ class Sparse(models.RunsHere, Retriever):
 
     def _weigh(self, texts: Sequence[str], task: str, done: Callable[[int], None] = lambda _: None) -> Weights:
         """Return the weights of each text's terms; the same to the last bit in any batch."""
-        places, blocks = list[int](), []
+        places = list[int]()
+        blocks = []
         for some, made in self._encoder.encode(texts, task, convert_to_sparse_tensor=False):
             places += some
             blocks.append(sparse.csr_array(made.float().cpu().numpy()))

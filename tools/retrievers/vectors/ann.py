@@ -45,7 +45,9 @@ class Ann(Approximate):
     ) -> None:
         super().__init__(corpus, embedder)
         self._effort = nprobe
-        vectors, faiss = open_vectors(embedder, corpus, home), import_module("faiss")  # an extra
+        # an extra
+        vectors = open_vectors(embedder, corpus, home)
+        faiss = import_module("faiss")
         key = {**vectors_key(embedder, corpus), "kind": "ann", "ann": _FORMAT, "faiss": faiss.__version__}
         self._index = Index(vectors, open_index(home, key, build=partial(_build, faiss, vectors), load=_open))
 
@@ -80,7 +82,8 @@ def _build(faiss: Any, vectors: Vectors, folder: Path) -> None:
 
 
 def _open(folder: Path) -> Near:
-    file, faiss = folder / "lists.faiss", import_module("faiss")
+    file = folder / "lists.faiss"
+    faiss = import_module("faiss")
     lists = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY) if file.is_file() else None
 
     def near(queries: Vectors, n: int, nprobe: int) -> list[Rows]:
@@ -103,13 +106,18 @@ def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ..
 
     What ties with the last of them counts as well. Real queries may be farther from all documents, and have less.
     """
-    own, shares = _draw(len(vectors), _SAMPLE), list[list[float]]()
-    queries, best, scores = vectors[own], np.empty((len(own), 0), np.int64), np.empty((len(own), 0), np.float32)
+    own = _draw(len(vectors), _SAMPLE)
+    shares = list[list[float]]()
+    queries = vectors[own]
+    best = np.empty((len(own), 0), np.int64)
+    scores = np.empty((len(own), 0), np.float32)
     for place, block in in_blocks(vectors):
         rows = np.broadcast_to(np.arange(place.start, place.start + len(block)), (len(own), len(block)))
-        best, scores = np.hstack([best, rows]), np.hstack([scores, queries @ block.T])
+        best = np.hstack([best, rows])
+        scores = np.hstack([scores, queries @ block.T])
         kept = np.argsort(-scores, axis=1)[:, : max(_CUTS) + _SPARE]
-        best, scores = np.take_along_axis(best, kept, 1), np.take_along_axis(scores, kept, 1)
+        best = np.take_along_axis(best, kept, 1)
+        scores = np.take_along_axis(scores, kept, 1)
     for row, query, rows in zip(own, queries, best, strict=True):
         found = near(query[None], max(_CUTS) + 1, effort)[0]
         wanted, got = (exact(np.asarray(vectors), some[some != row], query) for some in (rows, found))

@@ -21,7 +21,9 @@ class Index:
     """What finds the nearest vectors, nearly all of them, and the vectors themselves, in a file."""
 
     def __init__(self, vectors: Vectors, near: Near) -> None:
-        self._vectors, self.near, self.dimension = vectors, near, vectors.shape[1]
+        self._vectors = vectors
+        self.near = near
+        self.dimension = vectors.shape[1]
 
     def scores(self, rows: Rows, query: Vectors) -> Scores:
         """Return the exact inner products of documents with one query, shape (rows,)."""
@@ -36,7 +38,8 @@ class Approximate(OfVectors):
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         queries = embed_queries(self._embedder, searches, self._index.dimension)
-        near, rankings = self._ask_index(searches, queries, k), []
+        near = self._ask_index(searches, queries, k)
+        rankings = []
         for i, (search, query) in enumerate(zip(searches, queries, strict=True)):
             rows = near.get(i)
             if rows is None:  # all that may come back

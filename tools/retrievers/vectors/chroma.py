@@ -189,7 +189,9 @@ class ServerIndex:
     def __init__(
         self, url: str, name: str, settings: dict[str, Any], whole: tuple[str, Corpus], vectors: Callable[[], Vectors]
     ) -> None:
-        self._url, self._client, (server, corpus) = url, _connected(url), whole
+        self._url = url
+        self._client = _connected(url)
+        (server, corpus) = whole
         self.whole = server or self._ask(self._client.get_version), corpus.fingerprint, len(corpus)
         self._collection = self._ask(self._client.get_or_create_collection, name, **settings)
         if FILLS.get() or "dimension" not in (self._collection.metadata or {}):
@@ -205,7 +207,9 @@ class ServerIndex:
 
     def require_whole(self) -> None:
         """Raise DataError where the service's version, or its number of vectors, is another one."""
-        corpus, count = self.whole[1], self._ask(self._collection.count)  # the collection's name is that of the corpus
+        # the collection's name is that of the corpus
+        corpus = self.whole[1]
+        count = self._ask(self._collection.count)
         require_same(f"the index on {self._url}", (self._ask(self._client.get_version), corpus, count), self.whole)
 
     def _fill(self, vectors: Vectors, documents: int) -> None:

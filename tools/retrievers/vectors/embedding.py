@@ -88,7 +88,8 @@ class OfVectors(Retriever):
     """Ranks documents by the inner products of their vectors with the query's."""
 
     def __init__(self, corpus: Corpus, embedder: Embedder) -> None:
-        self._embedder, self._ranker = embedder, Ranker(corpus.doc_ids)
+        self._embedder = embedder
+        self._ranker = Ranker(corpus.doc_ids)
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return how many tokens at the end of `text` are more than the embedder's model takes."""
@@ -101,7 +102,8 @@ def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> Mappe
     They are made if they are not under `home`. A build that was killed goes on with the blocks that are not complete.
     DataError when the embedder gives anything but one finite vector a text; earlier blocks are kept.
     """
-    key, build = vectors_key(embedder, corpus), partial(_embed_all, embedder, corpus)
+    key = vectors_key(embedder, corpus)
+    build = partial(_embed_all, embedder, corpus)
     return open_index(home, key, build=build, load=lambda folder: open_memmap(folder / "vectors.npy", "r"))
 
 
@@ -141,7 +143,8 @@ def runs(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slic
     for place, size in enumerate(sizes):
         if place > first and (place - first == items or total + size > most):
             yield slice(first, place)
-            first, total = place, 0
+            first = place
+            total = 0
         total += size
     if sizes:
         yield slice(first, len(sizes))

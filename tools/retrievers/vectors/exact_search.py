@@ -111,7 +111,8 @@ class VectorRetriever(OfVectors):
         return self._ranker.hits(rows, scores, k)
 
     def _read(self, file: int, rows: Rows) -> Vectors:  # a page of the map brings its neighbours, all in memory
-        width, start = self._vectors.strides[0], self._vectors.offset
+        width = self._vectors.strides[0]
+        start = self._vectors.offset
         data = b"".join([os.pread(file, width, start + width * row) for row in rows.tolist()])
         return np.frombuffer(data, dtype=np.float32).reshape(len(rows), self._vectors.shape[1])
 
@@ -181,7 +182,8 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
     for _, some in in_blocks(vectors):
         mean += some.sum(axis=0, dtype=np.float64) / len(vectors)
     codes = new_array(folder / "codes.npy", vectors.shape, np.int8)
-    scales, errors = np.empty(len(vectors), dtype=np.float32), np.empty(len(vectors), dtype=np.float32)
+    scales = np.empty(len(vectors), dtype=np.float32)
+    errors = np.empty(len(vectors), dtype=np.float32)
     for block, some in in_blocks(vectors):
         rest = some - mean
         scales[block] = np.abs(rest).max(axis=1) / 127

@@ -78,7 +78,9 @@ def print_unless_of_ray(raised: threading.ExceptHookArgs) -> None:
 def make_blocks(embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]) -> Iterator[tuple[int, Vectors]]:
     """Yield the vectors of blocks as they are made. DataError for what the encoder refuses."""
     ray.data.DataContext.get_current().enable_progress_bars = False
-    where, cores, blocks = device(), loading.cores(), iter(blocks)
+    where = device()
+    cores = loading.cores()
+    blocks = iter(blocks)
     actors = {
         "fn_constructor_args": (embedder, corpus, cores, where),
         "num_cpus": cores,
@@ -102,7 +104,8 @@ class _Encoder:
 
     def __init__(self, embedder: Embedder, corpus: Corpus, cores: int, where: str) -> None:
         os.environ |= {"OMP_NUM_THREADS": str(cores), "SEXTANT_DEVICE": where}
-        self._embedder, self._corpus = embedder, corpus
+        self._embedder = embedder
+        self._corpus = corpus
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         made = make_block(self._embedder, self._corpus, batch["doc_ids"][0])
