@@ -33,7 +33,9 @@ def require_ours(*needed: str) -> None:
 
     For `python -m`, which looks into the current folder first, all six must be: it is one line on stderr, exit code 2.
     """
-    is_command = getattr(sys, "argv", None) and sys.argv[0] == "-m"  # while the module to be run is looked for
+    is_command = (
+        getattr(sys, "argv", None) and sys.argv[0] == "-m"
+    )  # while the module to be run is looked for
     problem = find_foreign(PACKAGES if is_command else needed)
     if problem and is_command:
         _exit(problem)
@@ -57,7 +59,9 @@ def _exit(problem: str) -> None:
 def _find_problem(package: str) -> str:
     ours = _HERE / package / "__init__.py"
     spec = _find_spec(package)
-    if spec is None or spec.origin is None:  # a folder without __init__.py counts only if there is no package
+    if (
+        spec is None or spec.origin is None
+    ):  # a folder without __init__.py counts only if there is no package
         lost = "which another package of that name takes along when it is uninstalled"
         return f"{ours} is missing, {lost}; {_AGAIN}"
     place = Path(spec.origin)
@@ -85,7 +89,9 @@ def _find_spec(package: str) -> ModuleSpec | None:
     try:
         return find_spec(package)
     except ValueError:  # a module that was put into sys.modules by hand
-        return ModuleSpec(package, None, origin=getattr(sys.modules[package], "__file__", None) or package)
+        return ModuleSpec(
+            package, None, origin=getattr(sys.modules[package], "__file__", None) or package
+        )
 
 
 def _find_distribution(package: str) -> str:

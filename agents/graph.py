@@ -1,7 +1,9 @@
-"""What the graphs of the agents share: a context for each query, work side by side in a fixed order, how nodes connect.
+"""What the graphs of the agents share: a context for each query, work side by side in a fixed
+order, how nodes connect.
 
-An agent's graph is `graph` in its module, made once. What belongs to one query is LangGraph's runtime context:
-`work = agent.begin(query)`, `state = graph.invoke(work.start, context=work)`, `work.submit(state)`.
+An agent's graph is `graph` in its module, made once. What belongs to one query is LangGraph's
+runtime context: `work = agent.begin(query)`, `state = graph.invoke(work.start, context=work)`,
+`work.submit(state)`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,21 +26,30 @@ from tools.session import Session
 T = TypeVar("T")
 
 
-def side_by_side(session: Session, hop: int, jobs: Sequence[Callable[[], T]], threads: int) -> list[T]:
+def side_by_side(
+    session: Session, hop: int, jobs: Sequence[Callable[[], T]], threads: int
+) -> list[T]:
     """Do the jobs of one hop at the same time; results, steps and DSPy's trace of calls are in order of the jobs."""
     calls: list[list[Any]] = [[] for _ in jobs]
     whole = dspy.settings.trace  # teleprompters take demonstrations from it
 
     def work(number: int) -> T:
-        with session.branch(hop, line=number), dspy.context(trace=None if whole is None else calls[number]):
+        with (
+            session.branch(hop, line=number),
+            dspy.context(trace=None if whole is None else calls[number]),
+        ):
             return jobs[number]()
 
     numbers = range(len(jobs))
-    if threads == 1 or dspy.settings.send_stream:  # DSPy streams from the thread that it has begun itself
+    if (
+        threads == 1 or dspy.settings.send_stream
+    ):  # DSPy streams from the thread that it has begun itself
         results = [work(number) for number in numbers]  # nothing is begun after a job that fails
     else:
         contexts = [copy_context() for _ in jobs]
-        with ThreadPoolExecutor(threads) as pool:  # which cancels those that have not begun when one fails
+        with ThreadPoolExecutor(
+            threads
+        ) as pool:  # which cancels those that have not begun when one fails
             results = list(pool.map(lambda number: contexts[number].run(work, number), numbers))
     session.join()
     if whole is not None:
@@ -58,7 +69,10 @@ class Work:
 
     def __post_init__(self) -> None:
         self.session: Session = self.program.toolbox.open(self.query, self.snapshot)
-        self.about: dict[str, Any] = {"objective": self.query.objective, "description": self.query.text}
+        self.about: dict[str, Any] = {
+            "objective": self.query.objective,
+            "description": self.query.text,
+        }
 
     def submit(self, state: Any) -> Submission:
         """End the session with what the last state of the graph has found."""
@@ -83,7 +97,9 @@ class Agent(Program):
 Following = str | Callable[..., str] | tuple[Callable[..., str], list[str]]  # the next node
 
 
-def connect(state: Any, nodes: Mapping[Callable[..., Any], Following], context: type[Work] | None = None) -> Any:
+def connect(
+    state: Any, nodes: Mapping[Callable[..., Any], Following], context: type[Work] | None = None
+) -> Any:
     """Return a graph that begins with the first node.
 
     A node maps to the name of the next one, or to a function of the state that names it, with the names there may be.
@@ -95,7 +111,9 @@ def connect(state: Any, nodes: Mapping[Callable[..., Any], Following], context: 
         if isinstance(following, str):
             graph.add_edge(node.__name__, following)
         else:
-            graph.add_conditional_edges(node.__name__, *(following if isinstance(following, tuple) else (following,)))
+            graph.add_conditional_edges(
+                node.__name__, *(following if isinstance(following, tuple) else (following,))
+            )
     graph.add_edge(START, next(iter(nodes)).__name__)
     return graph.compile()
 

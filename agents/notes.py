@@ -1,10 +1,13 @@
-"""The multi-hop program as a graph that is kept on disk after every hop (OBLIQ-Bench, section 5; programs/multihop.py).
+"""The multi-hop program as a graph that is kept on disk after every hop (OBLIQ-Bench, section 5;
+programs/multihop.py).
 
-Prompts, hops and ranking are multihop's. Killed in hop 3, a query goes on in hop 3 with its session (trace, usage,
-limits): earlier hops are neither paid for nor searched again. Model calls of the broken hop are in the run's ledger.
+Prompts, hops and ranking are multihop's. Killed in hop 3, a query goes on in hop 3 with its session
+(trace, usage, limits): earlier hops are neither paid for nor searched again. Model calls of the
+broken hop are in the run's ledger.
 
-Checkpoints are in `checkpoints.sqlite` in the run's folder, one thread a query. The last one of each query stays, for a
-finished query whose outcome was not written. So compiling, which asks a query again with other prompts, has no folder.
+Checkpoints are in `checkpoints.sqlite` in the run's folder, one thread a query. The last one of
+each query stays, for a finished query whose outcome was not written. So compiling, which asks a
+query again with other prompts, has no folder.
 """
 
 import json
@@ -48,18 +51,32 @@ class _Work(Work):
 
     def hop(self, state: _State) -> dict[str, Any]:
         self.session.hop = number = state["hop"] + 1
-        found = Found(**deepcopy(state["found"]))  # a node must not change the state that it was given
+        found = Found(
+            **deepcopy(state["found"])
+        )  # a node must not change the state that it was given
         left = self.program.hops - number
-        why = self.program.reader.hop(self.session, self.query, found, self.program.per_hop, hops_left=left)
+        why = self.program.reader.hop(
+            self.session, self.query, found, self.program.per_hop, hops_left=left
+        )
         why = why or ("" if left else "steps")
-        return {"found": asdict(found), "hop": number, "why": why, "session": self.session.snapshot()}
+        return {
+            "found": asdict(found),
+            "hop": number,
+            "why": why,
+            "session": self.session.snapshot(),
+        }
 
     def rank(self, state: _State) -> dict[str, Any]:
-        ranking = self.program.rerank_first(self.session, self.query, Found(**state["found"]).ranking())
+        ranking = self.program.rerank_first(
+            self.session, self.query, Found(**state["found"]).ranking()
+        )
         return {"ranking": ranking, "session": self.session.snapshot()}
 
 
-_NEXT: dict[Any, Any] = {_Work.hop: (lambda state: "rank" if state["why"] else "hop", ["rank", "hop"]), _Work.rank: END}
+_NEXT: dict[Any, Any] = {
+    _Work.hop: (lambda state: "rank" if state["why"] else "hop", ["rank", "hop"]),
+    _Work.rank: END,
+}
 graph = connect(_State, _NEXT, _Work)
 
 
@@ -81,44 +98,67 @@ class Notes(Agent, MultiHop):
             work.session.hop = state["hop"]
             if "ranking" not in state:
                 config = {"configurable": {"thread_id": query.query_id}}
-                kept = {"config": config, "durability": "sync"} if saver else {}  # a step is on disk before the next
-                state = graph.builder.compile(saver).invoke(None if begun else state, context=work, **kept)
+                kept = (
+                    {"config": config, "durability": "sync"} if saver else {}
+                )  # a step is on disk before the next
+                state = graph.builder.compile(saver).invoke(
+                    None if begun else state, context=work, **kept
+                )
                 if saver:
                     saver.keep_last(query.query_id)
         return work.submit(state)  # type: ignore[no-any-return]
 
 
 class _Saver(SqliteSaver):
-    def restore(self, thread: str) -> dict[str, Any] | None:  # the last state, if any; sqlite3.DatabaseError: damaged
+    def restore(
+        self, thread: str
+    ) -> dict[str, Any] | None:  # the last state, if any; sqlite3.DatabaseError: damaged
         if (begun := self.get_tuple({"configurable": {"thread_id": thread}})) is None:
             return None
         checkpoint: Any = begun.checkpoint
         values = checkpoint.get("channel_values") if isinstance(checkpoint, dict) else None
         kinds = {"found": dict, "hop": int, "why": str, "session": dict}
-        if isinstance(values, dict) and "__start__" in values:  # no step has taken what the graph was given
+        if (
+            isinstance(values, dict) and "__start__" in values
+        ):  # no step has taken what the graph was given
             self.delete_thread(thread)
             return None
-        if not isinstance(values, dict) or not all(isinstance(values.get(name), kind) for name, kind in kinds.items()):
+        if not isinstance(values, dict) or not all(
+            isinstance(values.get(name), kind) for name, kind in kinds.items()
+        ):
             raise sqlite3.DatabaseError("a checkpoint is damaged")
-        with self.cursor() as cursor:  # LangGraph would take up later writes, a hop ahead of the restored session
+        with (
+            self.cursor() as cursor
+        ):  # LangGraph would take up later writes, a hop ahead of the restored session
             cursor.execute("DELETE FROM writes WHERE thread_id = ?", (thread,))
         return values
 
     def keep_last(self, thread: str) -> None:  # of its checkpoints, which has everything
-        old = "thread_id = ?1 AND checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = ?1)"
+        old = (
+            "thread_id = ?1 AND checkpoint_id < (SELECT max(checkpoint_id) FROM checkpoints WHERE "
+            "thread_id = ?1)"
+        )
         with self.cursor() as cursor:
             for table in ("checkpoints", "writes"):
                 cursor.execute(f"DELETE FROM {table} WHERE {old}", (thread,))
 
 
-class _Checkpoints(Shared):  # of a run, whose file is opened at the first query: its folder is made after the agent
+class _Checkpoints(
+    Shared
+):  # of a run, whose file is opened at the first query: its folder is made after the agent
     def __init__(self, folder: Path | None) -> None:
         self._path = folder and folder / "checkpoints.sqlite"
         self._saver: _Saver | None = None
-        self._lock = threading.Lock()  # the first queries of several workers may all want to open the file
+        self._lock = (
+            threading.Lock()
+        )  # the first queries of several workers may all want to open the file
 
     @contextmanager
-    def open(self) -> Iterator[_Saver | None]:  # which worker threads share: it has a lock of its own; None: no folder
+    def open(
+        self,
+    ) -> Iterator[
+        _Saver | None
+    ]:  # which worker threads share: it has a lock of its own; None: no folder
         path = self._path
         try:
             with self._lock:
@@ -135,10 +175,14 @@ class _Checkpoints(Shared):  # of a run, whose file is opened at the first query
         except sqlite3.ProgrammingError:  # closed, as the run has ended without this query
             raise RunIncomplete(f"{path} is closed; the same command goes on") from None
         except (sqlite3.DatabaseError, json.JSONDecodeError) as error:
-            raise DataError(f"{path}: {error}; remove the file, and the queries in it start again") from None
+            raise DataError(
+                f"{path}: {error}; remove the file, and the queries in it start again"
+            ) from None
 
 
-class _Json:  # checkpoints as JSON: lone surrogates survive, and reading makes no objects, as LangGraph's own form does
+# Checkpoints as JSON: lone surrogates survive, and reading makes no objects, as LangGraph's own
+# form does
+class _Json:
     def dumps_typed(self, value: Any) -> tuple[str, bytes]:
         return "json", json.dumps(value, default=repr).encode()  # of an exception, its description
 

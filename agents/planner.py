@@ -1,10 +1,11 @@
 """Plan, search side by side, read, reflect, search again for what is missing.
 
-A model plans sub-questions, each with a search text. All are searched at the same time, and a new document is read for
-the first one that found it. Then the model says what is missing and plans further sub-questions, until the rounds are
-used up, nothing is left to ask, or a round surfaces nothing new. The ranking is the selected documents by round and
-place, then the rest by their best rank. The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with
-parallel steps; no benchmark paper has it.
+A model plans sub-questions, each with a search text. All are searched at the same time, and a new
+document is read for the first one that found it. Then the model says what is missing and plans
+further sub-questions, until the rounds are used up, nothing is left to ask, or a round surfaces
+nothing new. The ranking is the selected documents by round and place, then the rest by their best
+rank. The pattern is plan-and-execute (Wang et al. 2023, arXiv 2305.04091) with parallel steps; no
+benchmark paper has it.
 """
 
 from collections.abc import Sequence
@@ -55,8 +56,12 @@ class ReadForQuestion(About):
     question: str = dspy.InputField(desc="the sub-question for which the passages were searched")
     notes: list[str] = dspy.InputField(desc="observations from earlier rounds, oldest first")
     passages: list[Passage] = dspy.InputField(desc="what the search returned, best match first")
-    selected: list[str] = dspy.OutputField(desc="ids of passages to keep, likeliest first; may be empty")
-    observations: str = dspy.OutputField(desc="what these passages say to the sub-question, and what they lack")
+    selected: list[str] = dspy.OutputField(
+        desc="ids of passages to keep, likeliest first; may be empty"
+    )
+    observations: str = dspy.OutputField(
+        desc="what these passages say to the sub-question, and what they lack"
+    )
 
 
 class Reflect(About):
@@ -72,14 +77,18 @@ class Reflect(About):
     selected_so_far: int = dspy.InputField(desc="how many documents were kept until now")
     most: int = dspy.InputField(desc="how many further sub-questions there may be")
     missing: str = dspy.OutputField(desc="what is still to be found")
-    further: list[SubQuestion] = dspy.OutputField(desc="further sub-questions; none when nothing is left to try")
+    further: list[SubQuestion] = dspy.OutputField(
+        desc="further sub-questions; none when nothing is left to try"
+    )
 
 
 class _State(TypedDict, total=False):
     round: int
     plan: list[dict[str, str]]  # the round's sub-questions
     searches: list[str]  # of all rounds
-    best: dict[str, list[int]]  # of each document, where it surfaced best: rank, round, place in the plan
+    best: dict[
+        str, list[int]
+    ]  # of each document, where it surfaced best: rank, round, place in the plan
     unread: list[list[str]]  # what is to be read for each sub-question of the plan
     selected: list[str]  # in the order of the ranking
     notes: list[str]  # of all readings, in the order of rounds and plans
@@ -89,20 +98,27 @@ class _State(TypedDict, total=False):
 class _Work(Work):
     start = _State(round=1, plan=[], searches=[], best={}, unread=[], selected=[], notes=[], why="")
 
-    def ranking(self, state: _State) -> list[str]:  # those not selected by their best rank, earliest first
+    def ranking(
+        self, state: _State
+    ) -> list[str]:  # those not selected by their best rank, earliest first
         best = state["best"]
         selected = state["selected"]
         return selected + sorted(best.keys() - set(selected), key=best.__getitem__)
 
     def plan(self, state: _State) -> _State:
         self.session.hop = 1
-        answer = ask(self.program.plan_searches, _check_searchable, **self.about, most=self.program.parts)
+        answer = ask(
+            self.program.plan_searches, _check_searchable, **self.about, most=self.program.parts
+        )
         return {"plan": self._take_new(answer.plan, [], "plan")}
 
     def search(self, state: _State) -> _State:
         number = state["round"]
         plan = state["plan"]
-        jobs = [partial(reading.search, self.session, one["search"], self.program.per_search) for one in plan]
+        jobs = [
+            partial(reading.search, self.session, one["search"], self.program.per_search)
+            for one in plan
+        ]
         found = side_by_side(self.session, number, jobs, self.program.parallel)
         best = dict(state["best"])
         unread = []
@@ -118,12 +134,21 @@ class _Work(Work):
         predictor = self.program.read_passages
         chars = self.program.read_chars
         notes = state["notes"]
-        read = partial(reading.read_and_note, self.session, predictor, chars=chars, notes=notes, **self.about)
+        read = partial(
+            reading.read_and_note, self.session, predictor, chars=chars, notes=notes, **self.about
+        )
         parts = zip(state["plan"], state["unread"], strict=True)
-        jobs = [partial(read, doc_ids, question=one["question"]) for one, doc_ids in parts if doc_ids]
+        jobs = [
+            partial(read, doc_ids, question=one["question"]) for one, doc_ids in parts if doc_ids
+        ]
         found = side_by_side(self.session, state["round"], jobs, self.program.parallel)
         # The first of each sub-question, then the second ones, and so on.
-        selected = [doc_id for docs in zip_longest(*(kept for kept, _ in found)) for doc_id in docs if doc_id]
+        selected = [
+            doc_id
+            for docs in zip_longest(*(kept for kept, _ in found))
+            for doc_id in docs
+            if doc_id
+        ]
         return {
             "selected": state["selected"] + selected,
             "notes": state["notes"] + [note for _, notes in found for note in notes],
@@ -133,20 +158,31 @@ class _Work(Work):
     def reflect(self, state: _State) -> _State:
         predictor = self.program.reflect
         earlier = state["searches"]
-        about = {**self.about, "selected_so_far": len(state["selected"]), "most": self.program.parts}
-        answer = ask(predictor, **reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about))
+        about = {
+            **self.about,
+            "selected_so_far": len(state["selected"]),
+            "most": self.program.parts,
+        }
+        answer = ask(
+            predictor,
+            **reading.look_back(self.session, predictor, earlier, "notes", state["notes"], **about),
+        )
         plan = self._take_new(answer.further, earlier, f"missing: {answer.missing.strip()}")
         if not plan:
             return {"why": "done"}
         self.session.hop = state["round"] + 1
         return {"plan": plan, "round": state["round"] + 1}
 
-    def _take_new(self, planned: Sequence[SubQuestion], earlier: Sequence[str], heading: str) -> list[dict[str, str]]:
+    def _take_new(
+        self, planned: Sequence[SubQuestion], earlier: Sequence[str], heading: str
+    ) -> list[dict[str, str]]:
         new: dict[str, str] = {}
         for one in planned:
             if (search := one.search.strip()) and search not in earlier:
                 new.setdefault(search, one.question.strip())
-        plan = [{"question": question, "search": search} for search, question in new.items()][: self.program.parts]
+        plan = [{"question": question, "search": search} for search, question in new.items()][
+            : self.program.parts
+        ]
         self.session.note("\n".join([heading, *(f"- {one['question']}" for one in plan)]))
         return plan
 
@@ -180,7 +216,14 @@ class Planner(Agent):
     parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
 
     def __post_init__(self) -> None:
-        at_least(1, "planner", rounds=self.rounds, parts=self.parts, per_search=self.per_search, parallel=self.parallel)
+        at_least(
+            1,
+            "planner",
+            rounds=self.rounds,
+            parts=self.parts,
+            per_search=self.per_search,
+            parallel=self.parallel,
+        )
         at_least(0, "planner", read_chars=self.read_chars)
         self.plan_searches = dspy.Predict(through(PlanSearches, lens(self.lens).search))
         self.read_passages = dspy.Predict(through(ReadForQuestion, lens(self.lens).recognise))

@@ -1,10 +1,12 @@
-"""Search wide, verify in small batches, and search on with what the verified documents have in common.
+"""Search wide, verify in small batches, and search on with what the verified documents have in
+common.
 
-OBLIQ-Bench (sections 5 and 6) asks for a searcher that learns from what it has recognised; no paper has this program.
-In each round a model writes search texts, each goes to several retrievers, the new documents are fused by reciprocal
-ranks, and the first of them are graded from 0 to 3, a few at a time, in a seeded shuffle so that place tells nothing.
-Then the model says what the verified ones (grade 2 and 3) share beyond the description, for the next round's searches.
-The ranking: by grade down to 1; then what was never read, by fused score; then what was read and does not fit.
+OBLIQ-Bench (sections 5 and 6) asks for a searcher that learns from what it has recognised; no paper
+has this program. In each round a model writes search texts, each goes to several retrievers, the
+new documents are fused by reciprocal ranks, and the first of them are graded from 0 to 3, a few at
+a time, in a seeded shuffle so that place tells nothing. Then the model says what the verified ones
+(grade 2 and 3) share beyond the description, for the next round's searches. The ranking: by grade
+down to 1; then what was never read, by fused score; then what was read and does not fit.
 """
 
 import math
@@ -47,10 +49,14 @@ class Reformulate(About):
     in common, use it. Leave out what the earlier searches have tried.
     """
 
-    learned: list[str] = dspy.InputField(desc="what verified documents have in common, oldest first; empty at first")
+    learned: list[str] = dspy.InputField(
+        desc="what verified documents have in common, oldest first; empty at first"
+    )
     earlier_searches: list[str] = dspy.InputField(desc="searches that were made already")
     most: int = dspy.InputField(desc="how many searches to write")
-    searches: list[str] = dspy.OutputField(desc="the search texts; none when nothing is left to try")
+    searches: list[str] = dspy.OutputField(
+        desc="the search texts; none when nothing is left to try"
+    )
 
 
 class VerifyPassages(About):
@@ -64,7 +70,8 @@ class VerifyPassages(About):
 
     passages: list[Passage] = dspy.InputField(desc="the passages, in no particular order")
     judgements: list[Judgement] = dspy.OutputField(
-        desc="for each passage of grade 1 or more: its id, its grade from 0 to 3, and what in it shows that, briefly"
+        desc="for each passage of grade 1 or more: its id, its grade from 0 to 3, and what in it "
+        "shows that, briefly"
     )
 
 
@@ -77,8 +84,12 @@ class LearnCommon(About):
     """
 
     learned: list[str] = dspy.InputField(desc="what was found in common before, oldest first")
-    passages: list[Passage] = dspy.InputField(desc="documents that satisfy the description, surest first")
-    common: str = dspy.OutputField(desc="what they have in common; empty when it is nothing but the description")
+    passages: list[Passage] = dspy.InputField(
+        desc="documents that satisfy the description, surest first"
+    )
+    common: str = dspy.OutputField(
+        desc="what they have in common; empty when it is nothing but the description"
+    )
 
 
 class _State(TypedDict, total=False):
@@ -90,38 +101,61 @@ class _State(TypedDict, total=False):
     new: bool  # whether the round's searches surfaced a new document
     sure: bool  # whether one was verified in this round
     picked: list[str]  # to be verified in this round, in the fused order
-    grades: dict[str, int]  # of all that were verified, in the order in which they were picked; 0 for those not named
+    grades: dict[
+        str, int
+    ]  # of all that were verified, in the order in which they were picked; 0 for those not named
     why: str  # why no further search is made, once that is so
 
 
 class _Work(Work):
-    start = _State(round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why="")
+    start = _State(
+        round=0, texts=[], searches=[], learned=[], lists=[], picked=[], grades={}, why=""
+    )
 
-    def ranking(self, state: _State) -> list[str]:  # by grade from 3 to 1, unread by fused score, read in vain
+    def ranking(
+        self, state: _State
+    ) -> list[str]:  # by grade from 3 to 1, unread by fused score, read in vain
         grades = state["grades"]
-        read = sorted(grades, key=lambda doc_id: -grades[doc_id])  # stable: of equal grades, as they were picked
+        read = sorted(
+            grades, key=lambda doc_id: -grades[doc_id]
+        )  # stable: of equal grades, as they were picked
         fits = [doc_id for doc_id in read if grades[doc_id]]
-        return fits + [doc_id for doc_id in fuse(state["lists"]) if doc_id not in grades] + read[len(fits) :]
+        return (
+            fits
+            + [doc_id for doc_id in fuse(state["lists"]) if doc_id not in grades]
+            + read[len(fits) :]
+        )
 
     def reformulate(self, state: _State) -> _State:
         number = self.session.hop = state["round"] + 1
         predictor = self.program.reformulate
         most = self.program.texts
         about = {**self.about, "most": most}
-        inputs = reading.look_back(self.session, predictor, state["searches"], "learned", state["learned"], **about)
+        inputs = reading.look_back(
+            self.session, predictor, state["searches"], "learned", state["learned"], **about
+        )
         named = ask(predictor, *([filled("searches")] if number == 1 else []), **inputs).searches
-        texts = [text for text in dict.fromkeys(map(str.strip, named)) if text and text not in state["searches"]]
+        texts = [
+            text
+            for text in dict.fromkeys(map(str.strip, named))
+            if text and text not in state["searches"]
+        ]
         return {"round": number, "texts": texts[:most]}
 
     def search(self, state: _State) -> _State:
         verifier = self.program
         pairs = ((text, name) for text in state["texts"] for name in verifier.engines)
-        jobs = [partial(reading.search, self.session, text, verifier.per_search, name) for text, name in pairs]
+        jobs = [
+            partial(reading.search, self.session, text, verifier.per_search, name)
+            for text, name in pairs
+        ]
         found = side_by_side(self.session, state["round"], jobs, verifier.parallel)
         known = {doc_id for doc_ids in state["lists"] for doc_id in doc_ids}
         lists = state["lists"] + [doc_ids or [] for doc_ids in found]
         left = verifier.reads - len(state["grades"]) if verifier.reads else verifier.verify
-        picked = [doc_id for doc_id in fuse(lists) if doc_id not in state["grades"]][: min(left, verifier.verify)]
+        picked = [doc_id for doc_id in fuse(lists) if doc_id not in state["grades"]][
+            : min(left, verifier.verify)
+        ]
         return {
             "lists": lists,
             "picked": picked,
@@ -136,7 +170,10 @@ class _Work(Work):
         shuffled = list(picked)
         random.Random(f"{verifier.seed}:{self.session.query_id}:{state['round']}").shuffle(shuffled)
         starts = range(0, len(shuffled), verifier.batch)
-        jobs = [partial(self._verify_batch, shuffled[start : start + verifier.batch]) for start in starts]
+        jobs = [
+            partial(self._verify_batch, shuffled[start : start + verifier.batch])
+            for start in starts
+        ]
         named: dict[str, int] = {}
         for batch in side_by_side(self.session, state["round"], jobs, verifier.parallel):
             named |= batch
@@ -145,15 +182,23 @@ class _Work(Work):
         if not why and state["round"] == verifier.rounds:
             why = "steps"
         sure = any(grades[doc_id] >= VERIFIED for doc_id in picked)
-        return {"grades": grades, "sure": sure, "why": why or ("" if sure or state["new"] else "done")}
+        return {
+            "grades": grades,
+            "sure": sure,
+            "why": why or ("" if sure or state["new"] else "done"),
+        }
 
     def learn(self, state: _State) -> _State:
         predictor = self.program.learn_common
         verifier = self.program
         grades = state["grades"]
-        sure = sorted((one for one in grades if grades[one] >= VERIFIED), key=lambda one: -grades[one])
+        sure = sorted(
+            (one for one in grades if grades[one] >= VERIFIED), key=lambda one: -grades[one]
+        )
         inputs = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
-        passages = reading.show_all(self.session, predictor, sure[: verifier.batch], verifier.read_chars, **inputs)
+        passages = reading.show_all(
+            self.session, predictor, sure[: verifier.batch], verifier.read_chars, **inputs
+        )
         common = ask(predictor, **inputs, passages=passages).common.strip()
         if not common:
             return {}
@@ -164,13 +209,21 @@ class _Work(Work):
         predictor = self.program.verify_passages
         chars = self.program.read_chars
         grades: dict[str, int] = {}
-        for shown, answer in reading.read(self.session, predictor, doc_ids, chars, _CHECK, **self.about):
-            judgements = {one.id: one for one in reversed(answer.judgements)}  # of two of one passage the first holds
-            self.session.count_invented(one.id for one in judgements.values() if one.grade < VERIFIED)
+        for shown, answer in reading.read(
+            self.session, predictor, doc_ids, chars, _CHECK, **self.about
+        ):
+            judgements = {
+                one.id: one for one in reversed(answer.judgements)
+            }  # of two of one passage the first holds
+            self.session.count_invented(
+                one.id for one in judgements.values() if one.grade < VERIFIED
+            )
             verified = [one for one in judgements.values() if one.grade >= VERIFIED]
             verified.sort(key=lambda one: (-one.grade, one.id))
             if kept := self.session.select([one.id for one in verified], among=shown):
-                lines = (f"{one.id} ({one.grade}): {one.evidence}" for one in verified if one.id in kept)
+                lines = (
+                    f"{one.id} ({one.grade}): {one.evidence}" for one in verified if one.id in kept
+                )
                 self.session.note("\n".join(lines))
             grades |= {doc_id: judgements[doc_id].grade for doc_id in shown if doc_id in judgements}
         return grades
@@ -192,7 +245,11 @@ class Verifier(Agent):
     """Wide search, verification in small batches, and what verified documents share for the next search."""
 
     graph: ClassVar = graph
-    offline: ClassVar = {"searches": rules.write_searches, "judgements": rules.judge, "common": rules.find_common}
+    offline: ClassVar = {
+        "searches": rules.write_searches,
+        "judgements": rules.judge,
+        "common": rules.find_common,
+    }
     least_calls: ClassVar[float] = 0.5
 
     rounds: int = 3
@@ -203,12 +260,21 @@ class Verifier(Agent):
     reads: int = 0  # the most that are verified over all rounds, 0 is no bound
     read_chars: int = 0  # characters of each document, 0 all
     lens: str = ""
-    retrievers: Expressions = Expressions("bm25,dense")  # each search goes to all of them; none: the run's own
+    retrievers: Expressions = Expressions(
+        "bm25,dense"
+    )  # each search goes to all of them; none: the run's own
     seed: int = 0  # of the shuffles
     parallel: int = 4  # threads of a query; it changes how long a query takes and nothing else
 
     def __post_init__(self) -> None:
-        at_least(1, "verifier", rounds=self.rounds, texts=self.texts, per_search=self.per_search, batch=self.batch)
+        at_least(
+            1,
+            "verifier",
+            rounds=self.rounds,
+            texts=self.texts,
+            per_search=self.per_search,
+            batch=self.batch,
+        )
         at_least(1, "verifier", verify=self.verify, parallel=self.parallel)
         at_least(0, "verifier", read_chars=self.read_chars, reads=self.reads)
         self.engines = Expressions(self.retrievers).each() or [""]
@@ -227,4 +293,6 @@ def fuse(lists: Sequence[Sequence[str]]) -> list[str]:
     for doc_ids in lists:
         for rank, doc_id in enumerate(doc_ids, start=1):
             parts.setdefault(doc_id, []).append(1 / (CONSTANT + rank))
-    return sorted(parts, key=lambda doc_id: -math.fsum(parts[doc_id]))  # fsum: ranks in another order are a tie
+    return sorted(
+        parts, key=lambda doc_id: -math.fsum(parts[doc_id])
+    )  # fsum: ranks in another order are a tie

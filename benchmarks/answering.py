@@ -1,9 +1,11 @@
-"""A model server that answers every call after a fixed time and does almost no work: `python -m benchmarks.answering`.
+"""A model server that answers every call after a fixed time and does almost no work: `python -m
+benchmarks.answering`.
 
-It speaks the part of HTTP and of the Chat protocol that benchmarks/calls.py needs: requests with a stated length, one
-after another on a connection, and answers token by token where a stream is asked for. It prints its port. To a reading
-prompt of `multihop` it answers with the first id that was shown, to everything else with words of the description,
-different ones in each hop. GET returns the last 256 request bodies.
+It speaks the part of HTTP and of the Chat protocol that benchmarks/calls.py needs: requests with a
+stated length, one after another on a connection, and answers token by token where a stream is asked
+for. It prints its port. To a reading prompt of `multihop` it answers with the first id that was
+shown, to everything else with words of the description, different ones in each hop. GET returns the
+last 256 request bodies.
 """
 
 import asyncio
@@ -32,7 +34,10 @@ def answer(prompt: str) -> str:
     if "field `[[ ## selected ## ]]`" in prompt:
         shown = FIRST_ID.search(prompt)
         selected = f'["{shown[1]}"]' if shown else "[]"
-        fields = f"[[ ## selected ## ]]\n{selected}\n\n[[ ## observations ## ]]\nthe first one fits in part"
+        fields = (
+            f"[[ ## selected ## ]]\n{selected}\n\n[[ ## observations ## ]]\nthe first one fits in "
+            f"part"
+        )
         return f"{fields}\n\n[[ ## completed ## ]]\n"
     told = DESCRIPTION.search(prompt)
     left = HOPS_LEFT.search(prompt)
@@ -73,24 +78,33 @@ class Connection(asyncio.Protocol):
             del self._waiting[:end]
             self._bodies.append(body)
             send = self._stream if b'"stream":true' in body[:200] else self._answer
-            asyncio.get_running_loop().call_later(self._latency * (send == self._answer or FIRST), send, body)
+            asyncio.get_running_loop().call_later(
+                self._latency * (send == self._answer or FIRST), send, body
+            )
 
     def _stream(self, body: bytes) -> None:
-        """Send the answer at the pace of a model, in what is left of the time that it takes; some tokens at a time."""
+        """Send the answer at the pace of a model, in what is left of the time that it takes;
+        some tokens at a time.
+        """
         text = answer(orjson.loads(body)["messages"][-1]["content"])
         about = {"id": "chatcmpl-1", "created": 1}
         about |= {"object": "chat.completion.chunk", "model": "tiny"}
         tokens = [text[at : at + 4] for at in range(0, len(text), 4)]
         left = self._latency * (1 - FIRST)
-        choices = [[{"index": 0, "delta": {"content": token}, "finish_reason": None}] for token in tokens]
+        choices = [
+            [{"index": 0, "delta": {"content": token}, "finish_reason": None}] for token in tokens
+        ]
         ends = [{"index": 0, "delta": {}, "finish_reason": "stop"}]
         usage = {"prompt_tokens": len(body) // 4, "completion_tokens": len(tokens)}
-        events = [about | {"choices": one} for one in [*choices, ends]] + [about | {"choices": [], "usage": usage}]
+        events = [about | {"choices": one} for one in [*choices, ends]] + [
+            about | {"choices": [], "usage": usage}
+        ]
         lines = [b"data: %s\n\n" % event for event in [*map(orjson.dumps, events), b"[DONE]"]]
         many = max(1, ceil(len(lines) / (1 + left * PACE)))
         pieces = [b"".join(lines[at : at + many]) for at in range(0, len(lines), many)]
         self._transport.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: "
+            b"chunked\r\n\r\n"
         )
         self._send_next(iter(pieces), left / max(1, len(pieces) - 1))
 
@@ -101,11 +115,17 @@ class Connection(asyncio.Protocol):
             if (more := next(pieces, None)) is None:
                 self._transport.write(b"0\r\n\r\n")
             else:
-                asyncio.get_running_loop().call_later(pause, self._send_next, chain([more], pieces), pause)
+                asyncio.get_running_loop().call_later(
+                    pause, self._send_next, chain([more], pieces), pause
+                )
 
     def _answer(self, body: bytes) -> None:
         text = answer(orjson.loads(body)["messages"][-1]["content"])
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        choice = {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": text},
+        }
         usage = {"prompt_tokens": len(body) // 4, "completion_tokens": len(text) // 4}
         usage["total_tokens"] = sum(usage.values())
         made = {"id": "x", "object": "chat.completion", "created": 1, "model": "tiny"}
@@ -113,7 +133,9 @@ class Connection(asyncio.Protocol):
 
     def _send(self, body: bytes) -> None:
         if not self._transport.is_closing():
-            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            head = (
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            )
             self._transport.write(head % len(body) + body)
 
 
@@ -121,7 +143,9 @@ async def serve(latency: float) -> None:
     """Answer calls after `latency` seconds each, until the process ends."""
     bodies = deque[bytes](maxlen=KEPT)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(latency, bodies), "127.0.0.1", 0, backlog=1024)
+    server = await loop.create_server(
+        lambda: Connection(latency, bodies), "127.0.0.1", 0, backlog=1024
+    )
     put_out(f"{server.sockets[0].getsockname()[1]}\n")
     await server.serve_forever()
 

@@ -1,9 +1,11 @@
-"""How close the equal-budget rule is to what programs submit: `python -m benchmarks.anytime RUN [RUN ...]`.
+"""How close the equal-budget rule is to what programs submit: `python -m benchmarks.anytime RUN
+[RUN ...]`.
 
-At the last step of a trace, the ranking of evals/measuring/traces.py is compared with the submission by nDCG@10, over
-all queries of each program's runs; docs/decisions/curves-and-replay.md has the table for OBLIQ-Bench's miniatures. Left
-out: earlier steps, for which the submission is unknown; runs over pools or over some of the queries; and all but the
-latest run of a program on a task.
+At the last step of a trace, the ranking of evals/measuring/traces.py is compared with the
+submission by nDCG@10, over all queries of each program's runs; docs/decisions/curves-and-replay.md
+has the table for OBLIQ-Bench's miniatures. Left out: earlier steps, for which the submission is
+unknown; runs over pools or over some of the queries; and all but the latest run of a program on a
+task.
 """
 
 import argparse
@@ -19,7 +21,13 @@ from tools.console import Parser, put_out, run_and_leave
 
 METRIC = "nDCG@10"
 FIRST = 10
-HEADS = ("program", "handed in", "mean distance of a query", "difference of means", "first ten the same")
+HEADS = (
+    "program",
+    "handed in",
+    "mean distance of a query",
+    "difference of means",
+    "first ten the same",
+)
 
 
 class Compared(NamedTuple):
@@ -32,9 +40,16 @@ class Compared(NamedTuple):
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m benchmarks.anytime", description="The rule of equal budgets beside submissions.")
+    made = Parser(
+        prog="python -m benchmarks.anytime",
+        description="The rule of equal budgets beside submissions.",
+    )
     made.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="run folders, or folders that have some in them"
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="run folders, or folders that have some in them",
     )
     return made
 
@@ -50,7 +65,15 @@ def command(arguments: argparse.Namespace) -> int:
         ours = fmean(row.ours for row in rows)
         share = fmean(row.same for row in rows)
         lines.append(
-            _line([f"`{program}`", f"{theirs:.4f}", f"{distance:.4f}", f"{ours - theirs:+.4f}", f"{share:.0%}"])
+            _line(
+                [
+                    f"`{program}`",
+                    f"{theirs:.4f}",
+                    f"{distance:.4f}",
+                    f"{ours - theirs:+.4f}",
+                    f"{share:.0%}",
+                ]
+            )
         )
     if distances:
         lines.append(f"\n{len(distances)} programs, mean distance {fmean(distances):.4f}")
@@ -60,9 +83,17 @@ def command(arguments: argparse.Namespace) -> int:
 
 def by_program(paths: list[Path]) -> dict[str, list[Compared]]:
     """Program -> its queries, of the last whole run of each task."""
-    runs = [run for run in scored.find(paths)[0] if not run.config["pool"] and run.config["split"] == "all"]
+    runs = [
+        run
+        for run in scored.find(paths)[0]
+        if not run.config["pool"] and run.config["split"] == "all"
+    ]
     runs.sort(key=lambda run: (run.path / "outcomes.jsonl").stat().st_mtime)
-    last = {(run.config["program"], run.config["task"]): run for run in runs if not run.config["asked"]["limit"]}
+    last = {
+        (run.config["program"], run.config["task"]): run
+        for run in runs
+        if not run.config["asked"]["limit"]
+    }
     made: dict[str, list[Compared]] = defaultdict(list)
     for (program, _), run in sorted(last.items()):
         made[program] += [compared(run, query_id) for query_id in run.query_ids]

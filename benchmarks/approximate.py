@@ -1,4 +1,6 @@
-"""Approximate indexes of vectors, in 8 bits, for the part `ann` of benchmarks/scale.py: faiss's two, and usearch's."""
+"""Approximate indexes of vectors, in 8 bits, for the part `ann` of benchmarks/scale.py:
+faiss's two, and usearch's.
+"""
 
 import resource
 import time
@@ -11,7 +13,8 @@ from tools.retrievers.store import in_blocks
 from tools.retrievers.vectors.embedding import MappedVectors, Vectors
 from tools.retrievers.vectors.exact_search import exact
 
-# CPU seconds of a build, GiB of memory, and by what a search looks at: recall@100, nprobe or ef, and ms of CPU a query.
+# CPU seconds of a build, GiB of memory, and by what a search looks at: recall@100, nprobe or ef,
+# and ms of CPU a query.
 Measured: TypeAlias = tuple[float, float, list[tuple[float, int, float]]]
 
 
@@ -35,7 +38,11 @@ def measure(kind: str, vectors: MappedVectors, queries: Vectors, best: list[list
         if "HNSW" in kind:
             settings.set_index_parameter(made, "efConstruction", 100)
     for place, block in in_blocks(vectors):
-        some = (np.arange(len(block)) + place.start, np.rint(scale * block).astype(np.int8)) if own else (block,)
+        some = (
+            (np.arange(len(block)) + place.start, np.rint(scale * block).astype(np.int8))
+            if own
+            else (block,)
+        )
         made.add(*some, **{"threads": 1} if own else {})
     built = time.process_time() - started
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -48,7 +55,11 @@ def measure(kind: str, vectors: MappedVectors, queries: Vectors, best: list[list
         recall = 0.0
         for query, wanted in zip(queries, best, strict=True):
             coded = np.rint(scale * query).astype(np.int8)
-            rows = made.search(coded, 200, threads=1).keys if own else made.search(query[None], 200)[1][0]
+            rows = (
+                made.search(coded, 200, threads=1).keys
+                if own
+                else made.search(query[None], 200)[1][0]
+            )
             exact(vectors, rows.astype(np.int64), query)
             recall += len({f"v{row:08}" for row in rows.tolist()} & {*wanted}) / 100 / len(best)
         found.append((recall, effort, 1000 * (time.process_time() - started) / len(best)))

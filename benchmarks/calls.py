@@ -1,12 +1,14 @@
-"""The overhead of a model call: `python -m benchmarks.calls [--in-flight 64] [--data FOLDER] [--profile]`.
+"""The overhead of a model call: `python -m benchmarks.calls [--in-flight 64] [--data FOLDER]
+[--profile]`.
 
-The main job, multihop over BM25, runs as `evals.run` runs it. The model is a local HTTP server in another process
-(benchmarks/answering.py) that answers every call after the same time. The ideal time is calls x latency / calls in
-flight, and efficiency is ideal / wall clock. CPU is that of this process, which does everything but answer. For
-comparison, `--processes` workers do the same, and aiohttp sends the same bodies and reads the answers in the same
-minute, and does nothing else. `--profile` shows instead where the CPU goes, by sampling, with one query at a time and
-no latency. In the miniature later hops find little to read, so quote figures of a release. Left out: providers behind
-LiteLLM, and the CPU of workers.
+The main job, multihop over BM25, runs as `evals.run` runs it. The model is a local HTTP server in
+another process (benchmarks/answering.py) that answers every call after the same time. The ideal
+time is calls x latency / calls in flight, and efficiency is ideal / wall clock. CPU is that of this
+process, which does everything but answer. For comparison, `--processes` workers do the same, and
+aiohttp sends the same bodies and reads the answers in the same minute, and does nothing else.
+`--profile` shows instead where the CPU goes, by sampling, with one query at a time and no latency.
+In the miniature later hops find little to read, so quote figures of a release. Left out: providers
+behind LiteLLM, and the CPU of workers.
 """
 
 import argparse
@@ -51,14 +53,19 @@ from tools.processes import starting
 from tools.records import Query, Usage
 from tools.session import Toolbox
 
-ROUNDS = 4  # queries for each that is in flight, unless --queries says otherwise: the last ones are not in full company
-EVERY = 0.001  # seconds of CPU between two looks of --profile; the system's clock makes it four on most machines
+# Queries for each that is in flight, unless --queries says otherwise: the last ones are not in full
+# company
+ROUNDS = 4
+# Seconds of CPU between two looks of --profile; the system's clock makes it four on most machines
+EVERY = 0.001
 
-# Part -> the files that belong to it. A moment belongs to the innermost frame that is of any of these.
+# Part -> the files that belong to it. A moment belongs to the innermost frame that is of any of
+# these.
 PARTS = {
     "HTTP and protocol": ("tools/models/sending/",),
     "answers kept, budget, gate": tuple(
-        f"tools/models/{name}.py" for name in ("call", "lm", "terms", "answers", "kept", "prices", "gate")
+        f"tools/models/{name}.py"
+        for name in ("call", "lm", "terms", "answers", "kept", "prices", "gate")
     ),
     "prompts and answers": ("tools/models/adapter.py", "tools/models/prompting.py"),
     "search and documents": ("tools/retrievers/", "tools/corpus.py"),
@@ -68,7 +75,10 @@ PARTS = {
     "program": ("programs/", "agents/"),
 }
 HERE = Path(__file__).parents[1]
-ROOTS = (f"{sysconfig.get_path('purelib')}/", f"{HERE}/")  # in this order: an environment may lie in the checkout
+ROOTS = (
+    f"{sysconfig.get_path('purelib')}/",
+    f"{HERE}/",
+)  # in this order: an environment may lie in the checkout
 
 
 class Measured(NamedTuple):
@@ -83,18 +93,37 @@ class Measured(NamedTuple):
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m benchmarks.calls", description="What a model call costs beside the model.")
+    made = Parser(
+        prog="python -m benchmarks.calls", description="What a model call costs beside the model."
+    )
     made.add_argument("--task", default="congress", metavar="TASK")
-    made.add_argument("--data", default="mini", metavar="FOLDER", help="mini, full or a folder (default: mini)")
-    made.add_argument("--in-flight", type=positive, default=64, metavar="N", help="calls at a time (default: 64)")
-    made.add_argument("--latency", type=float, default=0.2, metavar="S", help="seconds that an answer takes")
-    made.add_argument("--queries", type=positive, metavar="N", help=f"default: {ROUNDS} for each call in flight")
-    made.add_argument("--no-prompts", action="store_true", help="keep answers without what was sent for them")
+    made.add_argument(
+        "--data", default="mini", metavar="FOLDER", help="mini, full or a folder (default: mini)"
+    )
+    made.add_argument(
+        "--in-flight", type=positive, default=64, metavar="N", help="calls at a time (default: 64)"
+    )
+    made.add_argument(
+        "--latency", type=float, default=0.2, metavar="S", help="seconds that an answer takes"
+    )
+    made.add_argument(
+        "--queries", type=positive, metavar="N", help=f"default: {ROUNDS} for each call in flight"
+    )
+    made.add_argument(
+        "--no-prompts", action="store_true", help="keep answers without what was sent for them"
+    )
     made.add_argument("--stream", action="store_true", help="have answers sent token by token")
-    processes = "workers, beside one process without any; no N: each number up to that of the cores (default: that one)"
+    processes = (
+        "workers, beside one process without any; no N: each number up to that of the cores "
+        "(default: that one)"
+    )
     made.add_argument("--processes", type=positive, nargs="*", metavar="N", help=processes)
-    made.add_argument("--hops", type=positive, metavar="N", help="of multihop by workers (default: 4)")
-    made.add_argument("--profile", action="store_true", help="say where the CPU goes, with one query at a time")
+    made.add_argument(
+        "--hops", type=positive, metavar="N", help="of multihop by workers (default: 4)"
+    )
+    made.add_argument(
+        "--profile", action="store_true", help="say where the CPU goes, with one query at a time"
+    )
     return made
 
 
@@ -103,7 +132,9 @@ def command(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.latency < 600:
         raise UsageError(f"--latency {arguments.latency:g} is no number of seconds below 600")
     environment = environments.load(arguments.task, arguments.data, "all")
-    toolbox = Toolbox(environment.documents, retrievers.build("bm25", environment.documents, home()))
+    toolbox = Toolbox(
+        environment.documents, retrievers.build("bm25", environment.documents, home())
+    )
     system = MultiHop(toolbox)
     in_flight = arguments.in_flight
     queries = repeated(environment.queries, arguments.queries or ROUNDS * in_flight)
@@ -143,7 +174,9 @@ def serving(latency: float) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def begun(port: int, in_flight: int, arguments: argparse.Namespace) -> Iterator[tuple[lm.Model, RunFolder]]:
+def begun(
+    port: int, in_flight: int, arguments: argparse.Namespace
+) -> Iterator[tuple[lm.Model, RunFolder]]:
     """A model and a run folder, which is removed in the end."""
     with tempfile.TemporaryDirectory() as runs:
         place = Path(runs) / "task" / "run"
@@ -166,20 +199,35 @@ def run(
 ) -> Measured:
     """The run, with as many queries at a time as calls may be in flight."""
     with begun(port, 1, arguments) as (model, folder):
-        for query in repeated(queries[:3], 3):  # what is loaded and compiled with the first ones does not count
+        for query in repeated(
+            queries[:3], 3
+        ):  # what is loaded and compiled with the first ones does not count
             runner.attempt(system, replace(query, text=f"{query.text} first"), documents, model)
     with begun(port, in_flight, arguments) as (model, folder):
         wall = time.perf_counter()
         cpu = time.process_time()
         if fault := runner.run(system, queries, documents, folder, model, workers=in_flight):
-            raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
+            raise RunIncomplete(
+                f"a call was left without an answer: {fault}; run it again on a quiet machine"
+            )
         if failed := [row["error"] for row in folder.outcomes.values() if row["error"]]:
-            raise RunIncomplete(f"{len(failed)} queries failed, so there is nothing to measure: {failed[0]}")
-        return Measured("multihop", model.terms.budget.calls, time.perf_counter() - wall, time.process_time() - cpu)
+            raise RunIncomplete(
+                f"{len(failed)} queries failed, so there is nothing to measure: {failed[0]}"
+            )
+        return Measured(
+            "multihop",
+            model.terms.budget.calls,
+            time.perf_counter() - wall,
+            time.process_time() - cpu,
+        )
 
 
-def run_by(many: int, queries: Sequence[Query], port: int, arguments: argparse.Namespace) -> Measured:
-    """The same by so many workers of one keeper, whose CPU it is, after a query for each that is in flight."""
+def run_by(
+    many: int, queries: Sequence[Query], port: int, arguments: argparse.Namespace
+) -> Measured:
+    """The same by so many workers of one keeper, whose CPU it is, after a query for each that
+    is in flight.
+    """
     with starting("evals.workers.worker") as start, tempfile.TemporaryDirectory() as runs:
         request = Request(
             program="multihop",
@@ -201,14 +249,25 @@ def run_by(many: int, queries: Sequence[Query], port: int, arguments: argparse.N
         folder = RunFolder(place, "", Rows(place / "outcomes.jsonl", {}))
         ready.model.begin(place, Usage())
         with contextlib.closing(Keeper(ready, place, many)) as keeper:
-            ask = partial(runner.run, keeper, documents=ready.environment.documents, folder=folder, model=ready.model)
-            first = [replace(one, query_id=f"{one.query_id} first", text=f"{one.text} first") for one in queries]
+            ask = partial(
+                runner.run,
+                keeper,
+                documents=ready.environment.documents,
+                folder=folder,
+                model=ready.model,
+            )
+            first = [
+                replace(one, query_id=f"{one.query_id} first", text=f"{one.text} first")
+                for one in queries
+            ]
             ask(first[: arguments.in_flight], workers=arguments.in_flight)
             calls = ready.model.terms.budget.calls
             wall = time.perf_counter()
             cpu = time.process_time()
             if fault := ask(queries, workers=arguments.in_flight):
-                raise RunIncomplete(f"a call was left without an answer: {fault}; run it again on a quiet machine")
+                raise RunIncomplete(
+                    f"a call was left without an answer: {fault}; run it again on a quiet machine"
+                )
             wall = time.perf_counter() - wall
             cpu = time.process_time() - cpu
         size = (place / "outcomes.jsonl").stat().st_size
@@ -231,7 +290,9 @@ async def bare(port: int, calls: int, in_flight: int) -> Measured:
         wall = time.perf_counter()
         cpu = time.process_time()
         await asyncio.gather(*(post() for _ in range(in_flight)))
-        return Measured("aiohttp alone", calls, time.perf_counter() - wall, time.process_time() - cpu)
+        return Measured(
+            "aiohttp alone", calls, time.perf_counter() - wall, time.process_time() - cpu
+        )
 
 
 def table(rows: Sequence[Measured], latency: float, in_flight: int) -> str:
@@ -243,15 +304,25 @@ def table(rows: Sequence[Measured], latency: float, in_flight: int) -> str:
     ]
     for row in rows:
         ideal = row.calls * latency / in_flight
-        figures = f"{row.wall:.2f} s | {ideal:.2f} s | {ideal / row.wall:.0%} | {1000 * row.cpu / row.calls:.2f} ms"
+        figures = (
+            f"{row.wall:.2f} s | {ideal:.2f} s | {ideal / row.wall:.0%} | "
+            f"{1000 * row.cpu / row.calls:.2f} ms"
+        )
         lines.append(f"| {row.what} | {row.calls} | {figures} |")
     return "\n".join(lines) + "\n"
 
 
 def profile(
-    system: MultiHop, queries: Sequence[Query], documents: Corpus, port: int, arguments: argparse.Namespace
+    system: MultiHop,
+    queries: Sequence[Query],
+    documents: Corpus,
+    port: int,
+    arguments: argparse.Namespace,
 ) -> str:
-    """A table of where the CPU goes. In this thread alone, because only its moments can be looked at."""
+    """A table of where the CPU goes.
+
+    In this thread alone, because only its moments can be looked at.
+    """
     seen = Counter[str]()
 
     def look(number: int, frame: FrameType | None) -> None:
@@ -296,4 +367,6 @@ def part(frame: FrameType | None) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(parser(), command))  # in the main thread, where alone --profile may set its timer
+    sys.exit(
+        run_command(parser(), command)
+    )  # in the main thread, where alone --profile may set its timer

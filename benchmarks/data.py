@@ -1,8 +1,10 @@
-"""Corpora and queries of any size for speed measurements, made by recombining sentences of real ones.
+"""Corpora and queries of any size for speed measurements, made by recombining sentences of real
+ones.
 
-A recombined text has no meaning, so its rankings are not results. Words are as frequent, and posting lists as long, as
-in real text, which is what times and sizes depend on. Invented words make the vocabulary grow with the corpus, as it
-does in real text. Everything is drawn from a seed and streamed.
+A recombined text has no meaning, so its rankings are not results. Words are as frequent, and
+posting lists as long, as in real text, which is what times and sizes depend on. Invented words make
+the vocabulary grow with the corpus, as it does in real text. Everything is drawn from a seed and
+streamed.
 """
 
 from collections.abc import Iterator
@@ -22,7 +24,8 @@ PASSAGE = 500  # mean characters of a passage
 LONG_QUERY = 800
 SHORT_QUERY = 51
 
-# The share of made-up words, and how steeply they grow rare: about as many new words a document as the hearings have.
+# The share of made-up words, and how steeply they grow rare: about as many new words a document as
+# the hearings have.
 _MADE_UP = 0.03
 _EXPONENT = 1.3
 _WORD = 6  # mean characters of an English word in running text, with its blank
@@ -31,10 +34,11 @@ _MINIATURES = ("obliq/congress", "obliq/writing", "crumb/clinical_trial", "crumb
 
 
 def corpus(documents: int, folder: Path, source: Path | None = None, seed: int = 0) -> Corpus:
-    """`documents` recombined documents, kept in the new folder `folder` and read from there one at a time.
+    """`documents` recombined documents, kept in the new folder `folder` and read from there one at
+    a time.
 
-    The sentences are those of the bundled miniatures, or of `source`: a data folder in OBLIQ-Bench's layout with
-    its congress task.
+    The sentences are those of the bundled miniatures, or of `source`: a data folder in
+    OBLIQ-Bench's layout with its congress task.
     """
     texts = _texts(_sentences(source), LENGTH, np.random.default_rng([seed, 0]))
     store((Document(f"d{row:07}", next(texts)) for row in range(documents)), folder)
@@ -44,15 +48,21 @@ def corpus(documents: int, folder: Path, source: Path | None = None, seed: int =
 def made_passages(count: int, source: Path | None = None, seed: int = 0) -> Iterator[Document]:
     """Yield `count` recombined passages of about PASSAGE characters: a million in twenty seconds.
 
-    The first ones are the same whatever the count, so that a corpus can be compared with a larger one.
+    The first ones are the same whatever the count, so that a corpus can be compared with a larger
+    one.
     """
     pool = _sentences(source)
     generator = np.random.default_rng([seed, 1])
-    mean = (1 - _MADE_UP) * PASSAGE / (sum(map(len, pool)) / len(pool) + 1)  # sentences of a passage
+    mean = (
+        (1 - _MADE_UP) * PASSAGE / (sum(map(len, pool)) / len(pool) + 1)
+    )  # sentences of a passage
     invented = _MADE_UP * PASSAGE / _WORD
     for start in range(0, count, _BLOCK):
-        # Lengths vary as those of `_texts` do. The words that are made up come last, as no retriever minds.
-        numbers = np.maximum(1, np.rint(mean * generator.lognormal(-0.125, 0.5, _BLOCK))).astype(int)
+        # Lengths vary as those of `_texts` do. The words that are made up come last, as no
+        # retriever minds.
+        numbers = np.maximum(1, np.rint(mean * generator.lognormal(-0.125, 0.5, _BLOCK))).astype(
+            int
+        )
         ends = np.cumsum(numbers).tolist()
         chosen = generator.integers(len(pool), size=ends[-1]).tolist()
         word_ends = np.cumsum(generator.poisson(invented, _BLOCK)).tolist()
@@ -75,11 +85,18 @@ def _sentences(source: Path | None) -> list[str]:
         if source
         else [environments.load(task, "mini") for task in _MINIATURES]
     )
-    return [sentence for each in loaded for text in each.documents.texts() for sentence in sentences(text)]
+    return [
+        sentence
+        for each in loaded
+        for text in each.documents.texts()
+        for sentence in sentences(text)
+    ]
 
 
 def _texts(pool: list[str], length: int, generator: np.random.Generator) -> Iterator[str]:
-    """Endless texts of about `length` characters; lengths vary as those of real documents do, by about half."""
+    """Endless texts of about `length` characters; lengths vary as those of real documents do,
+    by about half.
+    """
     mean = sum(map(len, pool)) / len(pool) + 1
     while True:
         wanted = length * generator.lognormal(-0.125, 0.5)  # mean 1

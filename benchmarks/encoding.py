@@ -1,7 +1,8 @@
-"""Encoding speed with the bundled MiniLM, compared with sentence-transformers' own `encode`, on one and two threads.
+"""Encoding speed with the bundled MiniLM, compared with sentence-transformers' own `encode`, on one
+and two threads.
 
-Times are CPU times of all threads together, because the machine may be busy. Left out: loading the model, and exporting
-the 8-bit encoder.
+Times are CPU times of all threads together, because the machine may be busy. Left out: loading the
+model, and exporting the 8-bit encoder.
 """
 
 import os
@@ -50,7 +51,9 @@ def _against_library(texts: Sequence[str], home: Path) -> list[Row]:
             exact = SentenceEmbedder(BUNDLED)
             quantized = SentenceEmbedder(BUNDLED, encoder="int8", home=home)
             encode = partial(library.encode, list(texts), show_progress_bar=False)
-            seconds, vectors = _timed([partial(exact.documents, texts), partial(quantized.documents, texts), encode])
+            seconds, vectors = _timed(
+                [partial(exact.documents, texts), partial(quantized.documents, texts), encode]
+            )
         theirs = len(texts) / seconds[2]
         for what, vector, cost, bound in (
             ("dense", vectors[0], seconds[0], 1.0),

@@ -1,7 +1,8 @@
-"""Write the model of benchmarks/chat_model.py as llama.cpp reads it: `python gguf_model.py FOLDER FILE.gguf`.
+"""Write the model of benchmarks/chat_model.py as llama.cpp reads it: `python gguf_model.py FOLDER
+FILE.gguf`.
 
-For benchmarks/servers.py, which runs it where llama.cpp's own writer is installed (the package gguf). Sextant is not
-installed there, so nothing of it is imported.
+For benchmarks/servers.py, which runs it where llama.cpp's own writer is installed (the package
+gguf). Sextant is not installed there, so nothing of it is imported.
 """
 
 import json

@@ -1,9 +1,11 @@
-"""Can ranks alone give away which documents were put into a pool? `python -m benchmarks.pools --task congress`.
+"""Can ranks alone give away which documents were put into a pool? `python -m benchmarks.pools
+--task congress`.
 
-Each row is nDCG@10 over `oracle:K` for an order that reads no document: the retriever's own; its own from some rank on,
-with the others behind; the same by ranks in the whole corpus, which a search in a pool does not show; its own reversed;
-and random. The best rank is taken with hindsight, so a program that has to guess cannot do better. If such an order
-beats the retriever's own, ranks give away which documents were put in.
+Each row is nDCG@10 over `oracle:K` for an order that reads no document: the retriever's own; its
+own from some rank on, with the others behind; the same by ranks in the whole corpus, which a search
+in a pool does not show; its own reversed; and random. The best rank is taken with hindsight, so a
+program that has to guess cannot do better. If such an order beats the retriever's own, ranks give
+away which documents were put in.
 """
 
 import argparse
@@ -22,18 +24,36 @@ from tools.retriever import Retriever, Search
 
 METRIC = "nDCG@10"
 LOTS = 20  # orders by chance of each query
-Order = Callable[[int], list[str]]  # of the documents of a query's pool, for a number: a place, or a lot
+Order = Callable[
+    [int], list[str]
+]  # of the documents of a query's pool, for a number: a place, or a lot
 
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m benchmarks.pools", description="What ranks tell of what was put into pools.")
+    made = Parser(
+        prog="python -m benchmarks.pools", description="What ranks tell of what was put into pools."
+    )
     add = made.add_argument
     add("--task", default="congress", metavar="TASK", help="a task")
-    add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
+    add(
+        "--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini"
+    )
     add("--split", default="all", metavar="SPLIT", help=f"which queries: {', '.join(SPLITS)}")
-    add("--retriever", default="bm25", metavar="SPEC", help="the retriever of the pools, and of the orders")
-    add("--size", type=int, action="append", default=[], metavar="K", help="documents of a pool; repeatable")
+    add(
+        "--retriever",
+        default="bm25",
+        metavar="SPEC",
+        help="the retriever of the pools, and of the orders",
+    )
+    add(
+        "--size",
+        type=int,
+        action="append",
+        default=[],
+        metavar="K",
+        help="documents of a pool; repeatable",
+    )
     return made
 
 
@@ -43,7 +63,9 @@ def command(arguments: argparse.Namespace) -> int:
     environment = environments.load(arguments.task, arguments.data, arguments.split)
     retriever = retrievers.build(spec, environment.documents, home())
     sizes = arguments.size or [100, 300]
-    columns = [measured(environment, retriever, pools.read(f"oracle:{size}", spec)) for size in sizes]
+    columns = [
+        measured(environment, retriever, pools.read(f"oracle:{size}", spec)) for size in sizes
+    ]
     rows = [[METRIC, *(f"oracle:{size}" for size in sizes)]]
     rows += [[name, *(f"{column[name]:.4f}" for column in columns)] for name in columns[0]]
     lines = ["| " + " | ".join(row) + " |\n" for row in rows]
@@ -61,7 +83,9 @@ def measured(environment: Environment, retriever: Retriever, pool: pools.Pool) -
         search = Search(query.text, query.objective, query.excluded)
 
         def ordered(hits: Sequence[str], candidates: frozenset[str] = candidates) -> list[str]:
-            return [doc_id for doc_id in hits if doc_id in candidates] + sorted(candidates.difference(hits))
+            return [doc_id for doc_id in hits if doc_id in candidates] + sorted(
+                candidates.difference(hits)
+            )
 
         depth = len(environment.documents)
         corpus = [hit.doc_id for hit in retriever.search_many([search], depth)[0]]
@@ -70,18 +94,26 @@ def measured(environment: Environment, retriever: Retriever, pool: pools.Pool) -
         drawn = random.Random(query.query_id)
         orders: dict[str, list[list[str]]] = {
             "the retriever's own": [own],
-            "its own from some place of the pool on": [own[place:] + own[:place] for place in places],
+            "its own from some place of the pool on": [
+                own[place:] + own[:place] for place in places
+            ],
             "its own, below K in the whole corpus first": [list(dict.fromkeys([*below, *own]))],
             "its own reversed": [own[::-1]],
             "by chance": [drawn.sample(own, len(own)) for _ in range(LOTS)],
         }
         for name, of in orders.items():
             found = {
-                number: compute(METRIC, query.query_id, {query.query_id: Ranking(order)}, environment) or 0.0
+                number: compute(
+                    METRIC, query.query_id, {query.query_id: Ranking(order)}, environment
+                )
+                or 0.0
                 for number, order in enumerate(of)
             }
             values.setdefault(name, []).append(found)
-    means = {name: [fmean(one[number] for one in rows) for number in rows[0]] for name, rows in values.items()}
+    means = {
+        name: [fmean(one[number] for one in rows) for number in rows[0]]
+        for name, rows in values.items()
+    }
     return {name: fmean(of) if name == "by chance" else max(of) for name, of in means.items()}
 
 

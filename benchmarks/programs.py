@@ -1,9 +1,11 @@
-"""Every program and agent on the miniatures, without a model: `python -m benchmarks.programs [scores|calls]`.
+"""Every program and agent on the miniatures, without a model: `python -m benchmarks.programs
+[scores|calls]`.
 
-`scores` runs each of them on each task of a suite and prints a table in Markdown. Without a model a score shows that a
-system works from end to end, not how good it is. `calls` counts what a model would be asked on one task: calls and
-prompt tokens for each query, by OpenAI's o200k_base. Answer tokens are left out, because they depend on the model. Runs
-are kept and resumed, so a second `scores` only prints.
+`scores` runs each of them on each task of a suite and prints a table in Markdown. Without a model a
+score shows that a system works from end to end, not how good it is. `calls` counts what a model
+would be asked on one task: calls and prompt tokens for each query, by OpenAI's o200k_base. Answer
+tokens are left out, because they depend on the model. Runs are kept and resumed, so a second
+`scores` only prints.
 """
 
 import argparse
@@ -34,19 +36,36 @@ from tools.retrievers.bm25 import BM25
 from tools.session import Toolbox
 
 SYSTEMS = PROGRAMS | AGENTS
-SUITES = ("obliq", "crumb", "birco")  # whose tasks are asked as searches; MultiConIR's are comparisons
+SUITES = (
+    "obliq",
+    "crumb",
+    "birco",
+)  # whose tasks are asked as searches; MultiConIR's are comparisons
 PARTS = ("scores", "calls")
 COLUMNS = ("a query", "calls", "tokens of prompts", "largest prompt", "searches", "documents shown")
 
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m benchmarks.programs", description="Every program on the miniatures, without a model.")
-    made.add_argument("part", nargs="?", default="scores", metavar="PART", help=f"one of {', '.join(PARTS)}")
-    made.add_argument("--program", action="append", default=[], metavar="NAME", help="only this one; repeatable")
-    made.add_argument("--task", action="append", default=[], metavar="TASK", help="only this one; repeatable")
-    made.add_argument("--limit", type=positive, default=3, metavar="N", help="queries that calls are counted over")
-    made.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
+    made = Parser(
+        prog="python -m benchmarks.programs",
+        description="Every program on the miniatures, without a model.",
+    )
+    made.add_argument(
+        "part", nargs="?", default="scores", metavar="PART", help=f"one of {', '.join(PARTS)}"
+    )
+    made.add_argument(
+        "--program", action="append", default=[], metavar="NAME", help="only this one; repeatable"
+    )
+    made.add_argument(
+        "--task", action="append", default=[], metavar="TASK", help="only this one; repeatable"
+    )
+    made.add_argument(
+        "--limit", type=positive, default=3, metavar="N", help="queries that calls are counted over"
+    )
+    made.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go"
+    )
     return made
 
 
@@ -64,7 +83,11 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     wanted = [str(environments.resolve(task)) for task in arguments.task]
     for suite in SUITES:
-        tasks = [task for task in environments.tasks() if task.startswith(f"{suite}/") and task in (wanted or [task])]
+        tasks = [
+            task
+            for task in environments.tasks()
+            if task.startswith(f"{suite}/") and task in (wanted or [task])
+        ]
         if tasks:
             put_out(_scores(tasks, names, arguments.runs))
     return 0
@@ -100,7 +123,13 @@ def counted(task: str, names: list[str], limit: int) -> list[dict[str, str]]:
         searches = sum(step.tool == "search" for step in steps)
         shown = sum(len(step.shown) for step in steps)
         count = len(environment.queries)
-        cells = [len(prompts) / count, sum(prompts) / count, max(prompts, default=0), searches / count, shown / count]
+        cells = [
+            len(prompts) / count,
+            sum(prompts) / count,
+            max(prompts, default=0),
+            searches / count,
+            shown / count,
+        ]
         written = [f"{cell:,.0f}" if cell >= 100 else f"{cell:.3g}" for cell in cells]
         rows.append(dict(zip(COLUMNS, [f"`{name}`", *written], strict=True)))
     return rows
@@ -119,7 +148,10 @@ def _asked(name: str, environment: Any) -> tuple[list[int], list[Any]]:
     constructor = find_program(name)
     values = apply_hints(parse_parameters(name, constructor, {}), [], environment.hints)
     index = BM25(environment.documents, home())
-    others = {text: retrievers.build(text, environment.documents, home()) for text in find_retrievers(values)}
+    others = {
+        text: retrievers.build(text, environment.documents, home())
+        for text in find_retrievers(values)
+    }
     system = constructor(Toolbox(environment.documents, index, others=others), **values)
     metered = LanguageModel(offline.VERSION, Terms(), free=True, engine=Counting(index.statistics))
     steps: list[Any] = []

@@ -1,9 +1,10 @@
 """How fast dense retrievers are compared with the best libraries: `python -m benchmarks.retrieval`.
 
-Every row is a ratio of two things measured in turns in one run, because a time alone says little on a shared machine.
-The bound is the project's goal at the size of OBLIQ-Bench's Congress (213,650 passages of 2,545 characters). The corpus
-is made by recombining sentences of the bundled miniatures or of a folder in OBLIQ-Bench's layout, and the vectors lie
-around those of real sentences. So nothing is downloaded, but the queries are not real.
+Every row is a ratio of two things measured in turns in one run, because a time alone says little on
+a shared machine. The bound is the project's goal at the size of OBLIQ-Bench's Congress (213,650
+passages of 2,545 characters). The corpus is made by recombining sentences of the bundled miniatures
+or of a folder in OBLIQ-Bench's layout, and the vectors lie around those of real sentences. So
+nothing is downloaded, but the queries are not real.
 """
 
 import argparse
@@ -23,14 +24,28 @@ PARTS = ("vectors", "encoding")
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m benchmarks.retrieval", description="Time the retrievers beside the best libraries.")
-    made.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all of them where none is given"
+    made = Parser(
+        prog="python -m benchmarks.retrieval",
+        description="Time the retrievers beside the best libraries.",
     )
-    made.add_argument("--documents", type=positive, default=CONGRESS, metavar="N", help="size of the corpus")
-    made.add_argument("--data", type=Path, metavar="DIR", help="a folder of passages to recombine; the miniatures")
-    made.add_argument("--seed", type=int, default=0, metavar="N", help="of the corpus and the vectors")
-    made.add_argument("--json", action="store_true", help="print one JSON object a row and nothing else")
+    made.add_argument(
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help=f"of {', '.join(PARTS)}; all of them where none is given",
+    )
+    made.add_argument(
+        "--documents", type=positive, default=CONGRESS, metavar="N", help="size of the corpus"
+    )
+    made.add_argument(
+        "--data", type=Path, metavar="DIR", help="a folder of passages to recombine; the miniatures"
+    )
+    made.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the corpus and the vectors"
+    )
+    made.add_argument(
+        "--json", action="store_true", help="print one JSON object a row and nothing else"
+    )
     return made
 
 
@@ -42,7 +57,9 @@ def command(arguments: argparse.Namespace) -> int:
     rows = list[Row]()
     for part in arguments.parts or PARTS:
         say(f"measuring {part} at {arguments.documents:,} documents")
-        measured = import_module(f"benchmarks.{part}").measure(arguments.documents, arguments.data, arguments.seed)
+        measured = import_module(f"benchmarks.{part}").measure(
+            arguments.documents, arguments.data, arguments.seed
+        )
         for row in measured:
             put_out(_json(part, row) if arguments.json else _line(row))
             rows.append(row)
@@ -53,15 +70,24 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _line(row: Row) -> str:
-    bound = "" if row.bound is None else f"  {'at least' if row.larger_is_better else 'at most'} {row.bound:g}"
+    bound = (
+        ""
+        if row.bound is None
+        else f"  {'at least' if row.larger_is_better else 'at most'} {row.bound:g}"
+    )
     verdict = "" if row.bound is None else ("  ok" if row.holds else "  MISSED")
-    figures = f"{row.ours:>10.4g}  {row.theirs:>10.4g} {row.unit:<16} ratio {row.ratio:<8.3g}{bound}{verdict}"
+    figures = (
+        f"{row.ours:>10.4g}  {row.theirs:>10.4g} {row.unit:<16} ratio "
+        f"{row.ratio:<8.3g}{bound}{verdict}"
+    )
     note = f"\n    {row.note}" if row.note else ""
     return f"{row.what}, against {row.against}\n    {figures}{note}\n"
 
 
 def _json(part: str, row: Row) -> str:
-    return json.dumps({"part": part, **row._asdict(), "ratio": row.ratio, "holds": row.holds}) + "\n"
+    return (
+        json.dumps({"part": part, **row._asdict(), "ratio": row.ratio, "holds": row.holds}) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ class Row(NamedTuple):
     ours: float
     against: str  # e.g. "bm25s, numba"
     theirs: float
-    bound: float | None = None  # what ours / theirs is held to, at most (at least, where larger is better)
+    bound: float | None = (
+        None  # what ours / theirs is held to, at most (at least, where larger is better)
+    )
     larger_is_better: bool = False
     note: str = ""  # e.g. "identical ranking on 50 of 50 queries"
 

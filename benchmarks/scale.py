@@ -1,9 +1,11 @@
-"""What grows: processes, corpora, shards. `python -m benchmarks.scale [PART ...] [--documents N] [--data FOLDER]`.
+"""What grows: processes, corpora, shards. `python -m benchmarks.scale [PART ...] [--documents N]
+[--data FOLDER]`.
 
-Each row is a figure, what was measured and what it is held to. By default everything is small, and takes two minutes: a
-bound that only holds at size is left out there. The figures of the documents are those of `--documents 10000000` and of
-`--data` with a release's congress task. Corpora are made by recombining sentences (benchmarks/data.py). Building,
-searching and the reference run in a process each, whose peak of resident memory counts what is mapped as well.
+Each row is a figure, what was measured and what it is held to. By default everything is small, and
+takes two minutes: a bound that only holds at size is left out there. The figures of the documents
+are those of `--documents 10000000` and of `--data` with a release's congress task. Corpora are made
+by recombining sentences (benchmarks/data.py). Building, searching and the reference run in a
+process each, whose peak of resident memory counts what is mapped as well.
 """
 
 import argparse
@@ -72,22 +74,46 @@ class Figure(NamedTuple):
 
     def line(self) -> str:
         """The row of a table in Markdown."""
-        bound = "" if self.bound is None else f"{'at least' if self.least else 'at most'} {self.bound:g}"
+        bound = (
+            ""
+            if self.bound is None
+            else f"{'at least' if self.least else 'at most'} {self.bound:g}"
+        )
         met = {None: "", True: "yes", False: "NO"}[self.met]
         note = f" ({self.note})" if self.note else ""
-        return f"| {self.figure} | {self.measured:.4g}{self.unit and ' '}{self.unit}{note} | {bound} | {met} |\n"
+        return (
+            f"| {self.figure} | {self.measured:.4g}{self.unit and ' '}{self.unit}{note} | {bound} "
+            f"| {met} |\n"
+        )
 
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m benchmarks.scale", description="Measure what grows, beside what it is held to.")
-    made.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all where none is given")
+    made = Parser(
+        prog="python -m benchmarks.scale",
+        description="Measure what grows, beside what it is held to.",
+    )
+    made.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all where none is given"
+    )
     about = f"size of the corpus; {DOCUMENTS:,}, and 10000000 for the figures of the documents"
     made.add_argument("--documents", type=positive, default=DOCUMENTS, metavar="N", help=about)
-    made.add_argument("--data", type=Path, metavar="DIR", help="a folder with OBLIQ-Bench's congress; the miniature")
-    made.add_argument("--folder", type=Path, metavar="DIR", help="keep all there; the same command goes on from it")
+    made.add_argument(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="a folder with OBLIQ-Bench's congress; the miniature",
+    )
+    made.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="keep all there; the same command goes on from it",
+    )
     made.add_argument("--seed", type=int, default=0, metavar="N", help="of corpora and queries")
-    made.add_argument("--json", action="store_true", help="print one JSON object a row and nothing else")
+    made.add_argument(
+        "--json", action="store_true", help="print one JSON object a row and nothing else"
+    )
     return made
 
 
@@ -100,7 +126,11 @@ def command(arguments: argparse.Namespace) -> int:
     missed = 0
     for part in arguments.parts or PARTS:
         say(f"measuring {part}")
-        with nullcontext(arguments.folder) if arguments.folder else tempfile.TemporaryDirectory() as folder:
+        with (
+            nullcontext(arguments.folder)
+            if arguments.folder
+            else tempfile.TemporaryDirectory() as folder
+        ):
             (home := Path(folder) / part).mkdir(parents=True, exist_ok=True)
             for row in PARTS[part](home, arguments):
                 plain = json.dumps({"part": part, **row._asdict(), "met": row.met}) + "\n"
@@ -110,36 +140,60 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def measure_words(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
-    """The word index: memory and time of building, opening, searching and adding to it; its scores; other packages."""
+    """The word index: memory and time of building, opening, searching and adding to it; its
+    scores; other packages.
+    """
     many = asked.documents
     fewer = asked.documents - asked.documents // 100
     at_size = many >= LARGE
     of = f"bm25, {many:,} passages"
-    texts = {name: data.queries(50, length, asked.data, asked.seed) for name, length in LENGTHS.items()}
+    texts = {
+        name: data.queries(50, length, asked.data, asked.seed) for name, length in LENGTHS.items()
+    }
     stored = _once(_store, home, many, asked)
     built = _once(_build, home, many)
     searched = _once(_search, home, many, texts)
     peak = max(stored.gigabytes, built.gigabytes, searched.gigabytes)
-    yield Figure(f"{of}: memory of storing, building, searching", peak, "GiB", 6.0 if at_size else None)
+    yield Figure(
+        f"{of}: memory of storing, building, searching", peak, "GiB", 6.0 if at_size else None
+    )
     compared = {"bm25s": _search_bm25s, "tantivy": _search_tantivy}
     if at_size:
         del compared["bm25s"]  # which holds all texts and words in memory
-    others = {name: _once(call, home, many, texts).result for name, call in compared.items() if find_spec(name)}
-    said = {key: ", ".join(f"{name} {its[key]:.4g}" for name, its in others.items()) for key in ("build", *texts)}
+    others = {
+        name: _once(call, home, many, texts).result
+        for name, call in compared.items()
+        if find_spec(name)
+    }
+    said = {
+        key: ", ".join(f"{name} {its[key]:.4g}" for name, its in others.items())
+        for key in ("build", *texts)
+    }
     yield Figure(f"{of}: building", built.cpu, "s of CPU", note=said["build"])
     yield Figure(f"{of}: opening", searched.result["open"], "s of CPU", 1.0)
     for name in texts:
         what = f"{of}: query of {name} characters, k={DEPTH}"
         yield Figure(what, searched.result[name], "ms of CPU", note=said[name])
     start = _once(_build_small, home, many).cpu
-    for what, ran in (("taking out", _once(_build, home, fewer)), ("adding", _once(_build_again, home, many))):
+    for what, ran in (
+        ("taking out", _once(_build, home, fewer)),
+        ("adding", _once(_build_again, home, many)),
+    ):
         note = f"{ran.cpu:.3g} s; without what to build one passage takes, {start:.3g} s"
         share = max(0.0, ran.cpu - start) / (built.cpu - start)
         bound = 0.05 if at_size and what == "adding" else None
-        yield Figure(f"{of}: {what} 1 % of documents, of the CPU of a build", share, "", bound, note=note)
+        yield Figure(
+            f"{of}: {what} 1 % of documents, of the CPU of a build", share, "", bound, note=note
+        )
     sample = [*texts["50"][:4], texts["800"][0]]
     equal = _once(_compare_exactly, home, many, sample).result
-    yield Figure(f"{of}: queries equal to the exact formula, of {len(sample)}", equal, "", len(sample), least=True)
+    yield Figure(
+        f"{of}: queries equal to the exact formula, of {len(sample)}",
+        equal,
+        "",
+        len(sample),
+        least=True,
+    )
 
 
 class _Ran(NamedTuple):  # of a function in a process of its own
@@ -153,7 +207,9 @@ def _apart(function: Callable[..., Any], *arguments: Any) -> _Ran:
         return pool.submit(_run, function, *arguments).result()
 
 
-def _once(function: Callable[..., Any], home: Path, many: int, *arguments: Any) -> _Ran:  # or before, see --folder
+def _once(
+    function: Callable[..., Any], home: Path, many: int, *arguments: Any
+) -> _Ran:  # or before, see --folder
     kept = home / f"{function.__name__}-{many}.json"
     if not kept.is_file():
         kept.write_text(json.dumps(_apart(function, home, many, *arguments)))
@@ -180,7 +236,9 @@ def _build_again(home: Path, many: int) -> None:  # with what the index of fewer
     _build(home, many)
 
 
-def _build_small(home: Path, many: int) -> None:  # what a build costs before there is anything to read
+def _build_small(
+    home: Path, many: int
+) -> None:  # what a build costs before there is anything to read
     BM25(StoredCorpus(home / "corpus", 0, 1), home / "small")
 
 
@@ -188,11 +246,16 @@ def _search(home: Path, many: int, texts: dict[str, list[str]]) -> dict[str, flo
     started = time.process_time()
     retriever = BM25(StoredCorpus(home / "corpus", 0, many), home)
     found = {"open": time.process_time() - started}
-    return found | {name: _median(lambda text: retriever.search(text, DEPTH), some) for name, some in texts.items()}
+    return found | {
+        name: _median(lambda text: retriever.search(text, DEPTH), some)
+        for name, some in texts.items()
+    }
 
 
 def _median(call: Callable[[str], Any], texts: Sequence[str]) -> float:
-    """Milliseconds of CPU of a query, of all threads, after one round that compiles and reads what is mapped."""
+    """Milliseconds of CPU of a query, of all threads, after one round that compiles and reads
+    what is mapped.
+    """
     taken = list[float]()
     for text in [*texts, *texts]:
         started = time.process_time()
@@ -235,15 +298,24 @@ def _search_tantivy(home: Path, many: int, texts: dict[str, list[str]]) -> dict[
     searcher = index.searcher()
     built = {"build": time.process_time() - started}
 
-    def search(text: str) -> Any:  # each word once, and not by its parser, which makes phrases of those with a "_"
-        terms = [tantivy.Query.term_query(schema, "text", word, "freq") for word in dict.fromkeys(words(text))]
-        return searcher.search(tantivy.Query.boolean_query([(tantivy.Occur.Should, one) for one in terms]), DEPTH).hits
+    def search(
+        text: str,
+    ) -> Any:  # each word once, and not by its parser, which makes phrases of those with a "_"
+        terms = [
+            tantivy.Query.term_query(schema, "text", word, "freq")
+            for word in dict.fromkeys(words(text))
+        ]
+        return searcher.search(
+            tantivy.Query.boolean_query([(tantivy.Occur.Should, one) for one in terms]), DEPTH
+        ).hits
 
     return built | {name: _median(search, some) for name, some in texts.items()}
 
 
 def _compare_exactly(home: Path, many: int, texts: Sequence[str]) -> int:
-    """How many queries have the ids, order and float32 scores that the formula gives, read off the texts themselves."""
+    """How many queries have the ids, order and float32 scores that the formula gives, read
+    off the texts themselves.
+    """
     corpus = StoredCorpus(home / "corpus", 0, many)
     wanted = {word for text in texts for word in words(text)}
     lengths = array("i")
@@ -262,28 +334,52 @@ def _compare_exactly(home: Path, many: int, texts: Sequence[str]) -> int:
         for word in words(text):
             rows, counts = map(np.array, postings[word])
             idf = np.log(1 + (len(lengths) - len(rows) + 0.5) / (len(rows) + 0.5))
-            scores[rows] += (np.float64(np.float32(idf)) * (counts / (counts + norm[rows]))).astype(np.float32)
-        best = np.lexsort((np.arange(len(scores)), -scores))[:DEPTH].tolist()  # made ids are in order
+            scores[rows] += (np.float64(np.float32(idf)) * (counts / (counts + norm[rows]))).astype(
+                np.float32
+            )
+        best = np.lexsort((np.arange(len(scores)), -scores))[
+            :DEPTH
+        ].tolist()  # made ids are in order
         exact = [(f"p{row:08}", float(scores[row])) for row in best if scores[row] > 0]
         equal += exact == [(hit.doc_id, hit.score) for hit in retriever.search(text, DEPTH)]
     return equal
 
 
 def measure_calls(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
-    """Calls that take 200 ms, by processes, as benchmarks.calls measures them: the share of the ideal rate."""
+    """Calls that take 200 ms, by processes, as benchmarks.calls measures them: the share of
+    the ideal rate.
+    """
     for in_flight, bound in ((64, 0.9), (256, 0.75)):
-        given = ["--in-flight", str(in_flight), "--processes", "2", "--data", str(asked.data or "mini")]
-        found = _start("benchmarks.calls", *given, *[] if asked.data else ["--queries", str(in_flight // 2)])
+        given = [
+            "--in-flight",
+            str(in_flight),
+            "--processes",
+            "2",
+            "--data",
+            str(asked.data or "mini"),
+        ]
+        found = _start(
+            "benchmarks.calls", *given, *[] if asked.data else ["--queries", str(in_flight // 2)]
+        )
         for what, percent in re.findall(r"\| (multihop|\d+ workers) \|.*? (\d+)% \|", found):
             least = None if what == "multihop" or not asked.data else bound
-            what = f"{in_flight} calls in flight, {'one process' if what == 'multihop' else what}: of the ideal rate"
+            what = (
+                f"{in_flight} calls in flight, {'one process' if what == 'multihop' else what}: "
+                f"of the ideal rate"
+            )
             yield Figure(what, int(percent) / 100, "", least, least=True)
 
 
 def measure_keeper(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
-    """What the keeper of two workers spends on a call and on a query, from multihop of one hop and of several."""
-    calls: Any = import_module("benchmarks.calls")  # whose imports would count as memory of the other parts
-    queries = calls.repeated(calls.environments.load("congress", str(asked.data or "mini"), "all").queries, 128)
+    """What the keeper of two workers spends on a call and on a query, from multihop of one
+    hop and of several.
+    """
+    calls: Any = import_module(
+        "benchmarks.calls"
+    )  # whose imports would count as memory of the other parts
+    queries = calls.repeated(
+        calls.environments.load("congress", str(asked.data or "mini"), "all").queries, 128
+    )
     made = dict[int, Any]()
     with calls.serving(0.1) as port:
         for hops in (1, 1, 4):  # the first one loads what the others find loaded
@@ -299,28 +395,50 @@ def measure_keeper(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     yield Figure("keeper: an outcome, for each call", rest / 1000, "kB")
     limit = (call + query * len(queries) / many.calls) ** -1
     yield Figure(
-        "keeper: calls a second that it has one core for", limit, note=f"{many.calls / len(queries):.3g} a query"
+        "keeper: calls a second that it has one core for",
+        limit,
+        note=f"{many.calls / len(queries):.3g} a query",
     )
 
 
 def measure_offline(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """Multihop without a model, in two processes and in one."""
-    given = ["--program", "multihop", "--task", "congress", "--data", str(asked.data or "mini"), "--split", "all"]
-    _start("evals.run", *given, "--limit", "1", "--runs", str(home / "first"))  # which builds the index
+    given = [
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--data",
+        str(asked.data or "mini"),
+        "--split",
+        "all",
+    ]
+    _start(
+        "evals.run", *given, "--limit", "1", "--runs", str(home / "first")
+    )  # which builds the index
     seconds = list[float]()
     for processes in ("1", "2"):
         started = time.perf_counter()
         _start("evals.run", *given, "--workers", processes, "--runs", str(home / processes))
         seconds.append(time.perf_counter() - started)
-    note = f"{seconds[1]:.1f} s to {seconds[0]:.1f} s{'' if asked.data else ', mostly to start in the miniature'}"
+    note = (
+        f"{seconds[1]:.1f} s to {seconds[0]:.1f} "
+        f"s{'' if asked.data else ', mostly to start in the miniature'}"
+    )
     yield Figure(
-        "multihop offline, 2 processes to 1: time", seconds[1] / seconds[0], "", 0.6 if asked.data else None, note=note
+        "multihop offline, 2 processes to 1: time",
+        seconds[1] / seconds[0],
+        "",
+        0.6 if asked.data else None,
+        note=note,
     )
 
 
 def _start(module: str, *words: str) -> str:
     command = [sys.executable, "-m", module, *words]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    return subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ).stdout
 
 
 class _Made:
@@ -346,14 +464,21 @@ class _Made:
         weights = generator.dirichlet(np.ones(3), 12_000)[:, :, None]
         centres = (real[generator.integers(len(real), size=(12_000, 3))] * weights).sum(axis=1)
         np.save(home / "centres.npy", centres.astype(np.float32))
-        np.save(home / "noise.npy", (generator.standard_normal((50_000, len(spread))) @ shape.T).astype(np.float32))
+        np.save(
+            home / "noise.npy",
+            (generator.standard_normal((50_000, len(spread))) @ shape.T).astype(np.float32),
+        )
 
     def key(self) -> dict[str, object]:
         return {"made": 1}
 
-    def documents(self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None) -> Vectors:
+    def documents(
+        self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None
+    ) -> Vectors:
         numbers = np.array([int(text) for text in texts])
-        made = self._centres[numbers * 7_919 % 12_000] + self._noise[numbers * 104_729 // 7 % 50_000]
+        made = (
+            self._centres[numbers * 7_919 % 12_000] + self._noise[numbers * 104_729 // 7 % 50_000]
+        )
         made /= np.linalg.norm(made, axis=1, keepdims=True)
         return np.asarray(made, dtype=np.float32)
 
@@ -365,7 +490,9 @@ class _Made:
 
 
 def measure_dense(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
-    """Exact search in 8-bit codes of vectors of 384 numbers: memory and time of the whole retriever, and its ids."""
+    """Exact search in 8-bit codes of vectors of 384 numbers: memory and time of the whole
+    retriever, and its ids.
+    """
     many = asked.documents
     of = f"dense(search=int8), {asked.documents:,} vectors"
     _apart(_Made.prepare, home, asked)
@@ -378,7 +505,13 @@ def measure_dense(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     yield Figure(f"{of}: a query, k=100", searched.result[1], "ms of CPU")
     best = _apart(_search_by_brute_force, home, many).result
     equal = sum(mine == theirs for mine, theirs in zip(searched.result[0], best, strict=False))
-    yield Figure(f"{of}: queries equal to brute force in float64, of {len(best)}", equal, "", len(best), least=True)
+    yield Figure(
+        f"{of}: queries equal to brute force in float64, of {len(best)}",
+        equal,
+        "",
+        len(best),
+        least=True,
+    )
 
 
 def _open_vectors(home: Path) -> None:
@@ -386,7 +519,9 @@ def _open_vectors(home: Path) -> None:
 
 
 def _search_vectors(home: Path, many: int, queries: int) -> tuple[list[list[str]], float]:
-    retriever = VectorRetriever(StoredCorpus(home / "corpus"), home, _Made(home), "made", search="int8")
+    retriever = VectorRetriever(
+        StoredCorpus(home / "corpus"), home, _Made(home), "made", search="int8"
+    )
     texts = [str(many + number) for number in range(queries)]
     milliseconds = _median(lambda text: retriever.search(text, 100), texts)
     return [[hit.doc_id for hit in retriever.search(text, 100)] for text in texts], milliseconds
@@ -404,17 +539,25 @@ def _search_by_brute_force(home: Path, many: int) -> list[list[str]]:
 
 
 def measure_ann(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
-    """Approximate indexes in 8 bits, of the libraries that are here: a build, and a query by its recall@100."""
+    """Approximate indexes in 8 bits, of the libraries that are here: a build, and a query by
+    its recall@100.
+    """
     many = asked.documents
     of = f"{asked.documents:,} vectors"
     _apart(_Made.prepare, home, asked)
     store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "corpus")
     best, taken = _apart(_search_vectors, home, many, 200).result
     yield Figure(f"dense(search=int8), {of}: a query, k=100", taken, "ms of CPU")
-    for kind in (kind for kind in ("faiss lists", "usearch HNSW", "faiss HNSW") if find_spec(kind.split()[0])):
+    for kind in (
+        kind for kind in ("faiss lists", "usearch HNSW", "faiss HNSW") if find_spec(kind.split()[0])
+    ):
         built, memory, found = _apart(_measure_ann, home, kind, best).result
-        yield Figure(f"{kind}, {of}: building", built, "s of CPU", note=f"{memory:.2f} GiB of memory")
-        reached = ([row for row in found if row[0] >= least] or found[-1:] for least in (0.95, 0.99))
+        yield Figure(
+            f"{kind}, {of}: building", built, "s of CPU", note=f"{memory:.2f} GiB of memory"
+        )
+        reached = (
+            [row for row in found if row[0] >= least] or found[-1:] for least in (0.95, 0.99)
+        )
         for recall, effort, taken in dict.fromkeys(rows[0] for rows in reached):
             what = f"{kind}, {of}: a query, recall@100"
             note = f"{'nprobe' if 'lists' in kind else 'ef'} {effort}"
@@ -430,20 +573,32 @@ def _measure_ann(home: Path, kind: str, best: list[list[str]]) -> approximate.Me
 
 def measure_sharded(home: Path, asked: argparse.Namespace) -> Iterator[Figure]:
     """Rankings of parts and of one index: ids, order and scores."""
-    texts = [text for length in LENGTHS.values() for text in data.queries(30, length, asked.data, asked.seed)]
+    texts = [
+        text
+        for length in LENGTHS.values()
+        for text in data.queries(30, length, asked.data, asked.seed)
+    ]
     many = min(asked.documents, LARGE)
     _store(home, many, asked)
     _apart(_Made.prepare, home, asked)
     store((Document(f"v{row:08}", str(row)) for row in range(many)), home / "numbers")
     numbers = [str(many + number) for number in range(60)]
-    for kind, parts, folder, some in (("bm25", 4, "corpus", texts), ("dense", 8, "numbers", numbers)):
+    for kind, parts, folder, some in (
+        ("bm25", 4, "corpus", texts),
+        ("dense", 8, "numbers", numbers),
+    ):
         equal = _apart(_compare_sharded, home, kind, parts, folder, some).result
-        what = f"sharded({kind},parts={parts}), {many:,} documents: rankings equal to one index's, of {len(some)}"
+        what = (
+            f"sharded({kind},parts={parts}), {many:,} documents: rankings equal to one index's, "
+            f"of {len(some)}"
+        )
         yield Figure(what, equal, "", len(some), least=True)
 
 
 def _compare_sharded(home: Path, kind: str, count: int, folder: str, texts: Sequence[str]) -> int:
-    by_name = import_module("benchmarks.scale").build_part  # which other processes import, and not what is run
+    by_name = import_module(
+        "benchmarks.scale"
+    ).build_part  # which other processes import, and not what is run
     corpus = StoredCorpus(home / folder)
     build = partial(by_name, retrievers.parse(kind))
     one = build(corpus, home)
@@ -455,11 +610,16 @@ def _compare_sharded(home: Path, kind: str, count: int, folder: str, texts: Sequ
 
 def build_part(spec: retrievers.Spec, corpus: Corpus, home: Path, terms: Any = None) -> Retriever:
     """Make the retriever of a part, of vectors or words."""
-    made = partial(VectorRetriever, embedder=_Made(home), name="made", search="int8") if spec.kind == "dense" else BM25
+    made = (
+        partial(VectorRetriever, embedder=_Made(home), name="made", search="int8")
+        if spec.kind == "dense"
+        else BM25
+    )
     return made(corpus, home)
 
 
-# To add one: a function that gives figures, with a folder of its own and the arguments of the command line.
+# To add one: a function that gives figures, with a folder of its own and the arguments of the
+# command line.
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[Figure]]] = {
     "calls": measure_calls,
     "keeper": measure_keeper,

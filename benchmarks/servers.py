@@ -1,14 +1,17 @@
-"""Every program and agent against real model servers: `python -m benchmarks.servers [NAME ...] --place FOLDER`.
+"""Every program and agent against real model servers: `python -m benchmarks.servers [NAME ...]
+--place FOLDER`.
 
-For each server this installs its packages in an environment of its own under --place, starts it with a tiny model of
-random weights (benchmarks/chat_model.py), and runs every system on a few queries of a miniature. Such a model writes
-until something stops it, so this shows what happens to answers that end badly. It prints a table in Markdown and ends
-with exit code 7 where a belief is broken: every run ends, no query fails but by what the model wrote, no answer is
-longer than its limit, the books agree with the server's own counts, and a run that was killed goes on.
-docs/decisions/servers.md has what it printed. `--url` tries a server that runs already. Left out: how good answers are.
+For each server this installs its packages in an environment of its own under --place, starts it
+with a tiny model of random weights (benchmarks/chat_model.py), and runs every system on a few
+queries of a miniature. Such a model writes until something stops it, so this shows what happens to
+answers that end badly. It prints a table in Markdown and ends with exit code 7 where a belief is
+broken: every run ends, no query fails but by what the model wrote, no answer is longer than its
+limit, the books agree with the server's own counts, and a run that was killed goes on.
+docs/decisions/servers.md has what it printed. `--url` tries a server that runs already. Left out:
+how good answers are.
 
-The wheel of vLLM wants the CPU build of PyTorch; name an index of it in $UV_EXTRA_INDEX_URL, or a folder in
-$UV_FIND_LINKS.
+The wheel of vLLM wants the CPU build of PyTorch; name an index of it in $UV_EXTRA_INDEX_URL, or a
+folder in $UV_FIND_LINKS.
 """
 
 import argparse
@@ -51,7 +54,9 @@ SMALL = {
     "verifier": ("rounds=1", "texts=2", "verify=20", "retrievers=bm25"),
     "react": ("steps=4",),
 }
-_OPEN = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}  # the proxy is on this machine alone
+_OPEN = {
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"
+}  # the proxy is on this machine alone
 UP = 900.0  # seconds for a server to start; vLLM takes a minute on a quiet machine
 
 
@@ -64,10 +69,20 @@ class Kind(NamedTuple):
 
 
 def _vllm(place: Path, port: int) -> list[str]:
-    options = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "16", "--enable-auto-tool-choice"]
+    options = [
+        "--dtype",
+        "float32",
+        "--enforce-eager",
+        "--max-num-seqs",
+        "16",
+        "--enable-auto-tool-choice",
+    ]
     named = ["--served-model-name", MODEL, "--tool-call-parser", "hermes", "--port", str(port)]
     # Random weights fill whatever space a grammar leaves between the parts of a JSON object.
-    options += ["--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}']
+    options += [
+        "--structured-outputs-config",
+        '{"backend": "xgrammar", "disable_any_whitespace": true}',
+    ]
     # Not by its command `vllm`, which the wheel for CPUs does not start.
     server = [str(place / "vllm/bin/python"), "-m", "vllm.entrypoints.openai.api_server"]
     return [*server, "--model", str(place / "model"), *named, *options]
@@ -75,16 +90,36 @@ def _vllm(place: Path, port: int) -> list[str]:
 
 def _llama_cpp(place: Path, port: int) -> list[str]:
     started = [str(place / "llama-cpp-python/bin/python"), "-m", "llama_cpp.server", "--model"]
-    return [*started, str(place / "model.gguf"), "--model_alias", MODEL, "--n_ctx", str(WINDOW), "--port", str(port)]
+    return [
+        *started,
+        str(place / "model.gguf"),
+        "--model_alias",
+        MODEL,
+        "--n_ctx",
+        str(WINDOW),
+        "--port",
+        str(port),
+    ]
 
 
 def _transformers(place: Path, port: int) -> list[str]:
-    started = [sys.executable, "-c", "from transformers.cli.transformers import main; main()", "serve"]
+    started = [
+        sys.executable,
+        "-c",
+        "from transformers.cli.transformers import main; main()",
+        "serve",
+    ]
     return [*started, "--port", str(port), "model"]  # in `place`
 
 
 def _litellm(place: Path, port: int) -> list[str]:
-    return [str(place / "litellm/bin/litellm"), "--config", str(place / "litellm.yaml"), "--port", str(port)]
+    return [
+        str(place / "litellm/bin/litellm"),
+        "--config",
+        str(place / "litellm.yaml"),
+        "--port",
+        str(port),
+    ]
 
 
 SERVERS = {
@@ -108,14 +143,39 @@ class Run(NamedTuple):
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m benchmarks.servers", description="Every program and agent against real servers.")
-    made.add_argument("name", nargs="*", metavar="NAME", help=f"of {', '.join(SERVERS)} (default: all of them)")
-    made.add_argument("--place", type=Path, default=Path("servers"), metavar="FOLDER", help="for packages and runs")
-    made.add_argument("--url", metavar="SPEC", help="MODEL@http://host:port/v1 of a server that runs already")
-    made.add_argument("--program", action="append", default=[], metavar="NAME", help="only this one; repeatable")
-    made.add_argument("--limit", type=positive, default=2, metavar="N", help="queries for each (default: 2)")
-    made.add_argument("--max-tokens", type=positive, default=256, metavar="N", help="of an answer (default: 256)")
-    made.add_argument("--option", action="append", default=[], metavar="OPTION", help="one more word for evals.run")
+    made = Parser(
+        prog="python -m benchmarks.servers",
+        description="Every program and agent against real servers.",
+    )
+    made.add_argument(
+        "name", nargs="*", metavar="NAME", help=f"of {', '.join(SERVERS)} (default: all of them)"
+    )
+    made.add_argument(
+        "--place",
+        type=Path,
+        default=Path("servers"),
+        metavar="FOLDER",
+        help="for packages and runs",
+    )
+    made.add_argument(
+        "--url", metavar="SPEC", help="MODEL@http://host:port/v1 of a server that runs already"
+    )
+    made.add_argument(
+        "--program", action="append", default=[], metavar="NAME", help="only this one; repeatable"
+    )
+    made.add_argument(
+        "--limit", type=positive, default=2, metavar="N", help="queries for each (default: 2)"
+    )
+    made.add_argument(
+        "--max-tokens", type=positive, default=256, metavar="N", help="of an answer (default: 256)"
+    )
+    made.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more word for evals.run",
+    )
     return made
 
 
@@ -128,8 +188,13 @@ def command(arguments: argparse.Namespace) -> int:
     broken = list[str]()
     place.mkdir(parents=True, exist_ok=True)
     for name in arguments.name or ([""] if arguments.url else list(SERVERS)):
-        with contextlib.nullcontext(arguments.url) if arguments.url else started(name, place) as spec:
-            broken += [f"{name or spec}: {one}" for one in _try(name, spec, place / "runs" / name, arguments)]
+        with (
+            contextlib.nullcontext(arguments.url) if arguments.url else started(name, place) as spec
+        ):
+            broken += [
+                f"{name or spec}: {one}"
+                for one in _try(name, spec, place / "runs" / name, arguments)
+            ]
     for one in broken:
         say(one)
     return RunIncomplete.exit_code if broken else 0
@@ -138,7 +203,13 @@ def command(arguments: argparse.Namespace) -> int:
 def _try(name: str, spec: str, runs: Path, arguments: argparse.Namespace) -> list[str]:
     """Run every system on a server, print the table, and return what was not as it should be."""
     put_out(f"## {name or spec}\n\n```\n{_check(spec)}\n```\n\n")
-    words = ["--limit", str(arguments.limit), "--max-tokens", str(arguments.max_tokens), *arguments.option]
+    words = [
+        "--limit",
+        str(arguments.limit),
+        "--max-tokens",
+        str(arguments.max_tokens),
+        *arguments.option,
+    ]
     counts = bool(name) and SERVERS[name].counts
     before = _count(spec) if counts else Counter[str]()
     rows = list[Run]()
@@ -146,8 +217,14 @@ def _try(name: str, spec: str, runs: Path, arguments: argparse.Namespace) -> lis
         say(f"{system} on {name or spec}")
         rows.append(run(system, spec, runs, words))
     put_out(table(rows))
-    margin = 1.2 if name == "litellm" else 1.0  # it counts the tokens of a stream by another tokenizer than the model's
-    broken = [f"{row.system}: {one}" for row in rows for one in problems(row, arguments.max_tokens * margin)]
+    margin = (
+        1.2 if name == "litellm" else 1.0
+    )  # it counts the tokens of a stream by another tokenizer than the model's
+    broken = [
+        f"{row.system}: {one}"
+        for row in rows
+        for one in problems(row, arguments.max_tokens * margin)
+    ]
     if counts:
         theirs = _count(spec) - before
         ours = Counter({key: sum(row.found["ledger"][key] for row in rows) for key in theirs})
@@ -167,11 +244,14 @@ def run(system: str, spec: str, runs: Path, words: Sequence[str] = ()) -> Run:
         return Run(system, str(error), {}, 0, 0.0, Counter())
     # A model that writes no usable answer fails its query by itself; nothing else may.
     failures = [
-        one["error"] for one in result.json().get("failures", []) if not one["error"].startswith("UnusableAnswer")
+        one["error"]
+        for one in result.json().get("failures", [])
+        if not one["error"].startswith("UnusableAnswer")
     ]
     problem = str(result.problem or next(iter(failures), ""))
     rows = open_answers(runs / "answers.sqlite3").query(
-        "SELECT usage ->> 'output_tokens', finish, seconds FROM calls WHERE fault = '' AND run LIKE ? || '/%'",
+        "SELECT usage ->> 'output_tokens', finish, seconds FROM calls WHERE fault = '' AND run "
+        "LIKE ? || '/%'",
         (f"{result.folder.parent.name}/{result.folder.name}",),
     )
     finished = Counter(row[1] for row in rows)
@@ -188,17 +268,36 @@ def problems(row: Run, limit: float) -> list[str]:
 
 
 def killed(spec: str, runs: Path, words: Sequence[str]) -> list[str]:
-    """Kill a run after its first answers, start it again, and return what is wrong with what it came to."""
-    asked = ["--program", "rewrite", *TASK, "--lm", spec, "--runs", str(runs / "killed"), "--json", *words]
+    """Kill a run after its first answers, start it again, and return what is wrong with what
+    it came to.
+    """
+    asked = [
+        "--program",
+        "rewrite",
+        *TASK,
+        "--lm",
+        spec,
+        "--runs",
+        str(runs / "killed"),
+        "--json",
+        *words,
+    ]
     place = runs / "killed" / "answers.sqlite3"
-    with subprocess.Popen([sys.executable, "-m", "evals.run", *asked], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "evals.run", *asked], stdout=subprocess.DEVNULL
+    ) as process:
         while process.poll() is None and not (place.exists() and _answered(place)):
             time.sleep(0.05)
         process.kill()
     before = _answered(place)
-    again = subprocess.run([sys.executable, "-m", "evals.run", *asked], stdout=subprocess.PIPE, check=False)
+    again = subprocess.run(
+        [sys.executable, "-m", "evals.run", *asked], stdout=subprocess.PIPE, check=False
+    )
     after = _answered(place)
-    put_out(f"Killed after {before} answers, and started again: {after} in all, exit code {again.returncode}.\n\n")
+    put_out(
+        f"Killed after {before} answers, and started again: {after} in all, exit code "
+        f"{again.returncode}.\n\n"
+    )
     return ["a run that was killed does not go on"] * (again.returncode not in (0, 7) or not after)
 
 
@@ -208,7 +307,17 @@ def _answered(place: Path) -> int:
 
 def table(rows: Sequence[Run]) -> str:
     """Return a line for each system."""
-    head = ("calls", "cut", "not usable", "repairs", "prompt tokens", "answer tokens", "longest", "seconds", "failed")
+    head = (
+        "calls",
+        "cut",
+        "not usable",
+        "repairs",
+        "prompt tokens",
+        "answer tokens",
+        "longest",
+        "seconds",
+        "failed",
+    )
     lines = [f"| system | {' | '.join(head)} | outcome |", "|---|" + "--:|" * len(head) + "---|"]
     for row in rows:
         usage = row.found.get("ledger") or row.found.get("usage") or {}
@@ -250,21 +359,43 @@ def _install(name: str, place: Path) -> None:
     if packages and not (own / "installed").exists():
         say(f"installing {', '.join(packages)} in {own}")
         uv = [sys.executable, "-m", "uv"]  # pip takes half an hour to choose vLLM's versions
-        for words in (["venv", "--allow-existing", str(own)], ["pip", "install", "--python", str(own), *packages]):
+        for words in (
+            ["venv", "--allow-existing", str(own)],
+            ["pip", "install", "--python", str(own), *packages],
+        ):
             if subprocess.run([*uv, *words], check=False).returncode:
-                raise RunIncomplete(f"{name} could not be installed; python -m pip install uv, or see above")
-        if name == "vllm":  # they are for images and sound, come for other builds of PyTorch, and break it
-            subprocess.run([*uv, "pip", "uninstall", "--python", str(own), "torchvision", "torchaudio", "torchcodec"])
+                raise RunIncomplete(
+                    f"{name} could not be installed; python -m pip install uv, or see above"
+                )
+        if (
+            name == "vllm"
+        ):  # they are for images and sound, come for other builds of PyTorch, and break it
+            subprocess.run(
+                [
+                    *uv,
+                    "pip",
+                    "uninstall",
+                    "--python",
+                    str(own),
+                    "torchvision",
+                    "torchaudio",
+                    "torchcodec",
+                ]
+            )
         (own / "installed").touch()
     if name == "llama-cpp-python" and not (place / "model.gguf").exists():
         writes = Path(__file__).with_name("gguf_model.py")
-        subprocess.run([own / "bin/python", writes, place / "model", place / "model.gguf"], check=True)
+        subprocess.run(
+            [own / "bin/python", writes, place / "model", place / "model.gguf"], check=True
+        )
 
 
 def _write_gateway(place: Path, behind: str) -> None:
     model, _, url = behind.partition("@")
     settings = f"{{model: hosted_vllm/{model}, api_base: {url!r}, api_key: none}}"
-    (place / "litellm.yaml").write_text(f"model_list:\n  - model_name: {MODEL}\n    litellm_params: {settings}\n")
+    (place / "litellm.yaml").write_text(
+        f"model_list:\n  - model_name: {MODEL}\n    litellm_params: {settings}\n"
+    )
 
 
 @contextlib.contextmanager
@@ -272,14 +403,23 @@ def _running(name: str, place: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", **_OPEN, "HF_HUB_CACHE": str(place / "hub")}
-    (place / "hub").mkdir(exist_ok=True)  # transformers serve looks for models there, and is in need of it
+    settings = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        **_OPEN,
+        "HF_HUB_CACHE": str(place / "hub"),
+    }
+    (place / "hub").mkdir(
+        exist_ok=True
+    )  # transformers serve looks for models there, and is in need of it
     log = place / f"{name}.log"
     url = f"http://127.0.0.1:{port}"
     with log.open("w") as words:
         asked = SERVERS[name].command(place, port)
         env = os.environ | settings
-        process = subprocess.Popen(asked, stdout=words, stderr=subprocess.STDOUT, env=env, cwd=place)
+        process = subprocess.Popen(
+            asked, stdout=words, stderr=subprocess.STDOUT, env=env, cwd=place
+        )
     try:
         ends = time.monotonic() + UP
         while not _answers(f"{url}/v1/models"):
@@ -303,13 +443,19 @@ def _answers(url: str) -> bool:
 def _check(spec: str) -> str:
     """Return what `sextant models check` prints of a server."""
     asked = [sys.executable, "-m", "tools.models", "check", spec]
-    done = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        asked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     return done.stdout.strip()
 
 
 def _count(spec: str) -> Counter[str]:
     """Return vLLM's own counts: answers, and tokens of prompts and of answers."""
-    names = {"answered": "request_success", "input_tokens": "prompt_tokens", "output_tokens": "generation_tokens"}
+    names = {
+        "answered": "request_success",
+        "input_tokens": "prompt_tokens",
+        "output_tokens": "generation_tokens",
+    }
     url = spec.partition("@")[2].removesuffix("/v1")
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
         said = reply.read().decode()

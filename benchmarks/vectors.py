@@ -1,8 +1,9 @@
-"""Vector search compared with faiss-cpu's Flat index, with its inverted lists (ann) and Chroma's HNSW.
+"""Vector search compared with faiss-cpu's Flat index, with its inverted lists (ann) and Chroma's
+HNSW.
 
-Each vector is a mixture of three vectors of short texts by all-MiniLM-L6-v2, plus noise with their covariance, scaled
-to length 1. They cluster less than real ones, so HNSW may do better on real data. Exact search takes the same time on
-any.
+Each vector is a mixture of three vectors of short texts by all-MiniLM-L6-v2, plus noise with their
+covariance, scaled to length 1. They cluster less than real ones, so HNSW may do better on real
+data. Exact search takes the same time on any.
 """
 
 import multiprocessing
@@ -45,12 +46,16 @@ def measure(documents: int, source: Path | None, seed: int) -> list[Row]:
         home = Path(folder)
         vectors, queries = _made(documents, source, seed)
         np.save(home / "queries.npy", queries)
-        exact, coded = (_retriever(home, vectors, queries, search) for search in ("float32", "int8"))
+        exact, coded = (
+            _retriever(home, vectors, queries, search) for search in ("float32", "int8")
+        )
         rows = _against_flat(exact, vectors, queries)
         rows += _coded_against_exact(exact, coded, home, documents)
         rows += _approximate_against_exact(exact, vectors, queries, home)
         few = min(documents, _HNSW)
-        return rows + _against_chroma(_retriever(home, vectors[:few], queries, "float32"), vectors[:few], queries, home)
+        return rows + _against_chroma(
+            _retriever(home, vectors[:few], queries, "float32"), vectors[:few], queries, home
+        )
 
 
 def _made(documents: int, source: Path | None, seed: int) -> tuple[Vectors, Vectors]:
@@ -60,12 +65,16 @@ def _made(documents: int, source: Path | None, seed: int) -> tuple[Vectors, Vect
     _, spread, directions = np.linalg.svd(real - real.mean(axis=0), full_matrices=False)
     shape = (directions.T * (spread / np.sqrt(_REAL))).T.astype(np.float32)
     weights = generator.dirichlet(np.ones(3), _CENTRES).astype(np.float32)
-    centres = (real[generator.integers(_REAL, size=(_CENTRES, 3))] * weights[:, :, None]).sum(axis=1)
+    centres = (real[generator.integers(_REAL, size=(_CENTRES, 3))] * weights[:, :, None]).sum(
+        axis=1
+    )
     made = np.empty((documents + _QUERIES, real.shape[1]), dtype=np.float32)
     for start in range(0, len(made), 8192):
         block = made[start : start + 8192]
         noise = generator.standard_normal((len(block), len(shape)), dtype=np.float32) @ shape
-        block[:] = centres[generator.integers(_CENTRES, size=len(block))] + np.float32(_NOISE) * noise
+        block[:] = (
+            centres[generator.integers(_CENTRES, size=len(block))] + np.float32(_NOISE) * noise
+        )
         block /= np.linalg.norm(block, axis=1, keepdims=True)
     return made[:documents], made[documents:]
 
@@ -87,7 +96,9 @@ class _Given:
     def key(self) -> Mapping[str, object]:
         return {"given": len(self._vectors)}
 
-    def documents(self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None) -> Vectors:
+    def documents(
+        self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None
+    ) -> Vectors:
         return self._vectors[[int(text) for text in texts]]
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
@@ -97,7 +108,9 @@ class _Given:
         return 0
 
 
-def _retriever(home: Path, vectors: Vectors, queries: Vectors, search: Precision) -> VectorRetriever:
+def _retriever(
+    home: Path, vectors: Vectors, queries: Vectors, search: Precision
+) -> VectorRetriever:
     corpus = Corpus(Document(f"d{row:07}", str(row)) for row in range(len(vectors)))
     return VectorRetriever(corpus, home, _Given(vectors, queries), "given", search=search)
 
@@ -114,25 +127,42 @@ def _against_flat(exact: VectorRetriever, vectors: Vectors, queries: Vectors) ->
             alone = partial(_alone, index, queries)
             together = partial(index.search, queries, 100)
             figures = _fastest(partial(_alone_here, exact), alone, rounds=_ROUNDS, threads=threads)
-            rows.append(_row("one query, k=100", *figures, flat, _ALONE, 1.0, f"recall@100 {recall:.6g}"))
-            figures = _fastest(partial(exact.search_many, _searches(), 100), together, rounds=2, threads=threads)
+            rows.append(
+                _row("one query, k=100", *figures, flat, _ALONE, 1.0, f"recall@100 {recall:.6g}")
+            )
+            figures = _fastest(
+                partial(exact.search_many, _searches(), 100), together, rounds=2, threads=threads
+            )
             rows.append(_row("256 queries, k=100", *figures, flat, _QUERIES, 1.0))
-            # Left alone, this faiss multiplies matrices from 128,000 queries on; older ones did from 20 on.
+            # Left alone, this faiss multiplies matrices from 128,000 queries on; older ones did
+            # from 20 on.
             faiss.cvar.distance_compute_blas_threshold = 20
-            figures = _fastest(partial(exact.search_many, _searches(), 100), together, rounds=_ROUNDS, threads=threads)
-            rows.append(_row("256 queries, k=100", *figures, f"{flat}, told to multiply matrices", _QUERIES))
+            figures = _fastest(
+                partial(exact.search_many, _searches(), 100),
+                together,
+                rounds=_ROUNDS,
+                threads=threads,
+            )
+            rows.append(
+                _row("256 queries, k=100", *figures, f"{flat}, told to multiply matrices", _QUERIES)
+            )
             faiss.cvar.distance_compute_blas_threshold = as_shipped
     return rows
 
 
-def _coded_against_exact(exact: VectorRetriever, coded: VectorRetriever, home: Path, documents: int) -> list[Row]:
+def _coded_against_exact(
+    exact: VectorRetriever, coded: VectorRetriever, home: Path, documents: int
+) -> list[Row]:
     found, wanted = (each.search_many(_searches(), 100) for each in (coded, exact))
     note = f"equal to the last bit on {sum(map(list.__eq__, found, wanted))} of {_QUERIES} queries"
     rows = []
     for threads in (1, 2):
         with _threads(threads):
             figures = _fastest(
-                partial(_alone_here, coded), partial(_alone_here, exact), rounds=_ROUNDS, threads=threads
+                partial(_alone_here, coded),
+                partial(_alone_here, exact),
+                rounds=_ROUNDS,
+                threads=threads,
             )
             against = f"search=float32, {threads} thread{'s' * (threads > 1)}"
             rows.append(_row("one query, k=100, search=int8", *figures, against, _ALONE, 0.6, note))
@@ -142,32 +172,59 @@ def _coded_against_exact(exact: VectorRetriever, coded: VectorRetriever, home: P
     note = "codes and 8 bytes a document beside them; 0.25 is what the codes alone would be"
     return [
         *rows,
-        Row("resident, search=int8", "MB of files mapped", sizes[0], "search=float32", sizes[1], 0.26, note=note),
+        Row(
+            "resident, search=int8",
+            "MB of files mapped",
+            sizes[0],
+            "search=float32",
+            sizes[1],
+            0.26,
+            note=note,
+        ),
     ]
 
 
-def _approximate_against_exact(exact: VectorRetriever, vectors: Vectors, queries: Vectors, home: Path) -> list[Row]:
+def _approximate_against_exact(
+    exact: VectorRetriever, vectors: Vectors, queries: Vectors, home: Path
+) -> list[Row]:
     corpus = Corpus(Document(f"d{row:07}", str(row)) for row in range(len(vectors)))
     rows = list[Row]()
     for nprobe in (16, 64, 256):
         started = time.process_time()
         near = Ann(corpus, home, _Given(vectors, queries), nprobe=nprobe)
-        note = f"recall@100 {_recall(near.search_many(_searches(), 100), vectors, queries):.3f}; {near.name}; built or "
+        note = (
+            f"recall@100 {_recall(near.search_many(_searches(), 100), vectors, queries):.3f}; "
+            f"{near.name}; built or "
+        )
         note += f"opened, and measured, in {time.process_time() - started:.1f} s of CPU"
         figures = _fastest(partial(_alone_here, near), partial(_alone_here, exact), rounds=2)
-        rows.append(_row(f"one query, k=100, ann, nprobe={nprobe}", *figures, "exact search", _ALONE, note=note))
+        rows.append(
+            _row(
+                f"one query, k=100, ann, nprobe={nprobe}",
+                *figures,
+                "exact search",
+                _ALONE,
+                note=note,
+            )
+        )
     return rows
 
 
-def _against_chroma(exact: VectorRetriever, vectors: Vectors, queries: Vectors, home: Path) -> list[Row]:
+def _against_chroma(
+    exact: VectorRetriever, vectors: Vectors, queries: Vectors, home: Path
+) -> list[Row]:
     client = chromadb.PersistentClient(str(home / "chroma"))
-    settings: Any = {"hnsw": {"space": "ip", "ef_construction": 100, "ef_search": 100, "max_neighbors": 16}}
+    settings: Any = {
+        "hnsw": {"space": "ip", "ef_construction": 100, "ef_search": 100, "max_neighbors": 16}
+    }
     collection = client.create_collection("given", embedding_function=None, configuration=settings)
     started = time.perf_counter()
     step = client.get_max_batch_size()
     for first in range(0, len(vectors), step):
         some = vectors[first : first + step]
-        collection.add(ids=[f"d{row:07}" for row in range(first, first + len(some))], embeddings=some)
+        collection.add(
+            ids=[f"d{row:07}" for row in range(first, first + len(some))], embeddings=some
+        )
     theirs_built = time.perf_counter() - started
     started = time.perf_counter()
     with TemporaryDirectory(prefix="sextant-") as folder:
@@ -175,14 +232,24 @@ def _against_chroma(exact: VectorRetriever, vectors: Vectors, queries: Vectors, 
         ours_built = time.perf_counter() - started
 
     def near(n: int) -> list[str]:
-        ids: list[str] = collection.query(query_embeddings=queries[n : n + 1], n_results=100, include=[])["ids"][0]
+        ids: list[str] = collection.query(
+            query_embeddings=queries[n : n + 1], n_results=100, include=[]
+        )["ids"][0]
         return ids
 
     chroma = f"chromadb {chromadb.__version__}, HNSW with its defaults"
     size = f"{len(vectors):,} documents"
-    figures = _fastest(partial(_alone_here, exact), lambda: [near(n) for n in range(_ALONE)], rounds=_ROUNDS, threads=2)
+    figures = _fastest(
+        partial(_alone_here, exact),
+        lambda: [near(n) for n in range(_ALONE)],
+        rounds=_ROUNDS,
+        threads=2,
+    )
     found = [[Hit(doc_id, 0.0) for doc_id in near(n)] for n in range(_QUERIES)]
-    recalls = (_recall(exact.search_many(_searches(), 100), vectors, queries), _recall(found, vectors, queries))
+    recalls = (
+        _recall(exact.search_many(_searches(), 100), vectors, queries),
+        _recall(found, vectors, queries),
+    )
     return [
         _row(f"one query, k=100, {size}", *figures, chroma, _ALONE),
         Row(f"recall, {size}", "recall@100", recalls[0], chroma, recalls[1], larger_is_better=True),
@@ -209,7 +276,10 @@ def _recall(found: Sequence[Sequence[Hit]], vectors: Vectors, queries: Vectors) 
     shares = []
     for hits, query in zip(found, queries, strict=True):
         scores = np.concatenate(
-            [vectors[at : at + 65_536].astype(np.float64) @ query for at in range(0, len(vectors), 65_536)]
+            [
+                vectors[at : at + 65_536].astype(np.float64) @ query
+                for at in range(0, len(vectors), 65_536)
+            ]
         )
         best = {f"d{row:07}" for row in np.argpartition(-scores, 100)[:100].tolist()}
         shares.append(len(best & {hit.doc_id for hit in hits}) / 100)
@@ -219,9 +289,11 @@ def _recall(found: Sequence[Sequence[Hit]], vectors: Vectors, queries: Vectors) 
 def _fastest(
     ours: Callable[[], object], theirs: Callable[[], object], rounds: int, threads: int = 1
 ) -> tuple[float, float]:
-    """Seconds of each in its quietest round, by turns; the first, which compiles and touches pages, does not count.
+    """Seconds of each in its quietest round, by turns; the first, which compiles and touches pages,
+    does not count.
 
-    One thread is timed in seconds of the processor, which others' work lengthens less, and two by the clock.
+    One thread is timed in seconds of the processor, which others' work lengthens less, and two by
+    the clock.
     """
     clock = time.process_time if threads == 1 else time.perf_counter
     times: list[list[float]] = [[], []]
@@ -234,9 +306,17 @@ def _fastest(
 
 
 def _row(
-    what: str, ours: float, theirs: float, against: str, queries: int, bound: float | None = None, note: str = ""
+    what: str,
+    ours: float,
+    theirs: float,
+    against: str,
+    queries: int,
+    bound: float | None = None,
+    note: str = "",
 ) -> Row:
-    return Row(what, "ms a query", 1e3 * ours / queries, against, 1e3 * theirs / queries, bound, note=note)
+    return Row(
+        what, "ms a query", 1e3 * ours / queries, against, 1e3 * theirs / queries, bound, note=note
+    )
 
 
 @contextmanager
@@ -255,17 +335,27 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def _resident(home: Path, documents: int, search: Precision) -> float:
-    """MB of mapped files that a process holds for the retriever that is kept in `home`, after 50 queries."""
+    """MB of mapped files that a process holds for the retriever that is kept in `home`, after
+    50 queries.
+    """
     queries = np.load(home / "queries.npy")
-    with TemporaryDirectory(prefix="sextant-") as folder:  # what is loaded and compiled on first use is not counted
+    with TemporaryDirectory(
+        prefix="sextant-"
+    ) as folder:  # what is loaded and compiled on first use is not counted
         _retriever(Path(folder), queries, queries, search).search("0", 100)
     before = _mapped()
-    retriever = _retriever(home, np.broadcast_to(queries[:1], (documents, queries.shape[1])), queries, search)
+    retriever = _retriever(
+        home, np.broadcast_to(queries[:1], (documents, queries.shape[1])), queries, search
+    )
     for n in range(50):
         retriever.search(str(n), 100)
     return _mapped() - before
 
 
 def _mapped() -> float:
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssFile")]
+    [line] = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("RssFile")
+    ]
     return int(line.split()[1]) * 1024 / 1e6

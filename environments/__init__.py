@@ -1,6 +1,8 @@
-"""Benchmarks as environments: `load("congress")` is OBLIQ-Bench's Congress task, ready to be searched.
+"""Benchmarks as environments: `load("congress")` is OBLIQ-Bench's Congress task, ready to be
+searched.
 
-`load("my_data")` is a folder with data of a user's own, and `of` makes a task in Python: environments/own.py.
+`load("my_data")` is a folder with data of a user's own, and `of` makes a task in Python:
+environments/own.py.
 """
 
 import fnmatch
@@ -21,22 +23,28 @@ from tools.disk import expanded, home, read_toml
 from tools.errors import DataError, NotApplicable, UnknownForTask, UnknownName, UsageError
 from tools.names import pick
 
-# To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature under
-# environments/mini/<name>. A command that names a task imports its suite alone.
+# To add one: environments/<name>.py with a SUITE, named here with its tasks, and its miniature
+# under environments/mini/<name>. A command that names a task imports its suite alone.
 SUITES = {
     "obliq": ("environments.obliq:SUITE", "twitter wildchat math writing congress"),
     "crumb": (
         "environments.crumb:SUITE",
-        "tip_of_the_tongue stack_exchange paper_retrieval set_ops clinical_trial legal_qa theorem_retrieval "
+        "tip_of_the_tongue stack_exchange paper_retrieval set_ops clinical_trial legal_qa "
+        "theorem_retrieval "
         "code_retrieval",
     ),
     "birco": ("environments.birco:SUITE", "doris_mae arguana whatsthatbook clinical_trial relic"),
-    "multiconir": ("environments.multiconir:SUITE", "books movies people medical_case legal_document"),
+    "multiconir": (
+        "environments.multiconir:SUITE",
+        "books movies people medical_case legal_document",
+    ),
     "own": ("environments.own:SUITE", ""),  # folders and files of a user's own, by their places
 }
 
 _LOG = logging.getLogger("sextant")
-_warned = set[str]()  # what has been said: a command loads a task for each of its splits, and a study many times
+_warned = set[
+    str
+]()  # what has been said: a command loads a task for each of its splits, and a study many times
 
 MINI = Path(__file__).parent / "mini"  # the bundled miniatures
 
@@ -53,23 +61,35 @@ def tasks() -> list[str]:
 
 
 def _own() -> Any:
-    # The module by its name in the table: a run of a task of the tables neither loads it nor depends on its source.
+    # The module by its name in the table: a run of a task of the tables neither loads it nor
+    # depends on its source.
     return importlib.import_module(SUITES["own"][0].partition(":")[0])
 
 
-def of(documents: Any, queries: Mapping[str, str], qrels: Any, *, name: str, **settings: Any) -> Environment:
-    """Return a task made in Python: `environments.own.of`, for files that are run as `--task FILE.py:NAME`."""
+def of(
+    documents: Any, queries: Mapping[str, str], qrels: Any, *, name: str, **settings: Any
+) -> Environment:
+    """Return a task made in Python: `environments.own.of`, for files that are run as `--task
+    FILE.py:NAME`.
+    """
     made: Environment = _own().of(documents, queries, qrels, name=name, **settings)
     return made
 
 
 def expand(names: str) -> list[str]:
-    """Return the tasks that "congress,multiconir/*:format" names, each once. UnknownName for a * that finds none."""
+    """Return the tasks that "congress,multiconir/*:format" names, each once.
+
+    UnknownName for a * that finds none.
+    """
     known = tasks()
     expanded = dict[str, None]()
     for name in map(str.strip, names.split(",")):
         plain, colon, variant = name.partition(":")
-        matches = [f"{task}{colon}{variant}" for task in fnmatch.filter(known, plain)] if "*" in plain else [name]
+        matches = (
+            [f"{task}{colon}{variant}" for task in fnmatch.filter(known, plain)]
+            if "*" in plain
+            else [name]
+        )
         if not matches:
             raise UnknownName("task", name, known)
         expanded.update(dict.fromkeys(matches))
@@ -82,10 +102,12 @@ def resolve(name: str) -> str:
 
 
 def locate(name: str, data: str | None = None) -> tuple[str, str | None]:
-    """Return (full name, data) of a task given by its full or short name, with its variant unless that is the default.
+    """Return (full name, data) of a task given by its full or short name, with its variant unless
+    that is the default.
 
-    The place of a task of a user's own stands for its name; it is returned for `data`, as it is found from any folder.
-    UsageError when several suites have the short name; UnknownName, which offers the nearest, when there is none.
+    The place of a task of a user's own stands for its name; it is returned for `data`, as it is
+    found from any folder. UsageError when several suites have the short name; UnknownName, which
+    offers the nearest, when there is none.
     """
     plain, _, variant = name.partition(":")
     known = tasks()
@@ -100,7 +122,9 @@ def locate(name: str, data: str | None = None) -> tuple[str, str | None]:
             return (name, found[1]) if moved else found
         if name.startswith("own/"):
             no_folder = f", and {data!r} is no folder" if data else ""
-            raise UsageError(f"{name} is data of your own{no_folder}; give its folder as --task or as --data")
+            raise UsageError(
+                f"{name} is data of your own{no_folder}; give its folder as --task or as --data"
+            )
         short = {task.partition("/")[2] for task in known}
         error = UnknownName("task", plain, known if "/" in plain else short)
         raise error.saying(f"{error}; nor is it a folder with data of your own")
@@ -122,7 +146,9 @@ def is_place(task: str) -> bool:
 
 
 def choose_data(task: str, data: str | None, tasks: Collection[str]) -> str | None:
-    """Return the data of one of `tasks`: `data`, which among several is not for one that is the place of its own."""
+    """Return the data of one of `tasks`: `data`, which among several is not for one that is
+    the place of its own.
+    """
     return None if data and len(tasks) > 1 and is_place(task) else data
 
 
@@ -134,7 +160,9 @@ def parts(full_name: str) -> tuple[str, str, str]:
 
 
 def marker_of(full_name: str) -> Path:
-    """Return the file that a fetch of the task writes last; it proves that the task's files are complete."""
+    """Return the file that a fetch of the task writes last; it proves that the task's files
+    are complete.
+    """
     suite_name, name, _ = parts(full_name)
     return home() / "data" / suite_name / f"{name}.complete.json"
 
@@ -149,7 +177,9 @@ def fetched_from(marker: Path, release: Release) -> bool:
 
 
 def folder_of(task: str, data: str | None) -> tuple[str, Path]:
-    """Return ("mini", "full" or the folder as given; the path of the files) for a task's full name."""
+    """Return ("mini", "full" or the folder as given; the path of the files) for a task's full
+    name.
+    """
     suite_name = parts(task)[0]
     complete = marker_of(task)
     if suite_name == "own" and data:
@@ -160,7 +190,9 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
         data = "full" if complete.exists() else "mini"
     if data == "mini":
         if not (MINI / suite_name).is_dir():
-            raise DataError(f"{suite_name} has no miniature; get the release with {get}, or use {copy}")
+            raise DataError(
+                f"{suite_name} has no miniature; get the release with {get}, or use {copy}"
+            )
         return data, MINI / suite_name
     if data == "full":
         if not complete.exists():
@@ -177,7 +209,8 @@ def folder_of(task: str, data: str | None) -> tuple[str, Path]:
 
 
 def read_instruction(given: str, full_name: str) -> str:
-    """Return one of INSTRUCTIONS, or the text that is given: itself, or for the task in a TOML file: congress = "...".
+    """Return one of INSTRUCTIONS, or the text that is given: itself, or for the task in a TOML
+    file: congress = "...".
 
     Of one ASCII word that is no file it is not known whether it is meant: UnknownName.
     """
@@ -192,7 +225,9 @@ def read_instruction(given: str, full_name: str) -> str:
         keys = (full_name, plain, plain.partition("/")[2])
         given, file = next((texts[key] for key in keys if key in texts), ""), given
         if not isinstance(given, str) or not given.strip():
-            raise UsageError(f'--instruction {file} has no text for {plain}; give it a line "{plain}" = "..."')
+            raise UsageError(
+                f'--instruction {file} has no text for {plain}; give it a line "{plain}" = "..."'
+            )
     elif given.isascii() and len(given.split()) < 2:
         raise UnknownName("instruction", given, INSTRUCTIONS)
     return given
@@ -209,21 +244,33 @@ def load(
 ) -> Environment:
     """Load a task's environment.
 
-    `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full if that is fetched,
-    else mini. `qrels` names the headline judgements, where a task has several; `instruction` is as `read_instruction`
-    has it; `columns` are names in a user's own files. UsageError for a wrong argument, DataError for wrong data.
+    `data` is "mini" (bundled), "full" (fetched), or a folder in the release's layout; None is full
+    if that is fetched, else mini. `qrels` names the headline judgements, where a task has several;
+    `instruction` is as `read_instruction` has it; `columns` are names in a user's own files.
+    UsageError for a wrong argument, DataError for wrong data.
     """
     full_name, data = locate(task, data)
     suite_name, name, variant = parts(full_name)
     chosen = suite(suite_name)
     if columns and suite_name != "own":
-        raise NotApplicable(f"--column is for data of your own, and {full_name} has its benchmark's form; leave it out")
+        raise NotApplicable(
+            f"--column is for data of your own, and {full_name} has its benchmark's form; leave "
+            f"it out"
+        )
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
     if qrels and chosen.judgements and qrels not in chosen.judgements:
         raise UnknownForTask(f"judgements of {full_name}", qrels, chosen.judgements)
     data, folder = folder_of(full_name, data)
-    place = (data, folder, split, home(), qrels, read_instruction(instruction, full_name), columns or {})
+    place = (
+        data,
+        folder,
+        split,
+        home(),
+        qrels,
+        read_instruction(instruction, full_name),
+        columns or {},
+    )
     try:
         environment = chosen.load(Request(full_name, name, variant or chosen.variants[0], *place))
         if suite_name != "own":  # whose quirks are counted
@@ -233,7 +280,9 @@ def load(
             raise
         again = f"`python -m environments fetch {full_name}` gets it again"
         remedies = {"mini": "the installation is damaged, so install again", "full": again}
-        raise DataError(f"{error}; {remedies.get(data, 'mend the file, or get it again')}") from None
+        raise DataError(
+            f"{error}; {remedies.get(data, 'mend the file, or get it again')}"
+        ) from None
     for warning in environment.warnings:
         if warning not in _warned:
             _LOG.warning("warning: %s", warning)

@@ -1,4 +1,5 @@
-"""`python -m environments list | show | fetch | check | search | init`: the data of tasks, without a run.
+"""`python -m environments list | show | fetch | check | search | init`: the data of tasks, without
+a run.
 
 Prints what card.py and fetch.py compute. Only `fetch` uses the network.
 """
@@ -35,7 +36,10 @@ VERBS = {
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m environments", description="The benchmarks' tasks: what is there, and is it right.")
+    made = Parser(
+        prog="python -m environments",
+        description="The benchmarks' tasks: what is there, and is it right.",
+    )
     verbs = made.add_subparsers(dest="verb", required=True, metavar=" | ".join(VERBS))
     for name, about in VERBS.items():
         add = verbs.add_parser(name, help=about, description=about).add_argument
@@ -44,7 +48,14 @@ def parser() -> Parser:
             add("task", metavar="TASK", help=about)
         if name in ("show", "check", "search", "init"):
             about = f"what your own data calls a column: {', '.join(COLUMNS)}"
-            add("--column", type=pair, action="append", default=[], metavar="NAME=COLUMN", help=about)
+            add(
+                "--column",
+                type=pair,
+                action="append",
+                default=[],
+                metavar="NAME=COLUMN",
+                help=about,
+            )
         if name in ("show", "check", "search"):
             add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
         if name not in ("fetch", "init"):
@@ -54,14 +65,25 @@ def parser() -> Parser:
     add("words", metavar="WORDS", help="what to search for")
     add("--retriever", default="bm25", metavar="SPEC", help=about)
     add("--k", type=positive, default=10, metavar="N", help="documents to show")
-    add("--query-id", metavar="ID", help="search as for this query: its pool, its exclusions, its gold")
+    add(
+        "--query-id",
+        metavar="ID",
+        help="search as for this query: its pool, its exclusions, its gold",
+    )
     add("--split", default="test", metavar="SPLIT", help=f"where the query is: {', '.join(SPLITS)}")
     return made
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Do one verb; exit code 3 when `check` finds something wrong."""
-    verbs = {"list": _list, "show": _show, "fetch": _fetch, "check": _check, "search": _search, "init": _init}
+    verbs = {
+        "list": _list,
+        "show": _show,
+        "fetch": _fetch,
+        "check": _check,
+        "search": _search,
+        "init": _init,
+    }
     verbs[arguments.verb](arguments)
     return 0
 
@@ -71,7 +93,17 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.json:
         put_out(json.dumps(rows) + "\n")
         return
-    heads = ["suite", "task", "documents", "dev", "test", "metric", "data", "paper's documents", "queries"]
+    heads = [
+        "suite",
+        "task",
+        "documents",
+        "dev",
+        "test",
+        "metric",
+        "data",
+        "paper's documents",
+        "queries",
+    ]
     keys = [*heads[:7], "paper_documents", "paper_queries"]
     cells = [heads, *(["-" if row[key] is None else str(row[key]) for key in keys] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -99,8 +131,10 @@ def _card_text(facts: dict[str, Any]) -> str:
     more = f" and {len(dev) - NAMES} more (--json has all)" if len(dev) > NAMES else ""
     rows = {
         "asked": facts["asked"],
-        "here": f"{here['data']} ({here['source']}): {counted}, {here['relevant_per_query']:.1f} relevant a query",
-        "paper": f"{paper['title']}: {paper['documents'] or 'no count of'} documents, {paper['queries']} queries",
+        "here": f"{here['data']} ({here['source']}): {counted}, {here['relevant_per_query']:.1f} "
+        f"relevant a query",
+        "paper": f"{paper['title']}: {paper['documents'] or 'no count of'} documents, "
+        f"{paper['queries']} queries",
         "protocol": facts["protocol"],
         "metrics": f"{', '.join(facts['metrics'])}; {leads} is {facts['metric']}",
         "judgements": ", ".join(facts["judgements"]),
@@ -111,15 +145,28 @@ def _card_text(facts: dict[str, Any]) -> str:
         "release": f"{release['of']} at {release['revision']} ({release['by']})",
     }
     if not release["of"]:  # the user's own
-        rows = {name: text for name, text in rows.items() if name not in ("paper", "licence", "release", "variants")}
+        rows = {
+            name: text
+            for name, text in rows.items()
+            if name not in ("paper", "licence", "release", "variants")
+        }
     lines = [facts["task"], ""]
     for name, text in rows.items():
-        lines += textwrap.wrap(clean(text), 110, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
+        lines += textwrap.wrap(
+            clean(text), 110, initial_indent=f"{name:<12}", subsequent_indent=" " * 12
+        )
     for number, sample in enumerate(facts["samples"], start=1):
-        lines += ["", f"sample {number}: query {clean(sample['query_id'])}", _quote(sample["query"])]
+        lines += [
+            "",
+            f"sample {number}: query {clean(sample['query_id'])}",
+            _quote(sample["query"]),
+        ]
         for kind in ("relevant", "irrelevant"):
             if sample[kind]:
-                lines += [f"  {kind}: {clean(sample[kind]['doc_id'])}", _quote(sample[kind]["text"])]
+                lines += [
+                    f"  {kind}: {clean(sample[kind]['doc_id'])}",
+                    _quote(sample[kind]["text"]),
+                ]
     return "\n".join(lines) + "\n"
 
 
@@ -133,7 +180,9 @@ def _fetch(arguments: argparse.Namespace) -> None:
     from environments.fetch import fetch  # httpx and rich, which --help does without
 
     if environments.resolve(arguments.task).startswith("own/"):
-        raise UsageError(f"{arguments.task} is data of your own; only tasks of the benchmarks can be fetched")
+        raise UsageError(
+            f"{arguments.task} is data of your own; only tasks of the benchmarks can be fetched"
+        )
     put_out(f"{fetch(arguments.task, say=say)}\n")
 
 
@@ -142,7 +191,10 @@ def _check(arguments: argparse.Namespace) -> None:
     for finding in card.findings(arguments.task, arguments.data, dict(arguments.column)):
         findings.append(finding)
         if not arguments.json:
-            put_out(f"{'ok   ' if finding.fine else 'WRONG'}  {clean(finding.what)}: {clean(finding.said)}\n")
+            put_out(
+                f"{'ok   ' if finding.fine else 'WRONG'}  {clean(finding.what)}: "
+                f"{clean(finding.said)}\n"
+            )
     if arguments.json:
         put_out(json.dumps([finding._asdict() for finding in findings]) + "\n")
     if wrong := [finding for finding in findings if not finding.fine]:
@@ -154,7 +206,9 @@ def _search(arguments: argparse.Namespace) -> None:
     retrievers.require(spec)
     if not arguments.words.strip():
         raise UsageError("there are no words to search for")
-    environment = environments.load(arguments.task, arguments.data, arguments.split, columns=dict(arguments.column))
+    environment = environments.load(
+        arguments.task, arguments.data, arguments.split, columns=dict(arguments.column)
+    )
     query = Query("by-hand", arguments.words)
     grades = dict[str, float]()
     if arguments.query_id is not None:
@@ -163,14 +217,26 @@ def _search(arguments: argparse.Namespace) -> None:
     if retrievers.needs_pool(spec) and query.candidates is None:
         raise UsageError(f"{spec} ranks candidate pools; give --query-id, on a task that has them")
     unit = environment.judgements[environment.headline].unit_of or str
-    session = Toolbox(environment.documents, retrievers.build(spec, environment.documents, home())).open(query)
+    session = Toolbox(
+        environment.documents, retrievers.build(spec, environment.documents, home())
+    ).open(query)
     rows = []
     for rank, hit in enumerate(session.search(arguments.words, arguments.k), start=1):
         grade = grades.get(unit(hit.doc_id))
-        rows.append({"rank": rank, "doc_id": hit.doc_id, "score": hit.score, "grade": grade, "text": hit.text})
+        rows.append(
+            {
+                "rank": rank,
+                "doc_id": hit.doc_id,
+                "score": hit.score,
+                "grade": grade,
+                "text": hit.text,
+            }
+        )
         if not arguments.json:
             judged = "" if grade is None else f"  judged {grade:g}"
-            put_out(f"{rank:>3}  {clean(hit.doc_id)}  {hit.score:.3f}{judged}\n{_quote(hit.text)}\n")
+            put_out(
+                f"{rank:>3}  {clean(hit.doc_id)}  {hit.score:.3f}{judged}\n{_quote(hit.text)}\n"
+            )
     if arguments.json:
         put_out(json.dumps(rows) + "\n")
     elif not rows:

@@ -12,18 +12,22 @@ from tools.corpus import Corpus
 from tools.errors import DataError, UnknownName, UsageError
 from tools.records import Query
 
-# query_id -> doc_id -> grade. Grades are the release's own, fractions included; 0 is "judged, not relevant" and
-# absence is "not judged", and the two are kept apart because some metrics tell them apart.
+# query_id -> doc_id -> grade. Grades are the release's own, fractions included; 0 is "judged, not
+# relevant" and absence is "not judged", and the two are kept apart because some metrics tell them
+# apart.
 Qrels = Mapping[str, Mapping[str, float]]
 _Value = TypeVar("_Value")
 
 SPLITS = ("dev", "test", "all")
-POOLED = "pooled"  # judgements of this name are of what several systems brought, so that a new one brings unjudged ones
+# Judgements of this name are of what several systems brought, so that a new one brings unjudged
+# ones
+POOLED = "pooled"
 OURS = "the split is ours; the paper's figures are over all queries (--split all)"
 # Columns of a user's own data, as --column names them.
 COLUMNS = ("id", "text", "title", "query_id", "query", "doc_id", "grade")
 
-# What a query's objective says: the task's own words, words that fit any task, or nothing (CRUMB section 6, BIRCO +O).
+# What a query's objective says: the task's own words, words that fit any task, or nothing (CRUMB
+# section 6, BIRCO +O).
 INSTRUCTIONS = ("task", "generic", "none")
 GENERIC = "Find the documents that are relevant to the query."
 
@@ -32,7 +36,9 @@ class EmptySplit(UsageError):
     """A split of ours has no queries, because the data has too few."""
 
     def __init__(self, split: str, source: str, queries: int, remedy: str = "") -> None:
-        super().__init__(f"the {split} split of {source} has no queries; {remedy or 'use --split all'}")
+        super().__init__(
+            f"the {split} split of {source} has no queries; {remedy or 'use --split all'}"
+        )
         # queries of all splits
         self.source = source
         self.remedy = remedy
@@ -49,33 +55,51 @@ class DevSplit(NamedTuple):
     share: float
 
     def choose(self, query_ids: Sequence[str], split: str, source: str = "the data") -> list[str]:
-        """Return the ids of `split` ("dev", "test" or "all"), in the order given. EmptySplit where there are none."""
-        hashed = sorted(query_ids, key=lambda one: hashlib.sha256(f"{self.seed}:{one}".encode()).digest())
+        """Return the ids of `split` ("dev", "test" or "all"), in the order given.
+
+        EmptySplit where there are none.
+        """
+        hashed = sorted(
+            query_ids, key=lambda one: hashlib.sha256(f"{self.seed}:{one}".encode()).digest()
+        )
         dev = set(hashed[: round(self.share * len(query_ids))])
-        chosen = [query_id for query_id in query_ids if split == "all" or (query_id in dev) == (split == "dev")]
+        chosen = [
+            query_id
+            for query_id in query_ids
+            if split == "all" or (query_id in dev) == (split == "dev")
+        ]
         if not chosen:
             raise EmptySplit(split, source, len(query_ids))
         return chosen
 
     def __str__(self) -> str:
-        return f"ours, not the paper's: {self.share:.0%} of the queries are dev, by SHA-256 of '{self.seed}:<query id>'"
+        return (
+            f"ours, not the paper's: {self.share:.0%} of the queries are dev, by SHA-256 of "
+            f"'{self.seed}:<query id>'"
+        )
 
 
 class Judgements(NamedTuple):
     """One way in which a task's rankings are judged."""
 
     qrels: Qrels  # what nDCG gains
-    binary: Qrels | None = None  # what counts as relevant (grade 1 or more), where the release says that apart
-    # Maps a document to what is scored in its place: the parent of a passage (MaxP), or the first of equal texts. The
-    # best placed document of a unit counts.
+    binary: Qrels | None = (
+        None  # what counts as relevant (grade 1 or more), where the release says that apart
+    )
+    # Maps a document to what is scored in its place: the parent of a passage (MaxP), or the first
+    # of equal texts. The best placed document of a unit counts.
     unit_of: Callable[[str], str] | None = None
-    judged_by_unit: bool = True  # `qrels` names units; where it names documents, they are mapped like a ranking's
-    zero: bool = False  # R and AP are 0, as trec_eval has it, and not undefined for a query with nothing relevant
+    judged_by_unit: bool = (
+        True  # `qrels` names units; where it names documents, they are mapped like a ranking's
+    )
+    # R and AP are 0, as trec_eval has it, and not undefined for a query with nothing relevant
+    zero: bool = False
 
     def relevant(self, query_id: str) -> dict[str, float]:
         """Return the relevant documents or units of a query, as judged, with their grades.
 
-        Relevant is a label of 1 or more in `binary` (in `qrels` where that is None); where none is, a grade above 0.
+        Relevant is a label of 1 or more in `binary` (in `qrels` where that is None); where none is,
+        a grade above 0.
         """
         grades = self.qrels.get(query_id, {})
         chosen = [judged for judged, grade in self._labels(query_id).items() if grade >= 1]
@@ -84,10 +108,16 @@ class Judgements(NamedTuple):
 
     def gains(self, query_id: str) -> dict[str, float]:
         """Return what nDCG gains for a query: the grades above 0, by scored unit."""
-        return {unit: grade for unit, grade in self.by_unit(self.qrels.get(query_id, {})).items() if grade > 0}
+        return {
+            unit: grade
+            for unit, grade in self.by_unit(self.qrels.get(query_id, {})).items()
+            if grade > 0
+        }
 
     def recalled(self, query_id: str) -> dict[str, float]:
-        """Return the units that recall counts for a query (labelled 1 or more), with the grades that nDCG gains."""
+        """Return the units that recall counts for a query (labelled 1 or more), with the
+        grades that nDCG gains.
+        """
         gains = self.by_unit(self.qrels.get(query_id, {}))
         labels = self.by_unit(self._labels(query_id))
         return {unit: gains.get(unit, 0.0) for unit, label in labels.items() if label >= 1}
@@ -133,18 +163,29 @@ class Environment:
     metrics: tuple[str, ...]  # names as evals.measuring.metrics reads them, in the order of tables
     metric: str  # the headline metric of the task's own paper, e.g. "nDCG@10"
     comparisons: Mapping[str, tuple[Comparison, ...]] = field(default_factory=dict)  # by query id
-    twins: Mapping[str, str] = field(default_factory=dict)  # query id -> the same need in other words, for Flip
+    twins: Mapping[str, str] = field(
+        default_factory=dict
+    )  # query id -> the same need in other words, for Flip
     depth: int = 1000  # documents in a ranking, where the paper's protocol has no other number
     max_p: bool = False  # documents are passages, and the headline judges their parents
-    separator: str = ":"  # where max_p: what stands between the parent and the rest in a passage's id
-    resampled: bool = False  # the paper's figures are means over bootstrap resamples, so both means are reported
-    splits: Mapping[str, Collection[str]] = field(default_factory=dict)  # ids of dev and test, of all of one's own task
+    separator: str = (
+        ":"  # where max_p: what stands between the parent and the rest in a passage's id
+    )
+    resampled: bool = (
+        False  # the paper's figures are means over bootstrap resamples, so both means are reported
+    )
+    splits: Mapping[str, Collection[str]] = field(
+        default_factory=dict
+    )  # ids of dev and test, of all of one's own task
     columns: Mapping[str, str] = field(default_factory=dict)  # as Request.columns
     split_note: str = ""  # whose split it is, where that limits what it can be compared with
     notes: tuple[str, ...] = ()  # what else a reader of its scores should know
-    warnings: tuple[str, ...] = ()  # what is probably wrong with the data, so that its scores say little
-    # Values for parameters of programs by their names: "lens" (tools/models/prompting.py) is what makes a document
-    # relevant, "attribute" what an index writes down of it where the lens is in words, "document" what one is.
+    warnings: tuple[
+        str, ...
+    ] = ()  # what is probably wrong with the data, so that its scores say little
+    # Values for parameters of programs by their names: "lens" (tools/models/prompting.py) is what
+    # makes a document relevant, "attribute" what an index writes down of it where the lens is in
+    # words, "document" what one is.
     hints: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -154,32 +195,48 @@ class Environment:
 
     @property
     def folder(self) -> str | None:
-        """Where its data is: a whole path, or what `load` takes for a task of a user's own; None if bundled."""
+        """Where its data is: a whole path, or what `load` takes for a task of a user's own;
+        None if bundled.
+        """
         if self.data in ("mini", "full"):
             return None
         return self.data if self.task.startswith("own/") else str(Path(self.data).resolve())
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen hex digits over everything that figures depend on: texts, queries, judgements, exclusions, pools."""
+        """Sixteen hex digits over everything that figures depend on: texts, queries,
+        judgements, exclusions, pools.
+        """
         digest = hashlib.blake2b(self.documents.fingerprint.encode(), digest_size=8)
 
         def add(*content: object) -> None:
-            digest.update(json.dumps(content, sort_keys=True, default=dict).encode("utf-8", "surrogatepass") + b"\n")
+            digest.update(
+                json.dumps(content, sort_keys=True, default=dict).encode("utf-8", "surrogatepass")
+                + b"\n"
+            )
 
         # Query by query: the judgements of some tasks make a text of hundreds of megabytes.
         for query in self.queries:
             pool = query.candidates and sorted(query.candidates)
             add(query.query_id, query.text, query.objective, sorted(query.excluded), pool)
             for name, judgements in sorted(self.judgements.items()):
-                binary = None if judgements.binary is None else judgements.binary.get(query.query_id)
-                add(name, judgements.qrels.get(query.query_id), binary, judgements.unit_of is not None)
+                binary = (
+                    None if judgements.binary is None else judgements.binary.get(query.query_id)
+                )
+                add(
+                    name,
+                    judgements.qrels.get(query.query_id),
+                    binary,
+                    judgements.unit_of is not None,
+                )
             add([[c.label, c.better, c.worse] for c in self.comparisons.get(query.query_id, ())])
             add(self.twins.get(query.query_id))
         return digest.hexdigest()
 
     def asking(self, *, limit: int | None = None, query_ids: Sequence[str] = ()) -> "Environment":
-        """Return the environment with only the queries named, if any are, and of those only the first `limit`."""
+        """Return the environment with only the queries named, if any are, and of those only
+        the first `limit`.
+        """
         known = {query.query_id: query for query in self.queries}
         if strange := [query_id for query_id in query_ids if query_id not in known]:
             raise UnknownName(f"query of {self.task}, {self.split} split,", strange[0], known)
@@ -198,18 +255,24 @@ class Environment:
 
     def narrow(self, dev: DevSplit, split: str) -> "Environment":
         """Return the environment with the queries of `split` alone; the corpus stays whole."""
-        chosen = self.asking(query_ids=dev.choose([query.query_id for query in self.queries], split, self.source))
+        chosen = self.asking(
+            query_ids=dev.choose([query.query_id for query in self.queries], split, self.source)
+        )
         return dataclasses.replace(chosen, split=split, split_note="" if split == "all" else OURS)
 
 
 def check(environment: Environment) -> None:
-    """Raise DataError where a perfect searcher could not score full marks by the headline judgements."""
+    """Raise DataError where a perfect searcher could not score full marks by the headline
+    judgements.
+    """
     documents = environment.documents
     named = {doc_id for query in environment.queries for doc_id in query.candidates or ()}
     unit_of = environment.judgements[environment.headline].unit_of
     if unit_of is None:
         named.update(*(grades.keys() for grades in environment.qrels.values()))
-    missing = {doc_id for doc_id in named if doc_id not in documents}  # each once: a corpus may be on disk
+    missing = {
+        doc_id for doc_id in named if doc_id not in documents
+    }  # each once: a corpus may be on disk
     for query in environment.queries:
         grades = environment.qrels.get(query.query_id, {})
         relevant = {doc_id for doc_id, grade in grades.items() if grade > 0}
@@ -218,9 +281,13 @@ def check(environment: Environment) -> None:
             raise DataError(f"{where} has no text")
         if not relevant:
             raise DataError(f"{where} has no judgement above 0, so nothing can be found for it")
-        # A judged document that is not relevant may be missing: no metric sees it, and `environments check` names it.
+        # A judged document that is not relevant may be missing: no metric sees it, and
+        # `environments check` names it.
         if lost := missing & relevant:
-            judged = f"{where} judges {len(lost)} documents that are not in the corpus, e.g. {min(lost)!r}"
+            judged = (
+                f"{where} judges {len(lost)} documents that are not in the corpus, e.g. "
+                f"{min(lost)!r}"
+            )
             raise DataError(f"{judged}; are both from the same release?")
         if leaked := relevant & query.excluded:
             raise DataError(f"{where} excludes its own answer {min(leaked)!r}")
@@ -228,7 +295,11 @@ def check(environment: Environment) -> None:
             continue
         if unknown := missing & query.candidates:
             raise DataError(f"{where} has {min(unknown)!r} in its pool, which is not in the corpus")
-        pool = query.candidates if unit_of is None else query.candidates | set(map(unit_of, query.candidates))
+        pool = (
+            query.candidates
+            if unit_of is None
+            else query.candidates | set(map(unit_of, query.candidates))
+        )
         if outside := relevant - pool:
             raise DataError(f"{where} has the relevant document {min(outside)!r} outside its pool")
 
@@ -246,32 +317,50 @@ class Request:
     home: Path  # where a large corpus may be kept in a form that opens at once
     qrels: str = ""  # which judgements lead; "" leaves it to the task
     instruction: str = "task"  # one of INSTRUCTIONS, or a text
-    columns: Mapping[str, str] = field(default_factory=dict)  # of a user's own data: what its files call a column
+    columns: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of a user's own data: what its files call a column
 
     def place(self, own: Sequence[str], others: Collection[str]) -> Path:
-        """Return the task's own folder: the first of `own` inside the given one, else the given one itself.
+        """Return the task's own folder: the first of `own` inside the given one, else the given one
+        itself.
 
         UsageError when that has the name of another task's folder.
         """
         for name in own:
             if (self.folder / name).is_dir():
                 return self.folder / name
-        if self.folder.name in {Path(name).name for name in others} - {Path(name).name for name in own}:
-            raise UsageError(f"{self.folder} is the folder of another task than {self.task}; give the right one")
+        if self.folder.name in {Path(name).name for name in others} - {
+            Path(name).name for name in own
+        }:
+            raise UsageError(
+                f"{self.folder} is the folder of another task than {self.task}; give the right one"
+            )
         return self.folder
 
     def source(self, release: "Release") -> str:
         """Return where the data comes from, in words."""
-        return {"mini": "the bundled miniature", "full": str(release)}.get(self.data, str(self.folder))
+        return {"mini": "the bundled miniature", "full": str(release)}.get(
+            self.data, str(self.folder)
+        )
 
     def make(self, release: "Release", **fields: Any) -> Environment:
-        """Make the requested environment, by gold judgements and the first metric unless `fields` say otherwise."""
-        known = {"task": self.task, "data": self.data, "split": self.split, "source": self.source(release)}
+        """Make the requested environment, by gold judgements and the first metric unless
+        `fields` say otherwise.
+        """
+        known = {
+            "task": self.task,
+            "data": self.data,
+            "split": self.split,
+            "source": self.source(release),
+        }
         return Environment(**known | {"headline": "gold", "metric": fields["metrics"][0]} | fields)
 
     def objective(self, of_task: str) -> str:
         """Return what the queries' objective says, for a task whose own is `of_task`."""
-        return {"task": of_task, "generic": GENERIC, "none": ""}.get(self.instruction, self.instruction)
+        return {"task": of_task, "generic": GENERIC, "none": ""}.get(
+            self.instruction, self.instruction
+        )
 
 
 class Release(NamedTuple):

@@ -1,15 +1,18 @@
-"""BIRCO: five reranking tasks with complex objectives. Every query has a small pool, and only that is ranked.
+"""BIRCO: five reranking tasks with complex objectives. Every query has a small pool, and only that
+is ranked.
 
-Labels are kept as released, fractions included (DORIS-MAE's are means over annotators), and gain is linear. Queries
-without a label of 1 or more are left out of mean recall, as in the official script. The paper's figures are means over
-1,000 bootstrap resamples with seed 42; both these and plain means are given (evals/measuring/stats.py).
+Labels are kept as released, fractions included (DORIS-MAE's are means over annotators), and gain is
+linear. Queries without a label of 1 or more are left out of mean recall, as in the official script.
+The paper's figures are means over 1,000 bootstrap resamples with seed 42; both these and plain
+means are given (evals/measuring/stats.py).
 
-The dev split is the release's: other queries and documents, for which the paper counts triplets (appendix D): how often
-the more relevant of two documents is ranked higher. `:corpus` ranks all documents of the split instead of the pool,
-without a query's own text where it is a document, too.
+The dev split is the release's: other queries and documents, for which the paper counts triplets
+(appendix D): how often the more relevant of two documents is ranked higher. `:corpus` ranks all
+documents of the split instead of the pool, without a query's own text where it is a document, too.
 
-A split is one object {"query": {id: text}, "corpus": {id: text}, "qrel": {id: {id: label}}}: in the release a pickle,
-which environments/plain_pickle.py converts without running anything in it; in the miniature reviewable JSON.
+A split is one object {"query": {id: text}, "corpus": {id: text}, "qrel": {id: {id: label}}}: in the
+release a pickle, which environments/plain_pickle.py converts without running anything in it; in the
+miniature reviewable JSON.
 """
 
 import json
@@ -34,7 +37,8 @@ RELEASE = Release(
     kind="github",
     repository="BIRCO-benchmark/BIRCO",
     revision="84b2b05c862cff6f6a80c06a6a11e6a7cd12e838",
-    licence="CC BY-NC 4.0 (DORIS-MAE), CC BY-SA 4.0 (ArguAna, Clinical-Trial), ODC-BY (WhatsThatBook), MIT (RELIC)",
+    licence="CC BY-NC 4.0 (DORIS-MAE), CC BY-SA 4.0 (ArguAna, Clinical-Trial), ODC-BY "
+    "(WhatsThatBook), MIT (RELIC)",
     paper="BIRCO: A Benchmark of Information Retrieval Tasks with Complex Objectives",
 )
 METRICS = ("nDCG@10", "R@5", "R@20")
@@ -56,7 +60,9 @@ def by_label(labels: Labels) -> Pairs:
 
 
 def among_the_better(labels: Labels) -> Pairs:
-    """Yield DORIS-MAE's pairs: both labels over half of the query's best, and more than 0.25 apart (appendix D)."""
+    """Yield DORIS-MAE's pairs: both labels over half of the query's best, and more than 0.25
+    apart (appendix D).
+    """
     half = max(labels.values()) / 2
     for better, worse in by_label(labels):
         if labels[worse] > half and labels[better] - labels[worse] > 0.25:
@@ -69,7 +75,8 @@ class Task(NamedTuple):
     folder: str  # inside the release
     objective: str  # in our words
     document: str  # what a document is, in words
-    queries: int  # test queries; of clinical trials the paper's text says 100, its Table 1 and the release 50
+    # Test queries; of clinical trials the paper's text says 100, its Table 1 and the release 50
+    queries: int
     pairs: Callable[[Labels], Pairs] = by_label
 
 
@@ -77,8 +84,10 @@ TASKS = {
     "doris_mae": Task(
         folder="doris-mae",
         objective=(
-            "The query is a researcher's description of what they need, with several requirements. Each candidate is "
-            "the abstract of a paper. The more of the requirements an abstract meets, the better it is."
+            "The query is a researcher's description of what they need, with several "
+            "requirements. Each candidate is "
+            "the abstract of a paper. The more of the requirements an abstract meets, the better "
+            "it is."
         ),
         document="the abstract of a computer science paper",
         queries=60,
@@ -87,8 +96,10 @@ TASKS = {
     "arguana": Task(
         folder="arguana",
         objective=(
-            "The query is an argument in a debate: it takes a side and makes a particular point. Wanted is the passage "
-            "from the other side that answers this very point. Passages on the same side, and answers to other points "
+            "The query is an argument in a debate: it takes a side and makes a particular point. "
+            "Wanted is the passage "
+            "from the other side that answers this very point. Passages on the same side, and "
+            "answers to other points "
             "of the same debate, are no finds. References to sources don't matter."
         ),
         document="a passage that argues in a debate",
@@ -97,8 +108,10 @@ TASKS = {
     "whatsthatbook": Task(
         folder="wtb",
         objective=(
-            "Somebody is looking for a book whose title they forgot. They remember parts of it, in their own words, "
-            "and some of that may be wrong. Each candidate describes one book. Wanted is the description of the book "
+            "Somebody is looking for a book whose title they forgot. They remember parts of it, "
+            "in their own words, "
+            "and some of that may be wrong. Each candidate describes one book. Wanted is the "
+            "description of the book "
             "that fits what they remember as a whole."
         ),
         document="the description of a book",
@@ -107,8 +120,10 @@ TASKS = {
     "clinical_trial": Task(
         folder="clinical-trial",
         objective=(
-            "The query is a patient's case report. Each candidate describes a clinical trial. Wanted are trials for "
-            "which this patient could be recruited: the right condition, and no criterion that shuts the patient out."
+            "The query is a patient's case report. Each candidate describes a clinical trial. "
+            "Wanted are trials for "
+            "which this patient could be recruited: the right condition, and no criterion that "
+            "shuts the patient out."
         ),
         document="the description of a clinical trial",
         queries=50,
@@ -116,9 +131,12 @@ TASKS = {
     "relic": Task(
         folder="relic",
         objective=(
-            "The query is a piece of literary analysis from which one quotation has been taken out; a mask marks its "
-            "place. Each candidate is a passage of the work that is discussed. Wanted is the passage that was quoted: "
-            "it bears out what is claimed just before or after the gap, reads naturally there, and repeats nothing "
+            "The query is a piece of literary analysis from which one quotation has been taken "
+            "out; a mask marks its "
+            "place. Each candidate is a passage of the work that is discussed. Wanted is the "
+            "passage that was quoted: "
+            "it bears out what is claimed just before or after the gap, reads naturally there, "
+            "and repeats nothing "
             "that the analysis quotes already."
         ),
         document="a few sentences quoted from a work of literature",
@@ -140,7 +158,12 @@ def load(request: Request) -> Environment:
         RELEASE,
         documents=_documents(parts, request),
         queries=tuple(
-            Query(query_id, text, request.objective(task.objective), *_scope(request.variant, query_id, part))
+            Query(
+                query_id,
+                text,
+                request.objective(task.objective),
+                *_scope(request.variant, query_id, part),
+            )
             for part in parts.values()
             for query_id, text in part.queries.items()
         ),
@@ -154,20 +177,33 @@ def load(request: Request) -> Environment:
 
 def _parts(request: Request, task: Task) -> dict[str, Collection]:
     splits = ("test", "dev") if request.split == "all" else (request.split,)
-    place = request.place([f"datasets/{task.folder}", task.folder], [other.folder for other in TASKS.values()])
+    place = request.place(
+        [f"datasets/{task.folder}", task.folder], [other.folder for other in TASKS.values()]
+    )
     if any(place.glob("*_set.*")):
         return {split: _read(place, split) for split in splits}
-    lacks = f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; a data folder has the release's layout"
-    # A port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole numbers.
+    lacks = (
+        f"{request.folder} holds no datasets/{task.folder}/test_set.pickle; a data folder has the "
+        f"release's layout"
+    )
+    # A port in BEIR's form, as MTEB has: test queries only, and DORIS-MAE's labels cut to whole
+    # numbers.
     port = read_port(request.folder, request.home, f"{lacks}, or is the task's own folder in it")
     if splits != ("test",):
         raise NotApplicable(f"{request.folder} is a port without dev queries; use --split test")
     grades = [grade for labels in port.qrels.values() for grade in labels.values()]
     if request.name == "doris_mae" and all(map(float.is_integer, grades)):
-        why = f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other figures of them"
+        why = (
+            f"{request.folder} has DORIS-MAE's labels cut to whole numbers, which makes other "
+            f"figures of them"
+        )
         raise DataError(f"{why}; use the release's test_set.pickle")
     texts = zip(port.documents, port.documents.texts(), strict=True)  # titles are part of the texts
-    return {"test": Collection(Corpus(Document(doc_id, text) for doc_id, text in texts), port.queries, port.qrels)}
+    return {
+        "test": Collection(
+            Corpus(Document(doc_id, text) for doc_id, text in texts), port.queries, port.qrels
+        )
+    }
 
 
 def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
@@ -179,12 +215,20 @@ def _documents(parts: Mapping[str, Collection], request: Request) -> Corpus:
     different = [doc_id for doc_id in dev if doc_id in test and dev[doc_id] != test[doc_id]]
     for what, shared in (("queries", queries), ("documents", different)):
         if shared:
-            both = f"the dev and the test {what} of birco/{request.name} share the id {min(shared)!r}"
-            raise NotApplicable(f"{both}; they are separate collections, so use --split test or --split dev")
-    return Corpus([*test.values(), *(document for doc_id, document in dev.items() if doc_id not in test)])
+            both = (
+                f"the dev and the test {what} of birco/{request.name} share the id {min(shared)!r}"
+            )
+            raise NotApplicable(
+                f"{both}; they are separate collections, so use --split test or --split dev"
+            )
+    return Corpus(
+        [*test.values(), *(document for doc_id, document in dev.items() if doc_id not in test)]
+    )
 
 
-def _scope(variant: str, query_id: str, part: Collection) -> tuple[frozenset[str], frozenset[str] | None]:
+def _scope(
+    variant: str, query_id: str, part: Collection
+) -> tuple[frozenset[str], frozenset[str] | None]:
     """Return (the documents that a query excludes, its pool)."""
     own = frozenset({query_id} & part.documents.keys())
     pool = frozenset(part.qrels[query_id])
@@ -200,7 +244,9 @@ def _read(folder: Path, split: str) -> Collection:
 
 
 def unpickle(path: Path) -> Any:
-    """Return what a pickle holds, read in a process of its own: a hostile pickle can bring Python down."""
+    """Return what a pickle holds, read in a process of its own: a hostile pickle can bring
+    Python down.
+    """
     check_data(path)
     try:
         with open_input(path) as file:
@@ -217,11 +263,15 @@ def unpickle(path: Path) -> Any:
 
 
 def _check(content: Any, path: Path) -> Collection:
-    if not isinstance(content, dict) or not all(isinstance(content.get(k), dict) for k in ("query", "corpus", "qrel")):
+    if not isinstance(content, dict) or not all(
+        isinstance(content.get(k), dict) for k in ("query", "corpus", "qrel")
+    ):
         raise DataError(f'{path} is not an object of "query", "corpus" and "qrel"')
     documents, queries = (
         {
-            tables.check_id(key, f"{path}, {name}"): tables.check_text(text, f"{path}, {name} {key!r}")
+            tables.check_id(key, f"{path}, {name}"): tables.check_text(
+                text, f"{path}, {name} {key!r}"
+            )
             for key, text in content[name].items()
         }
         for name in ("corpus", "query")
@@ -236,14 +286,18 @@ def _check(content: Any, path: Path) -> Collection:
         if query_id not in queries:
             raise DataError(f"{where}: there is no such query")
         if not isinstance(pool, dict) or not pool:
-            raise DataError(f"{where}: {'the pool is empty' if pool == {} else 'not an object of labels'}")
+            raise DataError(
+                f"{where}: {'the pool is empty' if pool == {} else 'not an object of labels'}"
+            )
         qrels[query_id] = {
             tables.check_id(key, where): tables.check_grade(label, f"{where}, document {key!r}")
             for key, label in pool.items()
         }
     if unjudged := queries.keys() - qrels.keys():
         raise DataError(f"{path}: query {min(unjudged)!r} has no pool in qrel")
-    return Collection(Corpus(Document(doc_id, text) for doc_id, text in documents.items()), queries, qrels)
+    return Collection(
+        Corpus(Document(doc_id, text) for doc_id, text in documents.items()), queries, qrels
+    )
 
 
 def _facts(task: Task) -> Facts:
@@ -251,14 +305,19 @@ def _facts(task: Task) -> Facts:
         asked=task.objective,
         metric="nDCG@10",
         protocol=(
-            "Each query's pool is ranked; gain is the label, linear; labels from 1 on count for recall, and queries "
-            "without any are left out of it. The paper's figures are means over 1,000 bootstrap resamples."
+            "Each query's pool is ranked; gain is the label, linear; labels from 1 on count for "
+            "recall, and queries "
+            "without any are left out of it. The paper's figures are means over 1,000 bootstrap "
+            "resamples."
         ),
-        dev_split="the release's: other queries over other documents; triplets of appendix D are counted on it",
+        dev_split="the release's: other queries over other documents; triplets of appendix D are "
+        "counted on it",
         documents={},
         queries=task.queries,
         files=tuple(f"datasets/{task.folder}/{split}_set.pickle" for split in ("test", "dev")),
     )
 
 
-SUITE = Suite(RELEASE, {name: _facts(task) for name, task in TASKS.items()}, load, variants=(POOL, CORPUS))
+SUITE = Suite(
+    RELEASE, {name: _facts(task) for name, task in TASKS.items()}, load, variants=(POOL, CORPUS)
+)

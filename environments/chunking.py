@@ -1,8 +1,9 @@
 """Documents cut into passages as CRUMB's paper cuts them.
 
-Section 3.2 and Figure 2 of CRUMB's paper: blocks are added to a chunk until it would have more than 512 BERT tokens; a
-longer block is a chunk of its own, whole. Each chunk begins with the headings above its first block, from the title
-down; later headings stay where they are. For your own Markdown:
+Section 3.2 and Figure 2 of CRUMB's paper: blocks are added to a chunk until it would have more than
+512 BERT tokens; a longer block is a chunk of its own, whole. Each chunk begins with the headings
+above its first block, from the title down; later headings stay where they are. For your own
+Markdown:
 
     from environments.chunking import bert_tokens, chunks
     passages = chunks(Path("page.md").read_text(), count=bert_tokens())
@@ -28,7 +29,8 @@ _FENCE = re.compile(r"\s*(```|~~~)")
 def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
     """Return the passages of `markdown`, in order; none of a text without any content.
 
-    `count` gives the tokens of a text; a chunk has at most `limit`, headings included, unless it is a single block.
+    `count` gives the tokens of a text; a chunk has at most `limit`, headings included, unless it is
+    a single block.
     """
     made: list[str] = []
     chunk = ""
@@ -42,7 +44,9 @@ def chunks(markdown: str, count: Count, limit: int = LIMIT) -> list[str]:
 
 
 def sections(markdown: str, levels: int = 3) -> list[str]:
-    """Return the parts of `markdown` between changes of its first `levels` heading levels, each under its headings."""
+    """Return the parts of `markdown` between changes of its first `levels` heading levels,
+    each under its headings.
+    """
     made = list[list[str]]()
     last = None
     for path, fresh, text in _blocks(markdown):
@@ -56,7 +60,9 @@ def sections(markdown: str, levels: int = 3) -> list[str]:
 
 
 def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:
-    """Yield (headings above, those of them that have had no block yet, text) of each block; a bare heading is one."""
+    """Yield (headings above, those of them that have had no block yet, text) of each block; a
+    bare heading is one.
+    """
     # headings by their levels
     path = dict[int, str]()
     fresh = dict[int, str]()
@@ -67,15 +73,21 @@ def _blocks(markdown: str) -> Iterator[tuple[list[str], list[str], str]]:
             if max(fresh, default=-1) >= level:
                 yield list(path.values())[:-1], list(fresh.values())[:-1], fresh[max(fresh)]
                 fresh = {}
-            path = {above: heading for above, heading in path.items() if above < level} | {level: text}
-            fresh = {above: heading for above, heading in fresh.items() if above < level} | {level: text}
+            path = {above: heading for above, heading in path.items() if above < level} | {
+                level: text
+            }
+            fresh = {above: heading for above, heading in fresh.items() if above < level} | {
+                level: text
+            }
         else:
             yield list(path.values()), list(fresh.values()), text
             fresh = {}
 
 
 def _parts(markdown: str) -> Iterator[str]:
-    """Yield headings, and the runs of lines between headings and blank lines, with fenced code whole; some are ""."""
+    """Yield headings, and the runs of lines between headings and blank lines, with fenced
+    code whole; some are "".
+    """
     lines: list[str] = []
     fence = ""  # what opened the code block at hand
     for line in markdown.splitlines():
@@ -93,7 +105,9 @@ def _parts(markdown: str) -> Iterator[str]:
 
 @cache
 def bert_tokens() -> Count:
-    """Return a function that counts tokens as BERT (uncased) cuts them: with the bundled MiniLM's vocabulary."""
+    """Return a function that counts tokens as BERT (uncased) cuts them: with the bundled
+    MiniLM's vocabulary.
+    """
     tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()

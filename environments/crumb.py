@@ -1,14 +1,16 @@
 """CRUMB: eight complex retrieval tasks in one form, as passages and as whole documents.
 
-`crumb/legal_qa` searches passages, `crumb/legal_qa:document` whole documents; three tasks were never cut, and have the
-same text in both. Three others are judged by document when passages are searched (MaxP, section 3.1 of the paper):
-2,000 passages are retrieved, and a document takes its best passage's rank. The official script keeps the passage's id,
-which no judgement has; here it is the parent's. Validation queries are the dev split.
+`crumb/legal_qa` searches passages, `crumb/legal_qa:document` whole documents; three tasks were
+never cut, and have the same text in both. Three others are judged by document when passages are
+searched (MaxP, section 3.1 of the paper): 2,000 passages are retrieved, and a document takes its
+best passage's rank. The official script keeps the passage's id, which no judgement has; here it is
+the parent's. Validation queries are the dev split.
 
-Raw, the release has <task>/passage_corpus.jsonl, <task>/full_document_corpus.jsonl, <task>/eval/query_labels.jsonl and
-<task>/val/query_labels.jsonl. As Parquet, as the hub converts it, it has <config>/<task>/*.parquet with the configs
-passage_corpus, full_document_corpus, evaluation_queries and validation_queries. A cell of judgements is a list of
-{"id", "label"}, the same in a JSON string, or null.
+Raw, the release has <task>/passage_corpus.jsonl, <task>/full_document_corpus.jsonl,
+<task>/eval/query_labels.jsonl and <task>/val/query_labels.jsonl. As Parquet, as the hub converts
+it, it has <config>/<task>/*.parquet with the configs passage_corpus, full_document_corpus,
+evaluation_queries and validation_queries. A cell of judgements is a list of {"id", "label"}, the
+same in a JSON string, or null.
 """
 
 import json
@@ -101,8 +103,12 @@ TASKS = {
         "Find the legal texts that decide the question, of the place that it names.",
         "a section of a law or a decision of a court, in Markdown",
     ),
-    "theorem_retrieval": Task("Find theorems that help to solve the problem.", "a theorem with its proof", whole=True),
-    "code_retrieval": Task("Find programs that solve the problem.", "a program that solves a problem", whole=True),
+    "theorem_retrieval": Task(
+        "Find theorems that help to solve the problem.", "a theorem with its proof", whole=True
+    ),
+    "code_retrieval": Task(
+        "Find programs that solve the problem.", "a program that solves a problem", whole=True
+    ),
 }
 
 
@@ -112,23 +118,35 @@ def folders_of(task: str) -> tuple[str, ...]:
 
 
 def load(request: Request) -> Environment:
-    """Load one task in one variant, from the release in either of its forms, or the task's own folder."""
+    """Load one task in one variant, from the release in either of its forms, or the task's
+    own folder.
+    """
     task = TASKS[request.name]
-    request.place(folders_of(request.name), [folder for name in TASKS for folder in folders_of(name)])
+    request.place(
+        folders_of(request.name), [folder for name in TASKS for folder in folders_of(name)]
+    )
     documents = _read_corpus(request, task)
     rows = read_queries(request.folder, request.name, request.split)
     judgements = _judgements(request, task, rows, documents)
     headline = request.qrels or next(iter(judgements))
     if headline not in judgements:
         raise NotApplicable(
-            f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out --qrels"
+            f"crumb/{request.name}:{request.variant} has no judgements by {headline}; leave out "
+            f"--qrels"
         )
     notes = ["this task was never cut into passages: :document searches the same text"]
     notes *= request.variant == DOCUMENT and task.whole
-    if request.variant == PASSAGE and (bare := [row.query_id for row in rows if not row.grades["passage_qrels"]]):
-        notes.append(f"{len(bare)} queries have no passage judgements and count 0 by these, e.g. {bare[0]!r}")
+    if request.variant == PASSAGE and (
+        bare := [row.query_id for row in rows if not row.grades["passage_qrels"]]
+    ):
+        notes.append(
+            f"{len(bare)} queries have no passage judgements and count 0 by these, e.g. {bare[0]!r}"
+        )
     max_p = judgements[headline].unit_of is not None
-    queries = (Query(row.query_id, row.text, request.objective(row.instruction or task.instruction)) for row in rows)
+    queries = (
+        Query(row.query_id, row.text, request.objective(row.instruction or task.instruction))
+        for row in rows
+    )
     return request.make(
         RELEASE,
         documents=documents,
@@ -143,13 +161,19 @@ def load(request: Request) -> Environment:
     )
 
 
-def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documents: Corpus) -> dict[str, Judgements]:
-    by_passage, binary, by_document = ({row.query_id: row.grades[column] for row in rows} for column in _QRELS)
+def _judgements(
+    request: Request, task: Task, rows: list[LabelledQuery], documents: Corpus
+) -> dict[str, Judgements]:
+    by_passage, binary, by_document = (
+        {row.query_id: row.grades[column] for row in rows} for column in _QRELS
+    )
     if request.variant == DOCUMENT and not task.whole:
         return {DOCUMENT: Judgements(by_document)}
     for column in ["passage_binary_qrels"] * task.binary + ["full_document_qrels"] * task.max_p:
         if bare := [row.query_id for row in rows if not row.grades[column]]:
-            raise DataError(f"{request.folder}: query {bare[0]!r} has no {column}, which {request.task} needs")
+            raise DataError(
+                f"{request.folder}: query {bare[0]!r} has no {column}, which {request.task} needs"
+            )
     passages = {PASSAGE: Judgements(by_passage, binary if task.binary else None)}
     if not task.max_p:
         return passages
@@ -158,10 +182,17 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
         # The official script cuts the chunk number off; the release also says the parent outright.
         return documents[doc_id].parent or doc_id.partition(":")[0]
 
-    for query_id, labels in list(by_passage.items())[:5]:  # unjudged parents would score 0 without a word
-        judged = [passage for passage, label in labels.items() if label > 0 and passage in documents]
+    for query_id, labels in list(by_passage.items())[
+        :5
+    ]:  # unjudged parents would score 0 without a word
+        judged = [
+            passage for passage, label in labels.items() if label > 0 and passage in documents
+        ]
         if judged and not any(parent(passage) in by_document[query_id] for passage in judged):
-            strange = f"the documents judged for query {query_id!r} are not those that its passages were cut from"
+            strange = (
+                f"the documents judged for query {query_id!r} are not those that its passages "
+                f"were cut from"
+            )
             example = f"e.g. {parent(judged[0])!r}; are all files from the same release?"
             raise DataError(f"{request.folder}: {strange}, {example}")
     return {DOCUMENT: Judgements(by_document, unit_of=parent), **passages}
@@ -169,15 +200,26 @@ def _judgements(request: Request, task: Task, rows: list[LabelledQuery], documen
 
 def _read_corpus(request: Request, task: Task) -> Corpus:
     # In the release, the document corpus of a task that was never cut is its passage file.
-    config = "full_document_corpus" if request.variant == DOCUMENT and not task.whole else "passage_corpus"
+    config = (
+        "full_document_corpus"
+        if request.variant == DOCUMENT and not task.whole
+        else "passage_corpus"
+    )
     files = _find(request.folder, request.name, config, config)
 
     def read() -> Iterator[Placed]:
         for where, row in tables.read_rows(files, ("document_id", "document_content", "parent_id")):
             doc_id = tables.check_id(tables.pick_column(where, row, "document_id"), where)
-            text = tables.check_text(tables.pick_column(where, row, "document_content"), where, "document_content")
+            text = tables.check_text(
+                tables.pick_column(where, row, "document_content"), where, "document_content"
+            )
             parent = row.get("parent_id")
-            yield where, Document(doc_id, text, parent="" if parent is None else tables.check_id(parent, where))
+            yield (
+                where,
+                Document(
+                    doc_id, text, parent="" if parent is None else tables.check_id(parent, where)
+                ),
+            )
 
     return open_corpus(request.home, files, read)
 
@@ -185,19 +227,31 @@ def _read_corpus(request: Request, task: Task) -> Corpus:
 def read_queries(folder: Path, task: str, split: str) -> list[LabelledQuery]:
     """Read the queries of "dev", "test" or "all" of a task, in the release's order."""
     queries: dict[str, LabelledQuery] = {}
-    for part, config, raw in (("test", "evaluation_queries", "eval"), ("dev", "validation_queries", "val")):
+    for part, config, raw in (
+        ("test", "evaluation_queries", "eval"),
+        ("dev", "validation_queries", "val"),
+    ):
         if split not in (part, "all"):
             continue
         files = _find(folder, task, config, f"{raw}/query_labels")
         many = len(queries)
-        for where, row in tables.read_rows(files, ("query_id", "query_content", "instruction", *_QRELS)):
+        for where, row in tables.read_rows(
+            files, ("query_id", "query_content", "instruction", *_QRELS)
+        ):
             query_id = tables.check_id(tables.pick_column(where, row, "query_id"), where)
             if query_id in queries:
                 raise DataError(f"{where}: the id {query_id!r} was there before")
-            text = tables.check_text(tables.pick_column(where, row, "query_content"), where, "query_content")
-            instruction = tables.check_text(row.get("instruction"), where, "instruction", optional=True).strip()
+            text = tables.check_text(
+                tables.pick_column(where, row, "query_content"), where, "query_content"
+            )
+            instruction = tables.check_text(
+                row.get("instruction"), where, "instruction", optional=True
+            ).strip()
             row.setdefault("passage_binary_qrels")  # few tasks have it
-            grades = {name: _read_grades(tables.pick_column(where, row, name), f"{where}, {name}") for name in _QRELS}
+            grades = {
+                name: _read_grades(tables.pick_column(where, row, name), f"{where}, {name}")
+                for name in _QRELS
+            }
             queries[query_id] = LabelledQuery(query_id, text, instruction, grades)
         if len(queries) == many:
             raise DataError(f"{files[0]} has no queries in it")
@@ -235,10 +289,13 @@ def _read_grades(cell: Any, where: str) -> Grades:
 def _facts(name: str, task: Task) -> Facts:
     passages, queries, documents = COUNTS[name]
     protocol = (
-        "All passages are ranked; nDCG gains the label, linear; recall and the rest take labels from 1 on."
-        + f" MaxP: {MAX_P_DEPTH} passages a query, of which the best of each document counts." * task.max_p
+        "All passages are ranked; nDCG gains the label, linear; recall and the rest take labels "
+        "from 1 on."
+        + f" MaxP: {MAX_P_DEPTH} passages a query, of which the best of each document counts."
+        * task.max_p
         + " Not cut into passages." * task.whole
-        + " Recall and the rest take the binary labels that are released beside the graded ones." * task.binary
+        + " Recall and the rest take the binary labels that are released beside the graded ones."
+        * task.binary
     )
     files = ["passage_corpus.jsonl", "eval/query_labels.jsonl", "val/query_labels.jsonl"]
     files[1:1] = ["full_document_corpus.jsonl"] * (not task.whole)

@@ -1,13 +1,17 @@
-"""Fetch a task's public release from the Hugging Face Hub or GitHub: list it, download it, check it, mark it complete.
+"""Fetch a task's public release from the Hugging Face Hub or GitHub: list it, download it, check
+it, mark it complete.
 
-The release's listing at the pinned revision gives each file's size and content address (the Hub's LFS SHA-256, or git's
-blob id). A file is moved to its place only when both are right, and the marker `<task>.complete.json` is written last.
-A fetch that ends earlier leaves `<file>.<address>.part` behind, and the same command goes on from there.
+The release's listing at the pinned revision gives each file's size and content address (the Hub's
+LFS SHA-256, or git's blob id). A file is moved to its place only when both are right, and the
+marker `<task>.complete.json` is written last. A fetch that ends earlier leaves
+`<file>.<address>.part` behind, and the same command goes on from there.
 
-A listing of another revision, or with a path that leads out of its folder, is refused. The address proves that a file
-is the listed one; that the listing is the release's own rests on HTTPS and the pinned commit.
+A listing of another revision, or with a path that leads out of its folder, is refused. The address
+proves that a file is the listed one; that the listing is the release's own rests on HTTPS and the
+pinned commit.
 
-The Hub's files are downloaded here, too: `hf_hub_download` of huggingface_hub 1.33 deletes a partial file on failure.
+The Hub's files are downloaded here, too: `hf_hub_download` of huggingface_hub 1.33 deletes a
+partial file on failure.
 """
 
 import hashlib
@@ -62,10 +66,12 @@ class Listed:
 
 
 def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
-    """Download the files of `full_name` (a variant is ignored) unless they are there; return the suite's data folder.
+    """Download the files of `full_name` (a variant is ignored) unless they are there; return the
+    suite's data folder.
 
-    `say` is given lines for people. DataError when the release, the network or the disk fails, RunConflict while
-    another process fetches the same task, UsageError when the data folder or the Hub may not be used.
+    `say` is given lines for people. DataError when the release, the network or the disk fails,
+    RunConflict while another process fetches the same task, UsageError when the data folder or the
+    Hub may not be used.
     """
     suite_name, name, _ = environments.parts(environments.resolve(full_name))
     task = f"{suite_name}/{name}"
@@ -91,50 +97,85 @@ def fetch(full_name: str, *, say: Callable[[str], None]) -> Path:
             total = sum(file.size for file in listed)
             done = total - sum(file.size - _size_of(file.part(folder)) for file in missing)
             begun = f"; {decimal(done)} of it are here already" if done else ""
-            say(f"{task}: {len(listed)} files, {decimal(total)} from {release} ({release.licence}){begun}")
+            say(
+                f"{task}: {len(listed)} files, {decimal(total)} from {release} "
+                f"({release.licence}){begun}"
+            )
             if total - done > (room := shutil.disk_usage(folder).free):
-                lacks = f"{folder} has room for {decimal(room)}, and {decimal(total - done)} more are needed"
-                raise DataError(f"{lacks}; make room, or set SEXTANT_HOME to a folder on another disk")
+                lacks = (
+                    f"{folder} has room for {decimal(room)}, and {decimal(total - done)} more are "
+                    f"needed"
+                )
+                raise DataError(
+                    f"{lacks}; make room, or set SEXTANT_HOME to a folder on another disk"
+                )
             marker.unlink(missing_ok=True)  # it is of another revision, or of files that are gone
             progress = Progress(task, total, "bytes", done)
             for file in missing:
                 _download(client, release, folder, file, progress)
             about = {name: getattr(release, name) for name in ("repository", "revision", "licence")}
-            files = {file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)} for file in listed}
-            content = {"task": task, **about, "files": files, "fetched": datetime.now(UTC).date().isoformat()}
+            files = {
+                file.path: {"bytes": file.size, "sha256": disk.sha256(folder / file.path)}
+                for file in listed
+            }
+            content = {
+                "task": task,
+                **about,
+                "files": files,
+                "fetched": datetime.now(UTC).date().isoformat(),
+            }
             disk.replace(marker, json.dumps(content, indent=2) + "\n", disk.SHARED)
     except OSError as error:
         if error.errno in disk.FULL:
-            here = sum(max(_size_of(folder / file.path), _size_of(file.part(folder))) for file in listed)
+            here = sum(
+                max(_size_of(folder / file.path), _size_of(file.part(folder))) for file in listed
+            )
             whole = sum(file.size for file in listed)
-            why = f"{folder}: {error.strerror or error}; {decimal(here)} of {decimal(whole)} are here"
+            why = (
+                f"{folder}: {error.strerror or error}; {decimal(here)} of {decimal(whole)} are here"
+            )
             raise DataError(f"{why}. Make room, and the same command goes on from there") from None
-        why = f"{error.filename or folder} cannot be written: {error.strerror or error}; set SEXTANT_HOME"
+        why = (
+            f"{error.filename or folder} cannot be written: {error.strerror or error}; set "
+            f"SEXTANT_HOME"
+        )
         raise UsageError(why) from None
     say(f"{task}: whole and checked, in {folder}")
     return folder
 
 
 def _is_here(path: Path, file: Listed) -> bool:
-    return path.is_file() and path.stat().st_size == file.size and _address(path, file) == file.address
+    return (
+        path.is_file() and path.stat().st_size == file.size and _address(path, file) == file.address
+    )
 
 
 def _size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def _download(client: httpx.Client, release: Release, folder: Path, file: Listed, progress: Progress) -> None:
-    """Download one file. DataError when it is not the listed one (the part goes) or cannot be had (it stays)."""
+def _download(
+    client: httpx.Client, release: Release, folder: Path, file: Listed, progress: Progress
+) -> None:
+    """Download one file.
+
+    DataError when it is not the listed one (the part goes) or cannot be had (it stays).
+    """
     part = file.part(folder)
     what = f"{file.path} of {release}"
     part.parent.mkdir(parents=True, exist_ok=True)
-    _try_again(lambda: _receive(client, file, part, progress), what, file.url, lambda: _size_of(part))
+    _try_again(
+        lambda: _receive(client, file, part, progress), what, file.url, lambda: _size_of(part)
+    )
     size = _size_of(part)
     address = _address(part, file)
     if (size, address) != (file.size, file.address):
         part.unlink()
         other = f"expected {file.address}, {file.size} bytes, got {address}, {size} bytes"
-        raise DataError(f"{what} is not what is listed: {other}; fetch again; if it stays so, the release has changed")
+        raise DataError(
+            f"{what} is not what is listed: {other}; fetch again; if it stays so, the release has "
+            f"changed"
+        )
     disk.sync(part)  # content, and below the name: the marker must not outlive them
     part.replace(folder / file.path)
     for left in part.parent.glob(f"{part.name.rsplit('.', 2)[0]}.*.part"):  # of other revisions
@@ -146,12 +187,16 @@ def _receive(client: httpx.Client, file: Listed, part: Path, progress: Progress)
     have = _size_of(part)
     if have >= file.size > 0:
         return
-    with client.stream("GET", file.url, headers={"range": f"bytes={have}-"} if have else {}) as response:
+    with client.stream(
+        "GET", file.url, headers={"range": f"bytes={have}-"} if have else {}
+    ) as response:
         goes_on = response.headers.get("content-range", "").startswith(f"bytes {have}-")
         if response.status_code == 200:
             progress.add(-have)
             have = 0
-        elif response.status_code in (206, 416) and not (have and response.status_code == 206 and goes_on):
+        elif response.status_code in (206, 416) and not (
+            have and response.status_code == 206 and goes_on
+        ):
             part.unlink(missing_ok=True)  # so that the next try asks for the whole file
             raise httpx.RemoteProtocolError("it does not go on where the part ends")
         elif response.raise_for_status().status_code != 206:
@@ -176,7 +221,8 @@ def _address(path: Path, file: Listed) -> str:
         return f"git:{hashlib.file_digest(content, lambda: digest).hexdigest()}"
 
 
-# --- Listings --------------------------------------------------------------------------------------------------------
+# --- Listings
+# --------------------------------------------------------------------------------------------------------
 
 
 def _connect(release: Release) -> httpx.Client:
@@ -193,13 +239,22 @@ def _connect(release: Release) -> httpx.Client:
         headers |= huggingface_hub.utils.build_hf_headers(library_name="sextant")  # type: ignore[attr-defined]
     try:
         return httpx.Client(headers=headers, follow_redirects=True, timeout=TIMEOUT)
-    except (ImportError, OSError, ValueError) as error:  # of *_PROXY or SSL_CERT_* in the environment
+    except (
+        ImportError,
+        OSError,
+        ValueError,
+    ) as error:  # of *_PROXY or SSL_CERT_* in the environment
         reason = " ".join(str(error).split())
-        raise UsageError(f"the network cannot be used as *_PROXY and SSL_CERT_* say: {reason}") from None
+        raise UsageError(
+            f"the network cannot be used as *_PROXY and SSL_CERT_* say: {reason}"
+        ) from None
 
 
 def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) -> list[Listed]:
-    """Return the files named by `paths`, as listed. DataError when one is missing or the listing not to be trusted."""
+    """Return the files named by `paths`, as listed.
+
+    DataError when one is missing or the listing not to be trusted.
+    """
     if release.kind == "hub":
         base = _server("HF_ENDPOINT", "https://huggingface.co")
         read = _list_hub
@@ -207,13 +262,20 @@ def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) 
         base = _server("SEXTANT_GITHUB_API", "https://api.github.com")
         read = _list_github
     try:
-        rows = {file.path: file for file in _try_again(lambda: read(client, release, base), str(release), base)}
+        rows = {
+            file.path: file
+            for file in _try_again(lambda: read(client, release, base), str(release), base)
+        }
         for path in rows:  # of all files, also of those that are not needed
             inside = PurePosixPath(path)
             if inside.is_absolute() or ".." in inside.parts or "\0" in path:
-                raise DataError(f"the listing of {release} is refused: {path!r:.200} leads out of its folder")
+                raise DataError(
+                    f"the listing of {release} is refused: {path!r:.200} leads out of its folder"
+                )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise DataError(f"{base} answers for {release} with no listing of files; is it the right address?") from None
+        raise DataError(
+            f"{base} answers for {release} with no listing of files; is it the right address?"
+        ) from None
     if missing := [path for path in paths if path not in rows]:
         raise DataError(f"{release} has no file {missing[0]!r}")
     return [rows[path] for path in paths]
@@ -222,12 +284,16 @@ def _list_files(client: httpx.Client, release: Release, paths: tuple[str, ...]) 
 def _server(variable: str, usual: str) -> str:
     address = (os.environ.get(variable) or usual).rstrip("/")
     if not re.match(r"https?://[^/?#\s]", address):
-        raise UsageError(f"{variable} is {address[:100]!r}, which is no http:// or https:// address")
+        raise UsageError(
+            f"{variable} is {address[:100]!r}, which is no http:// or https:// address"
+        )
     return address
 
 
 def _list_hub(client: httpx.Client, release: Release, base: str) -> list[Listed]:
-    info = _get_json(client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}?blobs=true")
+    info = _get_json(
+        client, f"{base}/api/datasets/{release.repository}/revision/{release.revision}?blobs=true"
+    )
     if info["sha"] != release.revision:
         raise DataError(f"{base} answers for {release} with revision {info['sha']!r:.50}")
     files = f"{base}/datasets/{release.repository}/resolve/{release.revision}"
@@ -243,28 +309,42 @@ def _list_hub(client: httpx.Client, release: Release, base: str) -> list[Listed]
 def _list_github(client: httpx.Client, release: Release, base: str) -> list[Listed]:
     raw = _server("SEXTANT_GITHUB_RAW", "https://raw.githubusercontent.com")
     files = f"{raw}/{release.repository}/{release.revision}"
-    tree = _get_json(client, f"{base}/repos/{release.repository}/git/trees/{release.revision}?recursive=1")["tree"]
+    tree = _get_json(
+        client, f"{base}/repos/{release.repository}/git/trees/{release.revision}?recursive=1"
+    )["tree"]
     blobs = [entry for entry in tree if entry["type"] == "blob"]
-    return [Listed(one["path"], one["size"], f"git:{one['sha']}", f"{files}/{quote(one['path'])}") for one in blobs]
+    return [
+        Listed(one["path"], one["size"], f"git:{one['sha']}", f"{files}/{quote(one['path'])}")
+        for one in blobs
+    ]
 
 
 def _get_json(client: httpx.Client, url: str) -> Any:
     content = bytearray()
     ends = monotonic() + LISTING_SECONDS
     with client.stream("GET", url) as answer:
-        for block in answer.raise_for_status().iter_raw():  # raw: compressed was not asked for, and might have no end
+        for block in (
+            answer.raise_for_status().iter_raw()
+        ):  # raw: compressed was not asked for, and might have no end
             content += block
             if len(content) > LISTING_BYTES:
-                raise DataError(f"{url} answers with more than {LISTING_BYTES >> 20} MiB; is it the right address?")
+                raise DataError(
+                    f"{url} answers with more than {LISTING_BYTES >> 20} MiB; is it the right "
+                    f"address?"
+                )
             if monotonic() > ends:
                 raise httpx.ReadTimeout(f"its listing takes longer than {LISTING_SECONDS:g} s")
     return json.loads(content)
 
 
-def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[], int] = int) -> _T:
-    """Return what `call` returns, tried up to three times; DataError when the server refuses `what`, or is not reached.
+def _try_again(
+    call: Callable[[], _T], what: str, address: str, size: Callable[[], int] = int
+) -> _T:
+    """Return what `call` returns, tried up to three times; DataError when the server refuses
+    `what`, or is not reached.
 
-    `size` returns the bytes that are here of a file. A try that brought WORTH of them does not count: lines break.
+    `size` returns the bytes that are here of a file. A try that brought WORTH of them does not
+    count: lines break.
     """
     tries = 0
     most = size()
@@ -272,27 +352,43 @@ def _try_again(call: Callable[[], _T], what: str, address: str, size: Callable[[
         try:
             return call()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            response = getattr(error, "response", None)  # of a status; the Hub's own errors are httpx's, too
-            if response is not None and response.status_code < 500 and response.status_code not in (408, 429):
+            response = getattr(
+                error, "response", None
+            )  # of a status; the Hub's own errors are httpx's, too
+            if (
+                response is not None
+                and response.status_code < 500
+                and response.status_code not in (408, 429)
+            ):
                 raise _refused(response, what) from None
             tries += 1
             if (now := size()) >= most + WORTH:
                 tries = 1
                 most = now
             if tries > len(WAITS):
-                reason = str(error) or type(error).__name__ if response is None else _status(response)
+                reason = (
+                    str(error) or type(error).__name__ if response is None else _status(response)
+                )
                 lost = f"{urlsplit(address).netloc or address} cannot be reached ({reason})"
-                raise DataError(f"{lost}; the same command goes on where this one stopped") from None
+                raise DataError(
+                    f"{lost}; the same command goes on where this one stopped"
+                ) from None
         sleep(WAITS[tries - 1])
 
 
 def _refused(response: httpx.Response, what: str) -> DataError:
     status = _status(response)
     host = response.url.host
-    if response.status_code in (404, 410, 422):  # 422 is GitHub's answer for what cannot be a commit
+    if response.status_code in (
+        404,
+        410,
+        422,
+    ):  # 422 is GitHub's answer for what cannot be a commit
         return DataError(f"{what} is not there any more ({status} from {host})")
     if response.headers.get("x-ratelimit-remaining") == "0":
-        return DataError(f"{host} takes no more requests from here for now ({status}); try again in an hour")
+        return DataError(
+            f"{host} takes no more requests from here for now ({status}); try again in an hour"
+        )
     if response.status_code in (401, 403):
         refused = f"{host} does not give {what} to everybody, or not any more ({status})"
         return DataError(f"{refused}; a token may be needed: set HF_TOKEN for the Hugging Face Hub")

@@ -1,7 +1,9 @@
-"""The files of a folder that somebody else may have filled: nothing that a link brings in from outside of it.
+"""The files of a folder that somebody else may have filled: nothing that a link brings in from
+outside of it.
 
-A link in a folder of texts may lead anywhere, as to /etc/passwd, and what it leads to would be published with the
-texts. Hidden files and folders are left out without a word; everything else that is left out is named, with the reason.
+A link in a folder of texts may lead anywhere, as to /etc/passwd, and what it leads to would be
+published with the texts. Hidden files and folders are left out without a word; everything else that
+is left out is named, with the reason.
 """
 
 from collections.abc import Sequence
@@ -35,8 +37,8 @@ class Listing(NamedTuple):
 def list_folder(folder: Path, *, follow_links: bool = False) -> Listing:
     """Return the files in a folder and below. DataError where a folder cannot be read.
 
-    Links to files of the folder are files like others. Links out of it are left out unless `follow_links`; a folder is
-    then read once, however many links lead to it.
+    Links to files of the folder are files like others. Links out of it are left out unless
+    `follow_links`; a folder is then read once, however many links lead to it.
     """
     root = folder.resolve()
     files = list[Path]()

@@ -1,6 +1,8 @@
-"""Ids that two files spell differently: found, so that a message can say how they differ; never taken for each other.
+"""Ids that two files spell differently: found, so that a message can say how they differ; never
+taken for each other.
 
-Frames make "101.0" of 101, spreadsheets drop the zeros of "051", Macs write names in another Unicode form.
+Frames make "101.0" of 101, spreadsheets drop the zeros of "051", Macs write names in another
+Unicode form.
 """
 
 import re
@@ -44,7 +46,10 @@ DIFFERENCES = (
     Difference("the Unicode form (NFC or NFD)", lambda name: unicodedata.normalize("NFC", name)),
     Difference("blanks or unseen characters at an end", _strip),
     Difference("quotation marks around it", _remove_marks),
-    Difference("a .0 at the end, as frames write whole numbers", lambda name: re.sub(r"(?<=\d)\.0+$", "", name)),
+    Difference(
+        "a .0 at the end, as frames write whole numbers",
+        lambda name: re.sub(r"(?<=\d)\.0+$", "", name),
+    ),
     Difference("an exponent, as spreadsheets write long numbers", _write_out),
     Difference("zeros before the number", lambda name: re.sub(r"^(\D*)0+(?=\d+$)", r"\1", name)),
     Difference("capitals", str.casefold),
@@ -79,7 +84,9 @@ class Alike(NamedTuple):
 
 
 def find_alike(names: Iterable[str], known: Iterable[str]) -> Alike | None:
-    """Return the first of `known` that spells one of `names` differently, with that name; None where there is none."""
+    """Return the first of `known` that spells one of `names` differently, with that name;
+    None where there is none.
+    """
     folded = {fold(name): name for name in names}
     for candidate in islice(known, MOST):
         name = folded.get(fold(candidate))
@@ -89,22 +96,34 @@ def find_alike(names: Iterable[str], known: Iterable[str]) -> Alike | None:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message that `name` is not known: how `known` spells it; "" where they have nothing alike."""
+    """Return the end of a message that `name` is not known: how `known` spells it; "" where
+    they have nothing alike.
+    """
     alike = find_alike([name], known)
-    return f"; there is {brief(alike.known)}, which differs in {alike.difference}: write both alike" if alike else ""
+    return (
+        f"; there is {brief(alike.known)}, which differs in {alike.difference}: write both alike"
+        if alike
+        else ""
+    )
 
 
 def compare(strangers: Collection[str], side: str, known: Collection[str], other_side: str) -> str:
-    """Return in words, with an id of each, how the ids of one side differ from the `known` ones of the other."""
+    """Return in words, with an id of each, how the ids of one side differ from the `known`
+    ones of the other.
+    """
     if alike := find_alike(strangers, known):
         return f"{alike.describe(side, other_side)}."
     first = next(iter(known), None)
-    example = f"e.g. {brief(next(iter(strangers)))} in the {side}, and {brief(first)} in the {other_side}"
+    example = (
+        f"e.g. {brief(next(iter(strangers)))} in the {side}, and {brief(first)} in the {other_side}"
+    )
     return f"{example}; do both have the same ids?"
 
 
 def find_separator(parents: Collection[str], known: Iterable[str]) -> str:
-    """Return the separator with which `known` passages are called PARENT:PASSAGE after `parents`; "" for none."""
+    """Return the separator with which `known` passages are called PARENT:PASSAGE after
+    `parents`; "" for none.
+    """
     wanted = set(parents)
     for candidate in islice(known, MOST):
         for separator in SEPARATORS:

@@ -1,15 +1,19 @@
-"""What collections are read with: OBLIQ-Bench's layout, TREC's tags, and corpora that are kept once read.
+"""What collections are read with: OBLIQ-Bench's layout, TREC's tags, and corpora that are kept once
+read.
 
-OBLIQ-Bench: corpus/corpus.jsonl and queries+qrels/queries.jsonl with rows {"_id", "text"}, and queries+qrels/qrels.tsv
-with a header line (`query-id corpus-id score`, with hyphens or underscores). Some tasks have pooled judgements beside
-the gold ones (qrels_pool.tsv), some a list of documents that must not be shown (per_query_excluded_ids.json).
+OBLIQ-Bench: corpus/corpus.jsonl and queries+qrels/queries.jsonl with rows {"_id", "text"}, and
+queries+qrels/qrels.tsv with a header line (`query-id corpus-id score`, with hyphens or
+underscores). Some tasks have pooled judgements beside the gold ones (qrels_pool.tsv), some a list
+of documents that must not be shown (per_query_excluded_ids.json).
 
-TREC: documents are <DOC><DOCNO>...<TEXT>...</DOC>, topics <top><num>...<title>...<desc>...</top>, closed or not, or
-<topic number="1">...</topic>; a query's text is the title or query, with question, description and narrative after it
-where there are any. Other forms are in environments/collections.py.
+TREC: documents are <DOC><DOCNO>...<TEXT>...</DOC>, topics <top><num>...<title>...<desc>...</top>,
+closed or not, or <topic number="1">...</topic>; a query's text is the title or query, with
+question, description and narrative after it where there are any. Other forms are in
+environments/collections.py.
 
-Large corpora are stored under the home, in the form of tools/corpus.py, and open at once. A stored corpus is named by
-the content of its source files and by the code that read them. Small corpora are read again every time.
+Large corpora are stored under the home, in the form of tools/corpus.py, and open at once. A stored
+corpus is named by the content of its source files and by the code that read them. Small corpora are
+read again every time.
 """
 
 import hashlib
@@ -32,11 +36,15 @@ from tools.corpus import FORMAT, Corpus, open_or_store
 from tools.errors import DataError, UnknownName
 from tools.records import Document
 
-LARGE = 8_000_000  # characters of documents from which on a corpus is stored: about a quarter of a second of reading
-_SETTLED = 2_000_000_000  # nanoseconds after which another change of a file has another time, on every file system
+# Characters of documents from which on a corpus is stored: about a quarter of a second of reading
+LARGE = 8_000_000
+# Nanoseconds after which another change of a file has another time, on every file system
+_SETTLED = 2_000_000_000
 _DIGESTS = ".digests.json"  # beside the stored corpora
 
-Placed = tuple[str, Document]  # the document's place, for messages ("FILE, line 7"), and the document
+Placed = tuple[
+    str, Document
+]  # the document's place, for messages ("FILE, line 7"), and the document
 Reader = Callable[[], Iterator[Placed]]
 Grades = dict[str, dict[str, float]]  # query_id -> doc_id -> grade
 
@@ -46,7 +54,10 @@ class Contradiction(DataError):
 
     def __init__(self, message: str, again: str, before: str) -> None:
         super().__init__(message)
-        self.files = (again.rpartition(", ")[0], before.rpartition(", ")[0])  # that say the one and the other
+        self.files = (
+            again.rpartition(", ")[0],
+            before.rpartition(", ")[0],
+        )  # that say the one and the other
 
 
 class Collection(NamedTuple):
@@ -57,23 +68,31 @@ class Collection(NamedTuple):
     qrels: Qrels
     pooled: Qrels | None = None
     excluded: Mapping[str, frozenset[str]] = {}  # query_id -> doc_ids not to be shown
-    form: str = ""  # of a user's own: "BEIR", "TREC", "CSV", "a Hugging Face folder" or "ir_datasets"
+    form: str = (
+        ""  # of a user's own: "BEIR", "TREC", "CSV", "a Hugging Face folder" or "ir_datasets"
+    )
     splits: Mapping[str, tuple[str, ...]] = {}  # "dev" and "test", where both are judged
     said: tuple[str, ...] = ()  # what was recognised, counted and dropped, a sentence each
     warnings: tuple[str, ...] = ()  # what is probably wrong, a sentence each
 
 
 def open_corpus(
-    home: Path, files: Sequence[Path], read: Reader, counts: Counter[str] | None = None, how: str = ""
+    home: Path,
+    files: Sequence[Path],
+    read: Reader,
+    counts: Counter[str] | None = None,
+    how: str = "",
 ) -> Corpus:
-    """Open the corpus of the documents that `read()` yields from `files`, in that order, and for `how`.
+    """Open the corpus of the documents that `read()` yields from `files`, in that order, and for
+    `how`.
 
-    A document may come again as it was, and is left out; `counts` says how many did, and how many have no text.
-    DataError when an id comes with two texts, or when there is no word in all of them.
+    A document may come again as it was, and is left out; `counts` says how many did, and how many
+    have no text. DataError when an id comes with two texts, or when there is no word in all of
+    them.
     """
     counts = Counter() if counts is None else counts
-    # A folder holds the corpus of the files' newest state alone. Each version of this program has its own folder, so
-    # that two of them don't undo each other's work.
+    # A folder holds the corpus of the files' newest state alone. Each version of this program has
+    # its own folder, so that two of them don't undo each other's work.
     sources = sorted({__file__, str(raw.__file__), str(tables.__file__), inspect.getfile(read)})
     code = [how, *(disk.sha256(Path(source)) for source in sources)]
     folder = home / "corpora" / _digest([*code, *(str(path.resolve()) for path in files)])
@@ -82,16 +101,22 @@ def open_corpus(
         size = 0
         for document in _check_documents(read, files, counts):
             documents.append(document)
-            if (size := size + len(document.title) + len(document.text)) >= LARGE:  # counted: files may be compressed
+            if (
+                size := size + len(document.title) + len(document.text)
+            ) >= LARGE:  # counted: files may be compressed
                 break
         else:
             return Corpus(documents)
-    place = folder / _digest({"format": FORMAT, "code": code, "files": hash_files(folder / _DIGESTS, files)})
+    place = folder / _digest(
+        {"format": FORMAT, "code": code, "files": hash_files(folder / _DIGESTS, files)}
+    )
     noted = place.with_name(f".{place.name}.json")  # the counts of a corpus that is stored
 
     def check_and_note() -> Iterator[Document]:
         yield from _check_documents(read, files, counts)
-        with suppress(OSError):  # a home that cannot be written: they are read and counted again next time
+        with suppress(
+            OSError
+        ):  # a home that cannot be written: they are read and counted again next time
             disk.replace(noted, json.dumps(counts), disk.SHARED)
 
     corpus = open_or_store(place, check_and_note)
@@ -102,7 +127,10 @@ def open_corpus(
 
 
 def hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
-    """Return the SHA-256 of each file. The file `digests` has those of files with unchanged inode, size and times."""
+    """Return the SHA-256 of each file.
+
+    The file `digests` has those of files with unchanged inode, size and times.
+    """
     known: dict[str, str] = {}
     with suppress(OSError, ValueError, TypeError):
         known = dict(json.loads(digests.read_bytes()))
@@ -112,7 +140,9 @@ def hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
         s = path.stat()
         name = f"{s.st_dev} {s.st_ino} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns}"
         hashes.append(known.get(name) or disk.sha256(path))
-        if time.time_ns() - s.st_ctime_ns > _SETTLED:  # else it may yet change within the same tick of the clock
+        if (
+            time.time_ns() - s.st_ctime_ns > _SETTLED
+        ):  # else it may yet change within the same tick of the clock
             settled[name] = hashes[-1]
     if settled != known:
         with suppress(OSError):  # a home that cannot be written: they are read again next time
@@ -122,14 +152,20 @@ def hash_files(digests: Path, files: Sequence[Path]) -> list[str]:
 
 
 def _digest(key: object) -> str:
-    return hashlib.blake2b(json.dumps(key).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        json.dumps(key).encode("utf-8", "surrogatepass"), digest_size=8
+    ).hexdigest()
 
 
-def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) -> Iterator[Document]:
+def _check_documents(
+    read: Reader, files: Sequence[Path], counts: Counter[str]
+) -> Iterator[Document]:
     seen = set[str]()
     has_words = False
     left = raw.most_unpacked(*files)
-    repeats = dict[str, list[tuple[str, int]]]()  # id -> where it came again, and the hash of what came
+    repeats = dict[
+        str, list[tuple[str, int]]
+    ]()  # id -> where it came again, and the hash of what came
     counts.clear()  # of an earlier attempt
     for where, document in read():
         check_interrupts()
@@ -148,7 +184,10 @@ def _check_documents(read: Reader, files: Sequence[Path], counts: Counter[str]) 
     for where, document in read() if repeats else ():
         for again, digest in repeats.pop(document.doc_id, ()):  # this is the id's first document
             if digest != hash(document):
-                message = f"{again}: the id {document.doc_id!r} was there before with another text, in {where}"
+                message = (
+                    f"{again}: the id {document.doc_id!r} was there before with another text, in "
+                    f"{where}"
+                )
                 raise Contradiction(message, again, where)
 
 
@@ -159,10 +198,15 @@ def read_obliq(folder: Path, home: Path) -> Collection:
 
     def read_documents() -> Iterator[Placed]:
         for where, row in tables.read_objects(corpus_file, "_id", "text"):
-            yield where, Document(tables.check_id(row["_id"], where), tables.check_text(row["text"], where))
+            yield (
+                where,
+                Document(tables.check_id(row["_id"], where), tables.check_text(row["text"], where)),
+            )
 
     documents = open_corpus(home, [corpus_file], read_documents)
-    queries_file, qrels_file = (tables.find_file(inside, name) for name in ("queries.jsonl", "qrels.tsv"))
+    queries_file, qrels_file = (
+        tables.find_file(inside, name) for name in ("queries.jsonl", "qrels.tsv")
+    )
     queries: dict[str, str] = {}
     for where, row in tables.read_objects(queries_file, "_id", "text"):
         if (query_id := tables.check_id(row["_id"], where)) in queries:
@@ -171,19 +215,30 @@ def read_obliq(folder: Path, home: Path) -> Collection:
     if not queries:
         raise DataError(f"{queries_file} has no queries in it")
     gold = _read_qrels(qrels_file, queries)
-    pool, masks = (tables.seek_file(inside, name) for name in ("qrels_pool.tsv", "per_query_excluded_ids.json"))
-    # `environments.check` sees the headline judgements alone, so the documents of pooled ones are checked here.
+    pool, masks = (
+        tables.seek_file(inside, name) for name in ("qrels_pool.tsv", "per_query_excluded_ids.json")
+    )
+    # `environments.check` sees the headline judgements alone, so the documents of pooled ones are
+    # checked here.
     pooled = _read_qrels(pool, queries, documents) if pool else None
     excluded = read_lists(masks, queries, "a search would show what it must not") if masks else {}
     if strangers := excluded.keys() - queries.keys():
-        raise DataError(f"{masks} has an entry for the query {min(strangers)!r}, which queries.jsonl has not")
+        raise DataError(
+            f"{masks} has an entry for the query {min(strangers)!r}, which queries.jsonl has not"
+        )
     return Collection(documents, queries, gold, pooled, excluded)
 
 
 def read_lists(
-    path: Path, queries: Mapping[str, str], lest: str, read_id: Callable[[Any, str], str] = tables.check_id
+    path: Path,
+    queries: Mapping[str, str],
+    lest: str,
+    read_id: Callable[[Any, str], str] = tables.check_id,
 ) -> dict[str, frozenset[str]]:
-    """Read an object of lists of document ids. DataError where one of `queries` has none, `lest` something happens."""
+    """Read an object of lists of document ids.
+
+    DataError where one of `queries` has none, `lest` something happens.
+    """
     lists = tables.read_json(path)
     if not isinstance(lists, dict):
         raise DataError(f"{path} is not an object of lists of ids, one a query; fetch it again")
@@ -191,7 +246,9 @@ def read_lists(
     for query_id, doc_ids in lists.items():
         where = f"{path}, query {tables.brief(query_id)}"
         if not isinstance(doc_ids, list):
-            raise DataError(f"{where}: {tables.brief(doc_ids)} where a list of ids is expected; fetch it again")
+            raise DataError(
+                f"{where}: {tables.brief(doc_ids)} where a list of ids is expected; fetch it again"
+            )
         listed[query_id] = frozenset(read_id(doc_id, where) for doc_id in doc_ids)
     if unlisted := queries.keys() - listed.keys():
         alike = ids.suggest(min(unlisted), listed)
@@ -207,7 +264,9 @@ SCORE = ("score", "relevance", "label")
 def _read_qrels(path: Path, queries: Container[str], documents: Container[str] = ()) -> Grades:
     qrels: Grades = {}
     for where, row in tables.read_headed(path, (*QUERY, *DOCUMENT, *SCORE)):
-        query_id, doc_id, score = (tables.pick_column(where, row, *names) for names in (QUERY, DOCUMENT, SCORE))
+        query_id, doc_id, score = (
+            tables.pick_column(where, row, *names) for names in (QUERY, DOCUMENT, SCORE)
+        )
         grades = qrels.setdefault(tables.check_id(query_id, where), {})
         if tables.check_id(doc_id, where) in grades:
             raise DataError(f"{where}: {query_id!r} and {doc_id!r} are judged twice")
@@ -246,11 +305,15 @@ _BETWEEN = re.compile(r"<(?!/top(?:ic)?\s*>)[^<>]*>|\s+", re.I)
 _DOC = re.compile(r"\s*<doc>(.*)</doc>\s*", re.DOTALL | re.I)
 _DOC_END = re.compile(r"</doc\s*>", re.I)
 _DOC_FIELD = re.compile(r"<((?ai:docno|title|headline|text))\b[^<>]*>")
-_DOC_FIELD_ENDS = {name: re.compile(rf"</(?ai:{name})\s*>") for name in ("docno", "title", "headline", "text")}
+_DOC_FIELD_ENDS = {
+    name: re.compile(rf"</(?ai:{name})\s*>") for name in ("docno", "title", "headline", "text")
+}
 
 
 def read_trec_documents(path: Path) -> tables.Rows:
-    """Yield (place, row) of each <DOC> of a file: "id", "title", and its <TEXT>, or all of it where it has none."""
+    """Yield (place, row) of each <DOC> of a file: "id", "title", and its <TEXT>, or all of it
+    where it has none.
+    """
     held = list[str]()
     for number, line in raw.read_lines(path, whole=True):
         *ended, rest = _DOC_END.split(line.rstrip("\r\n"))
@@ -272,7 +335,10 @@ def _parse_document(text: str, where: str) -> dict[str, str]:
         fields[name].append(html.unescape(_TAG.sub(" ", field.value)).strip())
     if not match or len(fields["docno"]) != 2:
         form = "<DOC><DOCNO>ID</DOCNO><TEXT>...</TEXT></DOC>"
-        raise DataError(f"{where}: it is not one <DOC> with one <DOCNO>, or something stands before it; write {form}")
+        raise DataError(
+            f"{where}: it is not one <DOC> with one <DOCNO>, or something stands before it; write "
+            f"{form}"
+        )
     texts = fields["text"]
     if not texts:
         outside = list[str]()
@@ -295,7 +361,9 @@ class _Field(NamedTuple):
 
 
 def _find_fields(text: str) -> Iterator[_Field]:
-    """Yield the closed fields of a document, in one pass: the end of an open field is looked for once."""
+    """Yield the closed fields of a document, in one pass: the end of an open field is looked
+    for once.
+    """
     at = 0
     unclosed = set[str]()
     while first := _DOC_FIELD.search(text, at):
@@ -324,7 +392,10 @@ class TopicFields:
         return f"the query is {', '.join(self.taken)}{left_out}"
 
     def join(self, fields: Sequence[tuple[str, str]], where: str) -> str:
-        """Return the text of the query that is made of (tag, text) pairs. DataError where none is of the query."""
+        """Return the text of the query that is made of (tag, text) pairs.
+
+        DataError where none is of the query.
+        """
         wanted = (self.wanted,) if self.wanted else _FIELDS
         chosen = [(tag, text) for tag, text in fields if tag in wanted]
         chosen.sort(key=lambda field: field[0] not in _LEADING)
@@ -338,11 +409,15 @@ class TopicFields:
             raise UnknownName(f"tag of {where}", self.wanted, {tag for tag, _ in fields})
         tags = ", ".join(f"<{tag}>" for tag, _ in fields) or "none"
         lacks = f"{where} has no text in <{'>, <'.join(wanted)}>"
-        raise DataError(f"{lacks}; its tags are {tags:.200}; --column query=TAG says which is the query")
+        raise DataError(
+            f"{lacks}; its tags are {tags:.200}; --column query=TAG says which is the query"
+        )
 
 
 def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
-    """Yield (place, row) of each <top> or <topic> of a file: "query_id", "query", and the text of each tag."""
+    """Yield (place, row) of each <top> or <topic> of a file: "query_id", "query", and the
+    text of each tag.
+    """
     of_query = of_query or TopicFields()
     text = "\n".join(line for _, line in raw.read_lines(path))
     entities = {f"&{name};": first or second for name, first, second in _ENTITY.findall(text)}
@@ -358,9 +433,15 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
             raise DataError(f"{where} has no end; was the file broken off?")
         tag, attributes, inside, behind = match.groups()
         between.append(behind)
-        yield where, _parse_topic(attributes, inside, where, of_query, of_xml=tag.lower() == "topic")
+        yield (
+            where,
+            _parse_topic(attributes, inside, where, of_query, of_xml=tag.lower() == "topic"),
+        )
     if not pieces:
-        raise DataError(f"{path} has no <top> or <topic> in it; write each query as <topic number=NUMBER>...</topic>")
+        raise DataError(
+            f"{path} has no <top> or <topic> in it; write each query as <topic "
+            f"number=NUMBER>...</topic>"
+        )
     if rest := _BETWEEN.sub("", "".join(between)):
         raise DataError(f"{path}: {tables.brief(rest)} stands outside of any topic")
 
@@ -368,8 +449,8 @@ def read_topics(path: Path, of_query: TopicFields | None = None) -> tables.Rows:
 def _resolve_sections(text: str) -> str:
     """Return XML without its comments and DOCTYPE, and with the text of CDATA sections escaped.
 
-    A section without an end stays as it is. The end of each kind is looked for once behind a given place, so that the
-    time grows with the length of the text alone.
+    A section without an end stays as it is. The end of each kind is looked for once behind a given
+    place, so that the time grows with the length of the text alone.
     """
     parts = list[str]()
     unclosed = set[re.Pattern[str]]()
@@ -392,7 +473,8 @@ def _resolve_sections(text: str) -> str:
 def _replace_entities(text: str, entities: Mapping[str, str], path: Path) -> str:
     """Return the text with each entity replaced once: what an entity holds is not looked at again.
 
-    DataError where the text grows as it does in no topics: a long entity that is referred to again and again.
+    DataError where the text grows as it does in no topics: a long entity that is referred to again
+    and again.
     """
     parts = list[str]()
     written = 0
@@ -415,7 +497,9 @@ def _strip_prefixes(text: str) -> str:
     return re.sub(r"(</?)[A-Za-z][\w.-]*:(?=[A-Za-z])", r"\1", text)
 
 
-def _parse_topic(attributes: str, inside: str, where: str, of_query: TopicFields, *, of_xml: bool) -> dict[str, str]:
+def _parse_topic(
+    attributes: str, inside: str, where: str, of_query: TopicFields, *, of_xml: bool
+) -> dict[str, str]:
     outside, *rest = _TAG.split(inside)
     fields = list[tuple[str, str]]()
     if of_xml and not rest:  # the query stands in the element itself
@@ -425,7 +509,9 @@ def _parse_topic(attributes: str, inside: str, where: str, of_query: TopicFields
         if tag.startswith("</") or tag.endswith("/>"):
             outside += value
         else:
-            fields.append((tag.strip("<>").split()[0].lower(), _LABEL.sub("", html.unescape(value)).strip()))
+            fields.append(
+                (tag.strip("<>").split()[0].lower(), _LABEL.sub("", html.unescape(value)).strip())
+            )
     if outside.strip():
         raise DataError(f"{where}: {tables.brief(outside.strip())} stands outside of any field")
     numbers = _find_numbers(attributes, fields)
@@ -436,8 +522,13 @@ def _parse_topic(attributes: str, inside: str, where: str, of_query: TopicFields
 
 
 def _find_numbers(attributes: str, fields: Sequence[tuple[str, str]]) -> list[str]:
-    """Return what a topic's attributes have as its number, or else what its tags have, by the usual name."""
-    of_attributes = [(name.lower(), html.unescape(a or b or c)) for name, a, b, c in _ATTRIBUTE.findall(attributes)]
+    """Return what a topic's attributes have as its number, or else what its tags have, by the
+    usual name.
+    """
+    of_attributes = [
+        (name.lower(), html.unescape(a or b or c))
+        for name, a, b, c in _ATTRIBUTE.findall(attributes)
+    ]
     for pairs in (of_attributes, fields):
         for wanted in _NUMBERS:
             if numbers := [value for name, value in pairs if name == wanted]:

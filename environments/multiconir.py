@@ -1,15 +1,16 @@
 """MultiConIR: queries of one to ten conditions, and documents that meet some of them.
 
-Each of five domains is a search task (find the one document that meets all ten conditions, among all documents of its
-domain) and four protocols of the paper (section 3.3), as variants:
+Each of five domains is a search task (find the one document that meets all ten conditions, among
+all documents of its domain) and four protocols of the paper (section 3.3), as variants:
 
 - `:complexity`     the query with k conditions, k = 1 to 10, against a document that fails one: Win(k)
 - `:monotonicity`   all ten conditions; documents that fail 0, 1, ... 10 of them: Win(k) is the k-1 over the k
 - `:format`         the same with the query told as a list and as prose: Flip, how often the two disagree
 - `:length512`, `:length1024`   monotonicity with documents padded to that many words
 
-A comparison is won when the better document's score is strictly higher; a tie is a loss. In the files, HN{i} of Task 1
-belongs to Query{i}; elsewhere HN{i} fails i of the ten conditions, so the right order is Positive, HN1, ... HN10.
+A comparison is won when the better document's score is strictly higher; a tie is a loss. In the
+files, HN{i} of Task 1 belongs to Query{i}; elsewhere HN{i} fails i of the ten conditions, so the
+right order is Positive, HN1, ... HN10.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,7 +20,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from environments import tables
-from environments.base import OURS, Comparison, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
+from environments.base import (
+    OURS,
+    Comparison,
+    DevSplit,
+    Environment,
+    Facts,
+    Judgements,
+    Release,
+    Request,
+    Suite,
+)
 from environments.collections import read_port
 from tools.corpus import Corpus
 from tools.errors import DataError
@@ -61,14 +72,30 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "books": Task("Books", "The query lists conditions on a book. Wanted is the book that meets all of them.", 482),
-    "movies": Task("Movies", "The query lists conditions on a film. Wanted is the film that meets all of them.", 500),
-    "people": Task("People", "The query lists conditions on a person. Wanted is the one who meets all of them.", 420),
+    "books": Task(
+        "Books",
+        "The query lists conditions on a book. Wanted is the book that meets all of them.",
+        482,
+    ),
+    "movies": Task(
+        "Movies",
+        "The query lists conditions on a film. Wanted is the film that meets all of them.",
+        500,
+    ),
+    "people": Task(
+        "People",
+        "The query lists conditions on a person. Wanted is the one who meets all of them.",
+        420,
+    ),
     "medical_case": Task(
-        "Medical Case", "The query lists findings and events. Wanted is the case report that has all of them.", 479
+        "Medical Case",
+        "The query lists findings and events. Wanted is the case report that has all of them.",
+        479,
     ),
     "legal_document": Task(
-        "Legal Document", "The query lists conditions on a legal text. Wanted is the text that meets all of them.", 426
+        "Legal Document",
+        "The query lists conditions on a legal text. Wanted is the text that meets all of them.",
+        426,
     ),
 }
 
@@ -80,30 +107,44 @@ class Draft:
     objective: str
     prefix: str  # of the ids of padded documents
     documents: dict[str, str] = field(default_factory=dict)  # doc_id -> text
-    ids: dict[str, str] = field(default_factory=dict)  # text -> doc_id of the first document with it
+    ids: dict[str, str] = field(
+        default_factory=dict
+    )  # text -> doc_id of the first document with it
     queries: list[Query] = field(default_factory=list)
     grades: dict[str, dict[str, float]] = field(default_factory=dict)
     comparisons: dict[str, tuple[Comparison, ...]] = field(default_factory=dict)
     twins: dict[str, str] = field(default_factory=dict)
 
     def document(self, text: str, doc_id: str, beside: Collection[str] = ()) -> str:
-        """Return the id of the document with this text: `doc_id`, or that of an earlier one unless it is in `beside`.
+        """Return the id of the document with this text: `doc_id`, or that of an earlier one unless
+        it is in `beside`.
 
-        The same text in two files is one document; in one pool, `beside`, it stays two, as published.
+        The same text in two files is one document; in one pool, `beside`, it stays two, as
+        published.
         """
         known = self.ids.setdefault(text, doc_id)
         chosen = doc_id if known in beside else known
         self.documents.setdefault(chosen, text)
         return chosen
 
-    def ask(self, query_id: str, text: str, grades: dict[str, float], *, pooled: bool = True) -> None:
+    def ask(
+        self, query_id: str, text: str, grades: dict[str, float], *, pooled: bool = True
+    ) -> None:
         """Add a query, over the pool that `grades` names or over all documents."""
-        self.queries.append(Query(query_id, text, self.objective, candidates=frozenset(grades) if pooled else None))
+        self.queries.append(
+            Query(query_id, text, self.objective, candidates=frozenset(grades) if pooled else None)
+        )
         self.grades[query_id] = grades
 
     def ask_ladder(self, query_id: str, text: str, ladder: Sequence[str]) -> None:
-        """Add a query over documents of which the first meets all conditions, each next one fewer, the last none."""
-        self.ask(query_id, text, {doc_id: len(ladder) - 1.0 - failed for failed, doc_id in enumerate(ladder)})
+        """Add a query over documents of which the first meets all conditions, each next one
+        fewer, the last none.
+        """
+        self.ask(
+            query_id,
+            text,
+            {doc_id: len(ladder) - 1.0 - failed for failed, doc_id in enumerate(ladder)},
+        )
         self.comparisons[query_id] = tuple(
             Comparison(f"Win({k})", *pair) for k, pair in enumerate(pairwise(ladder), start=1)
         )
@@ -115,7 +156,9 @@ class Draft:
         self.twins[f"{name}-prose"] = f"{name}-list"
 
     def ask_pair(self, query_id: str, text: str, k: int, positive: str, negative: str) -> None:
-        """Add a query with k conditions over a document that meets all of them, and one that fails one."""
+        """Add a query with k conditions over a document that meets all of them, and one that
+        fails one.
+        """
         self.ask(query_id, text, {negative: 0.0, positive: 1.0})
         self.comparisons[query_id] = (Comparison(f"Win({k})", positive, negative),)
 
@@ -123,7 +166,9 @@ class Draft:
 def load(request: Request) -> Environment:
     """Load one domain in one variant, from the release or a folder with its datasets."""
     task = TASKS[request.name]
-    if not any((request.folder / part).is_dir() for part in ("datasets", "Task1", "Task2_&_3", "Task4")):
+    if not any(
+        (request.folder / part).is_dir() for part in ("datasets", "Task1", "Task2_&_3", "Task4")
+    ):
         return _ported(request, task)
     padded = LENGTHS.get(request.variant, "")
     draft = Draft(request.objective(task.objective), padded and f"{padded}-")
@@ -135,7 +180,9 @@ def load(request: Request) -> Environment:
     numbers = [str(n) for n in range(1, len(records) + 1)]
     for record in map(int, dev.choose(numbers, request.split, request.source(RELEASE))):
         _ask(draft, request.variant, records[record - 1], record)
-    apart = not padded and not {row["Positive"] for row in single} & {row["Positive"] for row in rows}
+    apart = not padded and not {row["Positive"] for row in single} & {
+        row["Positive"] for row in rows
+    }
     return request.make(
         RELEASE,
         documents=Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items()),
@@ -188,31 +235,49 @@ def list_metrics(variant: str, conditions: int) -> tuple[str, ...]:
     """Return the metrics of a variant whose queries have so many conditions, the headline first."""
     wins = ("Win", *(f"Win({k})" for k in range(1, conditions + 1)))
     searched = ("nDCG@10", "R@1", "R@10", "R@100", "R@1000", "RR@10")
-    return {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(variant, (*wins, "nDCG@10"))
+    return {SEARCH: searched, FORMAT: ("Flip", *wins), COMPLEXITY: wins}.get(
+        variant, (*wins, "nDCG@10")
+    )
 
 
 def _ported(request: Request, task: Task) -> Environment:
     if request.variant != SEARCH:
-        raise DataError(f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them")
+        raise DataError(
+            f"{request.folder} holds no datasets/ of the release, and :{request.variant} needs them"
+        )
     place = request.place([task.name], [other.name for other in TASKS.values()])
-    port = read_port(place, request.home, f"{place} holds neither datasets/ of the release nor a port in BEIR's form")
+    port = read_port(
+        place,
+        request.home,
+        f"{place} holds neither datasets/ of the release nor a port in BEIR's form",
+    )
     return request.make(
         RELEASE,
         split="all",
         documents=port.documents,
-        queries=tuple(Query(one, text, request.objective(task.objective)) for one, text in port.queries.items()),
+        queries=tuple(
+            Query(one, text, request.objective(task.objective))
+            for one, text in port.queries.items()
+        ),
         judgements={"gold": Judgements(port.qrels)},
         metrics=list_metrics(request.variant, len(TENS)),
     ).narrow(DEV, request.split)
 
 
 def read_csv(folder: Path, domain: str, file: str) -> list[Row]:
-    """Read the rows of `file` (a key of COLUMNS) of `domain` ("Legal Document"). DataError names row and column."""
+    """Read the rows of `file` (a key of COLUMNS) of `domain` ("Legal Document").
+
+    DataError names row and column.
+    """
     inside = "Task4" if file in LENGTHS.values() else file
     name = f"{inside}/{domain}_{file}.csv"
-    path = next((path for path in (folder / "datasets" / name, folder / name) if path.is_file()), None)
+    path = next(
+        (path for path in (folder / "datasets" / name, folder / name) if path.is_file()), None
+    )
     if path is None:
-        raise DataError(f"{folder} holds no datasets/{name}; a data folder has the release's layout")
+        raise DataError(
+            f"{folder} holds no datasets/{name}; a data folder has the release's layout"
+        )
     rows: list[Row] = []
     for where, row in tables.read_headed(path, COLUMNS[file], ","):
         rows.append({column: tables.pick_column(where, row, column) for column in COLUMNS[file]})
@@ -230,8 +295,10 @@ def _facts(task: Task) -> Facts:
         asked=task.objective,
         metric="Win, Flip",
         protocol=(
-            "Win(k): share of comparisons in which the document that meets more conditions is scored strictly higher. "
-            "Flip: share of comparisons whose outcome changes with the query's style. A tie is a loss. "
+            "Win(k): share of comparisons in which the document that meets more conditions is "
+            "scored strictly higher. "
+            "Flip: share of comparisons whose outcome changes with the query's style. A tie is a "
+            "loss. "
             "As a search task: rank all documents of the domain."
         ),
         dev_split=f"{DEV}, by record; a third in the miniature",

@@ -1,16 +1,26 @@
 """OBLIQ-Bench: queries whose relevance is latent and verifiable, but hard to surface.
 
-Five tasks over five corpora (section 4 of the paper, appendix D). The release has no dev split, and the paper reports
-all queries (`--split all`). Ours is 20 % of them by hash, a third of a miniature's. Three tasks have pooled judgements
-beside the gold ones; both are scored in every run. In WildChat half of the documents repeat the text of another. They
-are judged by id; a third set of figures counts equal texts as one document.
+Five tasks over five corpora (section 4 of the paper, appendix D). The release has no dev split, and
+the paper reports all queries (`--split all`). Ours is 20 % of them by hash, a third of a
+miniature's. Three tasks have pooled judgements beside the gold ones; both are scored in every run.
+In WildChat half of the documents repeat the text of another. They are judged by id; a third set of
+figures counts equal texts as one document.
 """
 
 from functools import cache
 from typing import NamedTuple
 
 from environments import layouts
-from environments.base import POOLED, DevSplit, Environment, Facts, Judgements, Release, Request, Suite
+from environments.base import (
+    POOLED,
+    DevSplit,
+    Environment,
+    Facts,
+    Judgements,
+    Release,
+    Request,
+    Suite,
+)
 from tools.errors import DataError, NotApplicable
 from tools.records import Query
 
@@ -19,7 +29,8 @@ RELEASE = Release(
     repository="dianetc/OBLIQ-Bench",
     revision="4ebee29f68ceeb62ca00bd73d5478acdd3cd7764",
     licence="CC BY 4.0",
-    paper="OBLIQ-Bench: Exposing Overlooked Bottlenecks in Modern Retrievers with Latent and Implicit Queries",
+    paper="OBLIQ-Bench: Exposing Overlooked Bottlenecks in Modern Retrievers with Latent and "
+    "Implicit Queries",
 )
 SEED = "sextant-obliq-1"
 DEV = DevSplit(SEED, 0.2)
@@ -35,7 +46,9 @@ class Task(NamedTuple):
     folder: str  # inside the release
     counts: tuple[int, int]  # documents and queries, in the paper's Table 1
     objective: str  # what counts as a find, in our words; shown to models
-    hints: dict[str, str]  # what makes a document relevant, by the name of its lens, and what a document is, in words
+    hints: dict[
+        str, str
+    ]  # what makes a document relevant, by the name of its lens, and what a document is, in words
     pooled: bool = False  # judgements of pooled results are released
     masked: bool = False  # so are documents that must not be shown, query by query
     duplicates: bool = False  # so many documents repeat a text that it deserves figures of its own
@@ -46,9 +59,12 @@ TASKS = {
         folder="descriptive/twitter",
         counts=(72_122, 281),
         objective=(
-            "The collection holds short public posts about one conflict. The query names a stance. Posts are wanted "
-            "that hold this stance without saying so: by irony, hedging, framing, a rhetorical question, or by what "
-            "they choose to mention. A post that states the stance outright, or only reports news, is no find."
+            "The collection holds short public posts about one conflict. The query names a "
+            "stance. Posts are wanted "
+            "that hold this stance without saying so: by irony, hedging, framing, a rhetorical "
+            "question, or by what "
+            "they choose to mention. A post that states the stance outright, or only reports "
+            "news, is no find."
         ),
         hints={"lens": "stance", "document": "a short public post"},
         pooled=True,
@@ -57,11 +73,16 @@ TASKS = {
         folder="descriptive/wildchat",
         counts=(507_729, 40),
         objective=(
-            "The collection holds conversations between people and an AI assistant. The query describes a way in which "
-            "an assistant can fail. Conversations are wanted in which that failure happens, whether or not anybody in "
+            "The collection holds conversations between people and an AI assistant. The query "
+            "describes a way in which "
+            "an assistant can fail. Conversations are wanted in which that failure happens, "
+            "whether or not anybody in "
             "them notices; what they are about does not matter."
         ),
-        hints={"lens": "failure", "document": "a conversation between a person and an AI assistant"},
+        hints={
+            "lens": "failure",
+            "document": "a conversation between a person and an AI assistant",
+        },
         pooled=True,
         duplicates=True,
     ),
@@ -69,8 +90,10 @@ TASKS = {
         folder="analogues/math",
         counts=(3_508, 151),
         objective=(
-            "The collection holds statements of mathematical problems. The query is one such problem. Wanted are the "
-            "problems that are solved by the same idea of proof, whatever field they come from and whatever they are "
+            "The collection holds statements of mathematical problems. The query is one such "
+            "problem. Wanted are the "
+            "problems that are solved by the same idea of proof, whatever field they come from "
+            "and whatever they are "
             "about; problems that only look alike are no finds."
         ),
         hints={"lens": "proof", "document": "the statement of a mathematical problem"},
@@ -81,8 +104,10 @@ TASKS = {
         folder="analogues/writing",
         counts=(10_389, 512),
         objective=(
-            "The collection holds passages of prose by many authors. The query is one such passage. Wanted are other "
-            "passages by the same author, recognised by the way of writing; what a passage is about is no evidence."
+            "The collection holds passages of prose by many authors. The query is one such "
+            "passage. Wanted are other "
+            "passages by the same author, recognised by the way of writing; what a passage is "
+            "about is no evidence."
         ),
         hints={"lens": "authorship", "document": "a passage of prose"},
         masked=True,
@@ -91,49 +116,74 @@ TASKS = {
         folder="tip-of-tongue/congress",
         counts=(213_650, 254),
         objective=(
-            "The collection holds turns of speech from committee hearings, as transcribed. Somebody remembers "
-            "one moment of one hearing, imperfectly and without names, and a detail or two may be wrong. "
+            "The collection holds turns of speech from committee hearings, as transcribed. "
+            "Somebody remembers "
+            "one moment of one hearing, imperfectly and without names, and a detail or two may be "
+            "wrong. "
             "The one passage in which that moment happens is wanted."
         ),
-        hints={"lens": "recollection", "document": "a turn of speech from the transcript of a committee hearing"},
+        hints={
+            "lens": "recollection",
+            "document": "a turn of speech from the transcript of a committee hearing",
+        },
     ),
 }
 
 
 def load(request: Request) -> Environment:
-    """Load one task from the release, the task's own folder in it, or a copy in BEIR's or TREC's form."""
+    """Load one task from the release, the task's own folder in it, or a copy in BEIR's or
+    TREC's form.
+    """
     task = TASKS[request.name]
     place = request.place([task.folder], [other.folder for other in TASKS.values()])
     read = layouts.read_obliq
     if not (place / "queries+qrels").exists():
-        from environments.collections import read_port as read  # here, because most data has the release's layout
+        from environments.collections import (
+            read_port as read,
+        )  # here, because most data has the release's layout
     files = read(place, request.home)
     if task.masked and not files.excluded:
-        lacks = f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} is not to be"
-        raise DataError(f"{lacks} searched without it: results would show documents that the benchmark masks")
+        lacks = (
+            f"{place} has no queries+qrels/per_query_excluded_ids.json, and obliq/{request.name} "
+            f"is not to be"
+        )
+        raise DataError(
+            f"{lacks} searched without it: results would show documents that the benchmark masks"
+        )
     judgements = {GOLD: Judgements(files.qrels)}
     if files.pooled is not None:
         judgements[POOLED] = Judgements(files.pooled)
     if task.duplicates:
-        repeats = cache(files.documents.repeats)  # goes through the corpus once, when it is first needed
+        repeats = cache(
+            files.documents.repeats
+        )  # goes through the corpus once, when it is first needed
         judgements[MERGED] = Judgements(
             files.qrels, unit_of=lambda doc_id: repeats().get(doc_id, doc_id), judged_by_unit=False
         )
     if request.qrels and request.qrels not in judgements:
-        raise NotApplicable(f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels")
+        raise NotApplicable(
+            f"obliq/{request.name} in {place} has no {request.qrels} judgements; leave out --qrels"
+        )
     whole = request.make(
         RELEASE,
         split="all",
         documents=files.documents,
         queries=tuple(
-            Query(query_id, text, request.objective(task.objective), files.excluded.get(query_id, frozenset()))
+            Query(
+                query_id,
+                text,
+                request.objective(task.objective),
+                files.excluded.get(query_id, frozenset()),
+            )
             for query_id, text in files.queries.items()
         ),
         judgements=judgements,
         headline=request.qrels or GOLD,
         metrics=METRICS,
         hints=task.hints,
-        notes=("there are no pooled judgements in this copy",) if task.pooled and files.pooled is None else (),
+        notes=("there are no pooled judgements in this copy",)
+        if task.pooled and files.pooled is None
+        else (),
     )
     return whole.narrow(DEV_MINI if request.data == "mini" else DEV, request.split)
 
@@ -150,9 +200,13 @@ def _facts(task: Task) -> Facts:
         files.append(f"{inside}/per_query_excluded_ids.json")
         protocol += " The listed documents are left out of each query's results before the cut."
     if task.duplicates:
-        protocol += " Documents are judged by id; a figure with equal texts merged stands beside it."
+        protocol += (
+            " Documents are judged by id; a figure with equal texts merged stands beside it."
+        )
     dev_split = f"{DEV}; a third in the miniature"
-    return Facts(task.objective, "nDCG@10", protocol, dev_split, {"": documents}, queries, tuple(files))
+    return Facts(
+        task.objective, "nDCG@10", protocol, dev_split, {"": documents}, queries, tuple(files)
+    )
 
 
 FACTS = {name: _facts(task) for name, task in TASKS.items()}

@@ -1,12 +1,13 @@
-"""Tasks of a user's own: a folder with data (collections.py says in which forms), or what `of` makes in Python.
+"""Tasks of a user's own: a folder with data (collections.py says in which forms), or what `of`
+makes in Python.
 
     my_data                       a folder; runs call the task own/my_data, or as its benchmark.toml says
     ir_datasets:beir/scifact/test what that package loads
     my_task.py:NAME               what `of` returned, the path of a folder, or a function that returns either
 
-The file benchmark.toml in the folder has what data cannot say (`Settings`); without it the objective is neutral and no
-query is kept for dev. Imperfect data is counted in the notes of a run, and no reason to refuse it. A query for which
-nothing is relevant scores 0, as trec_eval has it.
+The file benchmark.toml in the folder has what data cannot say (`Settings`); without it the
+objective is neutral and no query is kept for dev. Imperfect data is counted in the notes of a run,
+and no reason to refuse it. A query for which nothing is relevant scores 0, as trec_eval has it.
 """
 
 import json
@@ -22,22 +23,43 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from environments import base, ids, layouts, tables
-from environments.base import GENERIC, DevSplit, EmptySplit, Environment, Judgements, Qrels, Release, Request, Suite
+from environments.base import (
+    GENERIC,
+    DevSplit,
+    EmptySplit,
+    Environment,
+    Judgements,
+    Qrels,
+    Release,
+    Request,
+    Suite,
+)
 from environments.collections import check_judged, list_missing, read_collection, say_oddities
 from environments.layouts import Collection
 from environments.tables import check_grade, check_text, read_id
 from tools import disk, forms, names
 from tools.console import clean, plural
 from tools.corpus import Corpus
-from tools.errors import DataError, OwnCodeFailed, SextantError, UnknownForTask, UnknownName, UsageError
+from tools.errors import (
+    DataError,
+    OwnCodeFailed,
+    SextantError,
+    UnknownForTask,
+    UnknownName,
+    UsageError,
+)
 from tools.records import Document, Query
 
-Documents = Mapping[str, str] | Iterable[Document | tuple[str, str]]  # texts by id, or documents, or (id, text)
+Documents = (
+    Mapping[str, str] | Iterable[Document | tuple[str, str]]
+)  # texts by id, or documents, or (id, text)
 
 FILE = "benchmark.toml"
 METRICS = ("nDCG@10", "R@10", "R@100", "R@1000", "RR@10")
 # evals/measuring/metrics.py: those of RANKING, and those of comparisons
-METRIC = r"^((nDCG|R|AP|RR|TopRR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8}|Win(\(\w+\))?|Triplets|Flip)$"
+METRIC = (
+    r"^((nDCG|R|AP|RR|TopRR|Judged)(@[1-9]\d{0,8})?|P@[1-9]\d{0,8}|Win(\(\w+\))?|Triplets|Flip)$"
+)
 SEED = "sextant-own-1"
 REMEDY = (
     f"a line `split = {{ share = 0.3 }}` in its {FILE} makes one of 30 % of the queries "
@@ -57,7 +79,9 @@ class LensWords(TypedDict):
 
     search: str
     recognise: str
-    annotate: Annotated[str, Field(pattern=r'^[^"]*\S\s+\S[^"]*$')]  # it stands in names of retrievers, in "..."
+    annotate: Annotated[
+        str, Field(pattern=r'^[^"]*\S\s+\S[^"]*$')
+    ]  # it stands in names of retrievers, in "..."
     solved: NotRequired[str]
 
 
@@ -66,21 +90,30 @@ class Settings(TypedDict, total=False):
 
     name: str  # own/NAME in runs and tables
     objective: str  # what counts as a find, in a sentence
-    instruction: str  # what queries say of the task to models and retrievers, where that is not the objective
+    # What queries say of the task to models and retrievers, where that is not the objective
+    instruction: str
     document: str  # what a document is, in a few words
     metrics: Annotated[list[Annotated[str, Field(pattern=METRIC)]], Field(min_length=1)]
     metric: Annotated[str, Field(pattern=METRIC)]  # the headline; the first of `metrics` without it
-    judgements: dict[str, str]  # files, or folders of them, by their names in tables; the first leads
+    judgements: dict[
+        str, str
+    ]  # files, or folders of them, by their names in tables; the first leads
     split: Share  # in place of the dev split that the data has, if any
     depth: Annotated[int, Field(ge=1, le=forms.LARGEST)]  # documents in a ranking
     lens: LensWords | str  # tools/models/prompting.py: what makes a document relevant
-    attribute: str  # what an index writes down of documents for it; of a lens in words, its `annotate`
+    attribute: (
+        str  # what an index writes down of documents for it; of a lens in words, its `annotate`
+    )
     max_p: str  # the separator in passages' ids, "PARENT:PASSAGE", where judgements name parents
     columns: dict[str, str]  # as --column
-    files: dict[Literal["documents", "queries"], str]  # a file or a folder, where several could be meant
+    files: dict[
+        Literal["documents", "queries"], str
+    ]  # a file or a folder, where several could be meant
     excluded: str  # a file, {query: [documents that it must not see]}
     pools: str  # a file, {query: [documents, which alone it ranks]}
-    comparisons: str  # a table with the header query-id, label ("Win(...)" or "Triplets"), better, worse
+    comparisons: (
+        str  # a table with the header query-id, label ("Win(...)" or "Triplets"), better, worse
+    )
     twins: str  # a file, {query: the query that asks for the same in another style}, for Flip
     made: dict[str, Any]  # how it was built: evals/building/release.py
 
@@ -90,9 +123,11 @@ FILES = ("judgements", "files", "columns", "excluded", "pools", "comparisons", "
 
 
 def find(name: str) -> tuple[str, str] | None:
-    """Return (full name, place of the data) of what is no task of a table; None where it is none of a user's either.
+    """Return (full name, place of the data) of what is no task of a table; None where it is none of
+    a user's either.
 
-    The place leads back to the data from any working folder: a path, an ir_datasets id, or a reference.
+    The place leads back to the data from any working folder: a path, an ir_datasets id, or a
+    reference.
     """
     if name in names.known({}, names.TASKS):
         return f"own/{in_name(name)}", names.check("task", name, {}, names.TASKS)
@@ -105,7 +140,9 @@ def find(name: str) -> tuple[str, str] | None:
     if (folder := disk.expanded(name).resolve()).is_dir():
         return f"own/{in_name(read_settings(folder).get('name') or folder.name)}", str(folder)
     if name.startswith((".", "/", "~")):
-        raise DataError(f"there is no folder {name}; --task takes a folder with data of yours, or a task's name")
+        raise DataError(
+            f"there is no folder {name}; --task takes a folder with data of yours, or a task's name"
+        )
     return None
 
 
@@ -115,7 +152,10 @@ def in_name(text: str) -> str:
 
 
 def read_settings(folder: Path) -> Settings:
-    """Return what the folder's benchmark.toml says; nothing where there is none. DataError for what cannot be."""
+    """Return what the folder's benchmark.toml says; nothing where there is none.
+
+    DataError for what cannot be.
+    """
     path = folder / FILE
     try:
         content = disk.read_toml(path)
@@ -129,7 +169,10 @@ def read_settings(folder: Path) -> Settings:
 
 
 def check_settings(content: dict[str, Any], where: str) -> Settings:
-    """Return `content` where every key is one of `Settings`, with a value of its type. DataError else."""
+    """Return `content` where every key is one of `Settings`, with a value of its type.
+
+    DataError else.
+    """
     if unknown := content.keys() - Settings.__annotations__.keys():
         raise DataError(f"{where}: {UnknownName('key', min(unknown), Settings.__annotations__)}")
     try:
@@ -152,11 +195,15 @@ def load(request: Request) -> Environment:
         columns=request.columns,
         headline=headline,
         max_p=whole.judgements[headline].unit_of is not None,
-        queries=tuple(replace(query, objective=request.objective(query.objective)) for query in whole.queries),
+        queries=tuple(
+            replace(query, objective=request.objective(query.objective)) for query in whole.queries
+        ),
     )
     dev = set(whole.splits.get("dev", ()))
     every = {query.query_id for query in whole.queries}
-    chosen = {"all": every, "dev": dev, "test": set(whole.splits.get("test", every - dev))}[request.split]
+    chosen = {"all": every, "dev": dev, "test": set(whole.splits.get("test", every - dev))}[
+        request.split
+    ]
     query_ids = [query.query_id for query in whole.queries if query.query_id in chosen]
     if not query_ids:
         raise EmptySplit(request.split, whole.task, len(whole.queries), REMEDY)
@@ -165,9 +212,15 @@ def load(request: Request) -> Environment:
     # read_collection has looked at all queries of a folder, which takes a while of a large one.
     is_part = len(query_ids) < len(whole.queries) or names.is_reference(request.data)
     for name, judgements in asked.judgements.items() if is_part else ():
-        known = {judgements.unit_of(doc_id) for doc_id in asked.documents} if judgements.unit_of else asked.documents
+        known = (
+            {judgements.unit_of(doc_id) for doc_id in asked.documents}
+            if judgements.unit_of
+            else asked.documents
+        )
         source = f"{whole.task}, {request.split} split, {name} judgements"
-        warnings += check_judged(source, judgements.qrels, known, list_missing(judgements.qrels, known))
+        warnings += check_judged(
+            source, judgements.qrels, known, list_missing(judgements.qrels, known)
+        )
     if not any(grade > 0 for grades in asked.qrels.values() for grade in grades.values()):
         vain = "no judgement is above 0, so nothing can be found"
         remedy = "--column grade=NAME says which column has the grades"
@@ -178,9 +231,14 @@ def load(request: Request) -> Environment:
         for doc_id, grade in asked.qrels.get(query.query_id, {}).items()
     )
     if hidden:
-        warnings.append(f"{whole.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} excluded")
+        warnings.append(
+            f"{whole.task}: {plural(hidden, 'relevant document is', 'relevant documents are')} "
+            f"excluded"
+        )
     asked = replace(asked, warnings=whole.warnings or tuple(warnings))
-    metrics = tuple(name for name in whole.metrics if name != "Triplets" or asked.comparisons)  # of dev alone
+    metrics = tuple(
+        name for name in whole.metrics if name != "Triplets" or asked.comparisons
+    )  # of dev alone
     return replace(asked, split=request.split, metrics=metrics)
 
 
@@ -199,25 +257,40 @@ def _open(request: Request) -> Environment:
         if isinstance(made, Environment):
             return made
         if not isinstance(made, str | Path):
-            what = "what environments.of returns, the path of a folder, or a function that returns either"
-            raise UsageError(f"{names.label(place)} makes a {type(made).__name__}; a task is {what}")
+            what = (
+                "what environments.of returns, the path of a folder, or a function that returns "
+                "either"
+            )
+            raise UsageError(
+                f"{names.label(place)} makes a {type(made).__name__}; a task is {what}"
+            )
         place = str(made)
     elif not place.startswith("ir_datasets:") and not Path(place).is_dir():
-        raise DataError(f"the folder {place} of {request.task} is not there; --data says where it is now")
+        raise DataError(
+            f"the folder {place} of {request.task} is not there; --data says where it is now"
+        )
     settings = read_settings(Path(place))
     columns = settings.get("columns", {}) | dict(request.columns)
-    files: dict[str, Path] = {table: Path(place, file) for table, file in settings.get("files", {}).items()}
+    files: dict[str, Path] = {
+        table: Path(place, file) for table, file in settings.get("files", {}).items()
+    }
     reads = {}
     for name, file in (settings.get("judgements") or {"gold": ""}).items():
         judged_in = {"judgements": Path(place, file)} if file else {}
-        reads[name] = read_collection(Path(place), request.home, columns, files | judged_in, settings.get("max_p", ""))
+        reads[name] = read_collection(
+            Path(place), request.home, columns, files | judged_in, settings.get("max_p", "")
+        )
     read = next(iter(reads.values()))
     kept = "the dev queries are the data's" if read.splits else "no query is kept for dev"
     said = [] if settings else [f"There is no {FILE}: the objective is neutral, and {kept}."]
     if made := settings.get("made"):
         said.append(f"This benchmark was built: README.md. {made.get('human', '')}".rstrip())
-    task = _make(read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said])
-    task = replace(task, warnings=tuple(dict.fromkeys(chain(*(each.warnings for each in reads.values())))))
+    task = _make(
+        read, {name: one.qrels for name, one in reads.items()}, settings, [*read.said, *said]
+    )
+    task = replace(
+        task, warnings=tuple(dict.fromkeys(chain(*(each.warnings for each in reads.values()))))
+    )
     return _compared(_limited(task, Path(place), settings), Path(place), settings)
 
 
@@ -235,7 +308,9 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
             location = f"{folder / settings['pools']}: the pool of query {query_id!r}"
             alike = ids.suggest(min(unknown), task.documents)
             raise DataError(f"{location} has {min(unknown)!r}, which is not in the corpus{alike}")
-    absent = dict.fromkeys(doc_id for doc_ids in hidden.values() for doc_id in doc_ids if doc_id not in task.documents)
+    absent = dict.fromkeys(
+        doc_id for doc_ids in hidden.values() for doc_id in doc_ids if doc_id not in task.documents
+    )
     if absent and (pair := ids.find_alike(absent, task.documents)):
         location = f"{folder / settings['excluded']}: a search would show what it must not"
         raise DataError(f"{location}: {pair.describe('file', 'corpus')}")
@@ -249,18 +324,33 @@ def _limited(task: Environment, folder: Path, settings: Settings) -> Environment
 
 
 def _compared(task: Environment, folder: Path, settings: Settings) -> Environment:
-    """Return the task with its comparisons and twins. DataError for what they name and is not there."""
+    """Return the task with its comparisons and twins.
+
+    DataError for what they name and is not there.
+    """
     known = {query.query_id for query in task.queries}
     pairs = dict[str, tuple[base.Comparison, ...]]()
     twins = {}
     names = (*layouts.QUERY, "label", "better", "worse")
-    for where, row in tables.read_headed(folder / settings["comparisons"], names) if "comparisons" in settings else ():
+    for where, row in (
+        tables.read_headed(folder / settings["comparisons"], names)
+        if "comparisons" in settings
+        else ()
+    ):
         query_id = tables.pick_column(where, row, *layouts.QUERY)
-        one = base.Comparison(*(tables.pick_column(where, row, name) for name in base.Comparison._fields))
+        one = base.Comparison(
+            *(tables.pick_column(where, row, name) for name in base.Comparison._fields)
+        )
         if not re.fullmatch(r"Win\(\w+\)|Triplets", one.label):
-            raise DataError(f"{where}: the label {tables.brief(one.label)} is no metric; say Win(...) or Triplets")
+            raise DataError(
+                f"{where}: the label {tables.brief(one.label)} is no metric; say Win(...) or "
+                f"Triplets"
+            )
         if query_id not in known:
-            raise DataError(f"{where}: there is no query {query_id!r} that is judged{ids.suggest(query_id, known)}")
+            raise DataError(
+                f"{where}: there is no query {query_id!r} that is "
+                f"judged{ids.suggest(query_id, known)}"
+            )
         for doc_id in (one.better, one.worse):
             if doc_id not in task.documents:
                 alike = ids.suggest(doc_id, task.documents)
@@ -270,59 +360,90 @@ def _compared(task: Environment, folder: Path, settings: Settings) -> Environmen
         twins = tables.read_json(file := folder / settings["twins"])
         labels = {query_id: [one.label for one in every] for query_id, every in pairs.items()}
         for query_id, twin in twins.items() if isinstance(twins, dict) else [("", "")]:
-            if query_id not in labels or not isinstance(twin, str) or labels[query_id] != labels.get(twin):
-                raise DataError(f"{file}: query {query_id!r} and its twin are no two queries with the same comparisons")
+            if (
+                query_id not in labels
+                or not isinstance(twin, str)
+                or labels[query_id] != labels.get(twin)
+            ):
+                raise DataError(
+                    f"{file}: query {query_id!r} and its twin are no two queries with the same "
+                    f"comparisons"
+                )
     labels_of_all = {one.label for every in pairs.values() for one in every}
     for name in task.metrics:
         there = twins if name == "Flip" else pairs if name == "Win" else name in labels_of_all
         if re.match("Win|Triplets|Flip", name) and not there:
-            raise DataError(f"{folder / FILE}: {name} is a metric of comparisons, and there are none of that kind")
+            raise DataError(
+                f"{folder / FILE}: {name} is a metric of comparisons, and there are none of that "
+                f"kind"
+            )
     return replace(task, comparisons=pairs, twins=twins)
 
 
-def of(documents: Documents, queries: Mapping[str, str], qrels: Qrels, *, name: str, **settings: Any) -> Environment:
+def of(
+    documents: Documents, queries: Mapping[str, str], qrels: Qrels, *, name: str, **settings: Any
+) -> Environment:
     """Return a task made in Python: documents and queries by id, and grades by query and document.
 
-    `settings` are keys of benchmark.toml. A file of yours with `TASK = environments.of(...)`, or with a function that
-    returns one, is run as `--task FILE.py:TASK`.
+    `settings` are keys of benchmark.toml. A file of yours with `TASK = environments.of(...)`, or
+    with a function that returns one, is run as `--task FILE.py:TASK`.
     """
     where = "environments.of"
     given = check_settings({"name": name, **settings}, where)
     if files := [key for key in FILES if key in given]:
-        raise DataError(f"{where}: {files[0]!r} is of files; write a folder, or make the Environment yourself")
+        raise DataError(
+            f"{where}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
+        )
     pairs = documents.items() if isinstance(documents, Mapping) else documents
     given_documents = (each if isinstance(each, Document) else Document(*each) for each in pairs)
     corpus = Corpus(
-        replace(document, text=check_text(document.text, where), doc_id=read_id(document.doc_id, where))
+        replace(
+            document, text=check_text(document.text, where), doc_id=read_id(document.doc_id, where)
+        )
         for document in given_documents
     )
     judged = dict[str, dict[str, float]]()
     for query_id, grades in qrels.items():
         if grades:
-            checked = {read_id(doc_id, where): check_grade(grade, where) for doc_id, grade in grades.items()}
+            checked = {
+                read_id(doc_id, where): check_grade(grade, where)
+                for doc_id, grade in grades.items()
+            }
             judged[read_id(query_id, where)] = checked
-    texts = {read_id(query_id, where): check_text(text, where) for query_id, text in queries.items()}
+    texts = {
+        read_id(query_id, where): check_text(text, where) for query_id, text in queries.items()
+    }
     asked = {query_id: text for query_id, text in texts.items() if query_id in judged}
     unknown = [query_id for query_id in judged if query_id not in texts]
     if not asked:
-        mismatch = f": {ids.compare(unknown, 'judgements', texts, 'queries')}" if unknown and texts else ""
+        mismatch = (
+            f": {ids.compare(unknown, 'judgements', texts, 'queries')}" if unknown and texts else ""
+        )
         raise DataError(f"{where}: no query has a judgement{mismatch}")
     qrels = {query_id: judged[query_id] for query_id in asked}
     counts = Counter({"queries without a judgement, left out": len(texts) - len(asked)})
-    counts["judgements of unknown queries, left out"] = sum(len(judged[query_id]) for query_id in unknown)
-    said = say_oddities(asked, qrels, corpus, counts, list_missing(qrels, corpus, given.get("max_p", "")))
+    counts["judgements of unknown queries, left out"] = sum(
+        len(judged[query_id]) for query_id in unknown
+    )
+    said = say_oddities(
+        asked, qrels, corpus, counts, list_missing(qrels, corpus, given.get("max_p", ""))
+    )
     task = _make(Collection(corpus, asked, qrels, form="Python data"), {"gold": qrels}, given, said)
     return replace(task, task=f"own/{in_name(name)}")
 
 
-def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]) -> Environment:
+def _make(
+    read: Collection, judged: Mapping[str, Qrels], settings: Settings, said: Sequence[str]
+) -> Environment:
     metric = settings.get("metric") or settings.get("metrics", METRICS)[0]
     separator = settings.get("max_p")
     told = settings.get("instruction") or settings.get("objective") or GENERIC
     parent = (lambda doc_id: doc_id.rpartition(separator)[0] or doc_id) if separator else None
     dev: Sequence[str] = read.splits.get("dev", ())
     if ours := settings.get("split"):
-        dev = DevSplit(ours.get("seed", SEED), ours["share"]).choose(list(read.queries), "dev", "the task")
+        dev = DevSplit(ours.get("seed", SEED), ours["share"]).choose(
+            list(read.queries), "dev", "the task"
+        )
     return Environment(
         task="own/",
         data="",
@@ -330,7 +451,9 @@ def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, sai
         source=read.form,
         documents=read.documents,
         queries=tuple(Query(query_id, text, told) for query_id, text in read.queries.items()),
-        judgements={name: Judgements(qrels, unit_of=parent, zero=True) for name, qrels in judged.items()},
+        judgements={
+            name: Judgements(qrels, unit_of=parent, zero=True) for name, qrels in judged.items()
+        },
         headline=next(iter(judged)),
         metrics=tuple(dict.fromkeys([metric, *settings.get("metrics", METRICS)])),
         metric=metric,
@@ -343,8 +466,14 @@ def _make(read: Collection, judged: Mapping[str, Qrels], settings: Settings, sai
 
 
 def _hints(settings: Settings) -> dict[str, str]:
-    hints = {name: str(one) for name, one in settings.items() if name in ("lens", "attribute", "document")}
-    if not isinstance(words := settings.get("lens", ""), str):  # prompting.lens reads it, retrievers take `attribute`
+    hints = {
+        name: str(one)
+        for name, one in settings.items()
+        if name in ("lens", "attribute", "document")
+    }
+    if not isinstance(
+        words := settings.get("lens", ""), str
+    ):  # prompting.lens reads it, retrievers take `attribute`
         hints |= {"lens": json.dumps(words, ensure_ascii=False), "attribute": words["annotate"]}
     return hints
 
@@ -356,17 +485,22 @@ def draft(folder: Path, columns: Mapping[str, str]) -> tuple[str, tuple[str, ...
     mapped = ", ".join(f"{name} = {json.dumps(column)}" for name, column in columns.items())
     lines = [
         f"name = {json.dumps(in_name(folder.name))}  # runs and tables call the task own/NAME",
-        f"objective = {json.dumps(GENERIC)}  # what counts as a find; models read it with every query",
+        f"objective = {json.dumps(GENERIC)}  # what counts as a find; models read it with every "
+        f"query",
         f'# document = "an article"  # what a document is, in a few words; here e.g. {example!r}',
         f"metrics = {json.dumps(METRICS)}  # at any depth; also P, AP and Judged",
         f"metric = {json.dumps(METRICS[0])}  # the headline",
-        '# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first leads',
-        f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which compiling needs',
+        '# judgements = { gold = "qrels/test.tsv", pooled = "qrels/pooled.tsv" }  # the first '
+        "leads",
+        f'# split = {{ share = 0.3, seed = "{SEED}" }}  # keep 30 % of the queries for dev, which '
+        f"compiling needs",
         "depth = 1000  # documents in a ranking",
-        '# lens = "recollection"  # how documents are relevant without saying so; also stance, failure, proof',
+        '# lens = "recollection"  # how documents are relevant without saying so; also stance, '
+        "failure, proof",
         '# instruction = ""  # what queries say of the task, where that is not the objective',
         '# max_p = ":"  # ids of documents are PARENT:PASSAGE, and judgements name parents',
-        '# excluded = "excluded.json"  # {query: [documents that it must not see]}; also pools, comparisons, twins',
+        '# excluded = "excluded.json"  # {query: [documents that it must not see]}; also pools, '
+        "comparisons, twins",
         *([f"columns = {{ {mapped} }}  # what the files call them"] if mapped else []),
     ]
     said = (*(f"Warning: {warning}" for warning in read.warnings), *read.said)

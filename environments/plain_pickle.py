@@ -1,9 +1,10 @@
 """A program that prints a pickle of plain data as JSON: `python -I plain_pickle.py < FILE`.
 
-A pickle can call whatever Python can import, and can bring Python down (a tuple nested a million deep for a key, a memo
-entry numbered four billion). So environments/birco.py runs this in a process of its own, with limits, and
-the unpickler here finds no names but those of dicts, bytes and NumPy scalars, in each of whose places it puts a plain
-function. It imports nothing but Python's own library. Left out: sets, tuples, arrays and objects.
+A pickle can call whatever Python can import, and can bring Python down (a tuple nested a million
+deep for a key, a memo entry numbered four billion). So environments/birco.py runs this in a process
+of its own, with limits, and the unpickler here finds no names but those of dicts, bytes and NumPy
+scalars, in each of whose places it puts a plain function. It imports nothing but Python's own
+library. Left out: sets, tuples, arrays and objects.
 """
 
 import io
@@ -15,7 +16,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-_GROWTH = 100  # characters and numbers in the object for each byte of the file; one pool can be named many times
+# Characters and numbers in the object for each byte of the file; one pool can be named many times
+_GROWTH = 100
 
 # NumPy's names of numbers, and those of struct.
 _NUMBERS = dict(zip("b1 f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8".split(), "?efdbhiqBHIQ", strict=True))  # noqa: SIM905
@@ -49,7 +51,9 @@ _ADMITTED = {
     ("numpy", "dtype"): _DataType,
     ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy._core.multiarray", "scalar"): _scalar,
-    ("_codecs", "encode"): lambda text, _encoding: text.encode("latin-1"),  # protocols below 3 write bytes with it
+    ("_codecs", "encode"): lambda text, _encoding: text.encode(
+        "latin-1"
+    ),  # protocols below 3 write bytes with it
     ("builtins", "bytes"): bytes,
     ("__builtin__", "bytes"): bytes,
     ("collections", "OrderedDict"): dict,
@@ -60,14 +64,17 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ADMITTED:
             raise _Refused(
-                f"it names {f'{module}.{name}'[:60]!r}, and this data set needs only containers, strings and numbers. "
+                f"it names {f'{module}.{name}'[:60]!r}, and this data set needs only containers, "
+                f"strings and numbers. "
                 "Nothing in it was run. Get the file from its source again"
             )
         return _ADMITTED[module, name]
 
 
 def _make_plain(content: Any, room: int) -> Any:
-    """Return what JSON can have, up to `room` characters and numbers; a number for a key becomes a text."""
+    """Return what JSON can have, up to `room` characters and numbers; a number for a key
+    becomes a text.
+    """
 
     def plain(value: Any) -> Any:
         nonlocal room

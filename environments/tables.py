@@ -1,6 +1,7 @@
 """Tables of data sets (JSON, JSON Lines, cells, Parquet, Arrow) as rows, and checks of their cells.
 
-Every error is a DataError that names the file and the line or row. raw.py has the bytes and the lines.
+Every error is a DataError that names the file and the line or row. raw.py has the bytes and the
+lines.
 """
 
 import csv
@@ -16,12 +17,21 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from environments.raw import check_data, find_ending, is_packed, most_unpacked, read_lines, unpacks_too_far
+from environments.raw import (
+    check_data,
+    find_ending,
+    is_packed,
+    most_unpacked,
+    read_lines,
+    unpacks_too_far,
+)
 from tools.errors import DataError
 
 LARGEST_GRADE = 10_000  # trec_eval counts gains in 32 bits
 LONGEST_ID = 500  # characters; a longer one is a text that slipped into the wrong column
-LARGEST_JSON = 512 << 20  # characters of a file of JSON that is not one object a line, which is held in memory
+LARGEST_JSON = (
+    512 << 20
+)  # characters of a file of JSON that is not one object a line, which is held in memory
 EXACT = 1 << 53  # from here on not every whole number has a float of its own
 PACKED = (".parquet", ".arrow")
 ONE_A_LINE = "; write one object a line"
@@ -29,11 +39,14 @@ QUOTED = "quoted"  # the key of counts for cells that csv has put quotation mark
 
 Rows = Iterator[tuple[str, dict[str, Any]]]  # of a table: (place for messages, cells by column)
 
-# A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a text with one.
+# A lone surrogate is half a character, as a cut-off emoji leaves it in JSON; no provider takes a
+# text with one.
 _HALF = re.compile("[\ud800-\udfff]")
-# Line ends of every kind, and half characters: they would break run files, and no file could hold them.
+# Line ends of every kind, and half characters: they would break run files, and no file could hold
+# them.
 _UNFIT = re.compile("[\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
-# Python's own float() also reads "1_0" and digits of other scripts, which in a data file are damage.
+# Python's own float() also reads "1_0" and digits of other scripts, which in a data file are
+# damage.
 _NUMBER = re.compile(r"\s*[+-]?(\d+(?:\.\d*)?|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 _QUOTED_CELL = re.compile(r'"([^"]*(?:""[^"]*)*)"(?=\t|\Z)')
 _OPEN_CELL = re.compile(r'"[^"]*(?:""[^"]*)*\Z')  # a further line may close it
@@ -60,17 +73,31 @@ def check_parts(parts: list[Path]) -> list[Path]:
     for path in parts:
         if of := re.search(r"-(\d+)-of-(\d+)\.", path.name):
             stem = path.name[: of.start()]
-            there = sum(other.parent == path.parent and other.name.startswith(f"{stem}-") for other in parts)
+            there = sum(
+                other.parent == path.parent and other.name.startswith(f"{stem}-") for other in parts
+            )
             if there != int(of[2]):
-                raise DataError(f"{path.parent} holds {there} of the {int(of[2])} parts of {stem}; fetch it again")
-    numbers = [int(path.name.partition(".")[0]) for path in parts if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)]
-    if numbers and (gap := next((n for n, number in enumerate(numbers) if n != number), None)) is not None:
+                raise DataError(
+                    f"{path.parent} holds {there} of the {int(of[2])} parts of {stem}; fetch it "
+                    f"again"
+                )
+    numbers = [
+        int(path.name.partition(".")[0])
+        for path in parts
+        if re.fullmatch(r"\d{4,9}\.\w+(\.gz)?", path.name)
+    ]
+    if (
+        numbers
+        and (gap := next((n for n, number in enumerate(numbers) if n != number), None)) is not None
+    ):
         raise DataError(f"{parts[0].parent} has no part {gap:04}, but later ones; fetch it again")
     return parts
 
 
 def find_separator(path: Path) -> str:
-    """Return what separates the cells of a CSV file: what Excel's line `sep=;` says, else what its first line has."""
+    """Return what separates the cells of a CSV file: what Excel's line `sep=;` says, else
+    what its first line has.
+    """
     first = next(read_lines(path), (0, ""))[1]
     if told := _SEPARATOR_LINE.fullmatch(first):
         return told[1]
@@ -78,19 +105,27 @@ def find_separator(path: Path) -> str:
 
 
 def read_cells(
-    path: Path, many: int = 0, separator: str | None = "\t", form: str = "", counts: Counter[str] | None = None
+    path: Path,
+    many: int = 0,
+    separator: str | None = "\t",
+    form: str = "",
+    counts: Counter[str] | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield (place, cells) of each line of a table of `many` columns (0: as many as its first line has).
+    """Yield (place, cells) of each line of a table of `many` columns (0: as many as its first line
+    has).
 
-    A `separator` of None is any run of blanks. Cells may be quoted as csv does it; in tables that no comma or semicolon
-    separates, only those are taken for quoted that are so from end to end, and `counts` says how many. Empty cells
-    behind the last column are left out; `form` ends the DataError's message for a line of other columns.
+    A `separator` of None is any run of blanks. Cells may be quoted as csv does it; in tables that
+    no comma or semicolon separates, only those are taken for quoted that are so from end to end,
+    and `counts` says how many. Empty cells behind the last column are left out; `form` ends the
+    DataError's message for a line of other columns.
     """
     counts = Counter() if counts is None else counts
     if separator is None:
         lines = _split_blanks(path, counts)
     else:
-        lines = _split_tabs(path, many, counts) if separator == "\t" else _split_quoted(path, separator)
+        lines = (
+            _split_tabs(path, many, counts) if separator == "\t" else _split_quoted(path, separator)
+        )
     for number, row in lines:
         if number == 1 and _SEPARATOR_LINE.fullmatch((separator or " ").join(row)):
             continue
@@ -100,16 +135,22 @@ def read_cells(
             continue
         many = many or len(row)
         if len(row) != many:
-            raise DataError(f"{path}, line {number}: {len(row)} columns where {many} are expected{form}")
+            raise DataError(
+                f"{path}, line {number}: {len(row)} columns where {many} are expected{form}"
+            )
         yield f"{path}, line {number}", row
 
 
 def read_headed(
-    path: Path, columns: Collection[str], separator: str | None = "\t", counts: Counter[str] | None = None
+    path: Path,
+    columns: Collection[str],
+    separator: str | None = "\t",
+    counts: Counter[str] | None = None,
 ) -> Rows:
     """Yield (place, cells by the names in the first line) of each further line of a table.
 
-    Capitals, blanks and hyphens in the names of `columns` don't matter. DataError for one of them that is there twice.
+    Capitals, blanks and hyphens in the names of `columns` don't matter. DataError for one of them
+    that is there twice.
     """
     rows = read_cells(path, separator=separator, counts=counts)
     first, names = next(rows, (str(path), []))
@@ -121,7 +162,9 @@ def read_headed(
 
 
 def match_column(name: str, columns: Collection[str]) -> str:
-    """Return which of `columns` a file calls `name`, whatever its capitals, blanks and hyphens are; "" for none."""
+    """Return which of `columns` a file calls `name`, whatever its capitals, blanks and
+    hyphens are; "" for none.
+    """
     for spelling in (name, name.strip(), name.strip().lower()):
         if spelling in columns:
             return spelling
@@ -141,12 +184,16 @@ class _Cells(NamedTuple):
     can_close: bool = False  # a further line may close one of those cells
     ends_quoted: bool = False  # the last cell is among the quoted ones
     settled: int = 0  # cells at the beginning that no further line can change
-    parities: frozenset[int] = frozenset()  # of the marks from each cell on that begins with one and is not quoted
+    parities: frozenset[int] = (
+        frozenset()
+    )  # of the marks from each cell on that begins with one and is not quoted
 
     def stays_open(self, line: str, tabs: int, many: int) -> "_Cells | None":
-        """Return what is known of these cells and a further line, where it leaves them open; None: split them again.
+        """Return what is known of these cells and a further line, where it leaves them open; None:
+        split them again.
 
-        `tabs` is how many there are with that line. Most lines of a long cell need no second look at those before.
+        `tabs` is how many there are with that line. Most lines of a long cell need no second look
+        at those before.
         """
         has_tab = "\t" in line
         if has_tab and (not self.can_close or tabs + 1 == many):
@@ -162,10 +209,11 @@ class _Cells(NamedTuple):
 
 
 def split_tabs(text: str, many: int = 0) -> _Cells:
-    """Split a line at its tabs, into `many` cells (0: it is not known), and take csv's quotation marks off them.
+    """Split a line at its tabs, into `many` cells (0: it is not known), and take csv's quotation
+    marks off them.
 
-    A text may begin with a quotation mark of its own: then it doesn't end with one, or has single ones inside. A tab
-    between two marks separates cells where only so the line has `many`.
+    A text may begin with a quotation mark of its own: then it doesn't end with one, or has single
+    ones inside. A tab between two marks separates cells where only so the line has `many`.
     """
     plain = text.split("\t")
     if '"' not in text:
@@ -208,7 +256,9 @@ def split_tabs(text: str, many: int = 0) -> _Cells:
 
 
 def _trim(cells: list[str], many: int) -> list[str]:
-    """Return the cells without the empty ones at the end, but at least `many` where there are so many."""
+    """Return the cells without the empty ones at the end, but at least `many` where there are
+    so many.
+    """
     last = len(cells)
     while last > many and not cells[last - 1].strip():
         last -= 1
@@ -226,7 +276,9 @@ class _Line(NamedTuple):
 
 
 def _split_tabs(path: Path, many: int, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) of each row; a quoted cell may go on in lines that are no rows by themselves."""
+    """Yield (line number, cells) of each row; a quoted cell may go on in lines that are no
+    rows by themselves.
+    """
     pending = list[_Line]()  # a line with an open cell, and those that may continue it
     row = _Cells([], 0, is_open=False)  # of the pending lines
     tabs = 0  # in the pending lines
@@ -237,7 +289,9 @@ def _split_tabs(path: Path, many: int, counts: Counter[str]) -> Iterator[tuple[i
                 yield number, text.split("\t")
             continue
         tabs_here = text.count("\t")
-        if pending and tabs_here + 1 == many:  # a row by itself, so the quotation mark is part of the text before
+        if (
+            pending and tabs_here + 1 == many
+        ):  # a row by itself, so the quotation mark is part of the text before
             yield from _split_each(pending, many, counts)
             pending = []
         if not pending:
@@ -265,7 +319,9 @@ def _split_tabs(path: Path, many: int, counts: Counter[str]) -> Iterator[tuple[i
     yield from _split_each(pending, many, counts)
 
 
-def _split_each(lines: Sequence[_Line], many: int, counts: Counter[str]) -> Iterator[tuple[int, list[str]]]:
+def _split_each(
+    lines: Sequence[_Line], many: int, counts: Counter[str]
+) -> Iterator[tuple[int, list[str]]]:
     for number, text in lines:
         if text.strip():
             row = split_tabs(text, many)
@@ -277,17 +333,23 @@ def _split_blanks(path: Path, counts: Counter[str]) -> Iterator[tuple[int, list[
     for number, text in read_lines(path):
         cells = text.split()
         unquoted = [_unquote(cell) for cell in cells]
-        counts[QUOTED] += sum(before != after for before, after in zip(cells, unquoted, strict=True))
+        counts[QUOTED] += sum(
+            before != after for before, after in zip(cells, unquoted, strict=True)
+        )
         yield number, unquoted
 
 
 def _split_quoted(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(sys.maxsize)  # the module's own limit is 128 KiB a cell
-    rows = csv.reader((line for _, line in read_lines(path, whole=True)), delimiter=separator, strict=True)
+    rows = csv.reader(
+        (line for _, line in read_lines(path, whole=True)), delimiter=separator, strict=True
+    )
     try:
         yield from ((rows.line_num, row) for row in rows if any(map(str.strip, row)))
     except csv.Error as error:
-        raise DataError(f"{path}, line {rows.line_num}: {error}; is a quotation mark missing or too many?") from None
+        raise DataError(
+            f"{path}, line {rows.line_num}: {error}; is a quotation mark missing or too many?"
+        ) from None
 
 
 def read_objects(path: Path, *required: str, remedy: str = "") -> Rows:
@@ -306,7 +368,9 @@ def read_objects(path: Path, *required: str, remedy: str = "") -> Rows:
 
 
 def read_records(path: Path) -> Rows:
-    """Yield (place, object) of each JSON object of a file: one a line, over several lines each, or in an array."""
+    """Yield (place, object) of each JSON object of a file: one a line, over several lines
+    each, or in an array.
+    """
     first = next(read_lines(path), (0, "{}"))[1]
     try:
         one_a_line = isinstance(_DECODER.decode(first), dict)
@@ -318,7 +382,9 @@ def read_records(path: Path) -> Rows:
 
 
 def _read_spread_objects(path: Path) -> Rows:
-    """Yield (place, object) of each JSON object of a file that is not one object a line; it is held in memory."""
+    """Yield (place, object) of each JSON object of a file that is not one object a line; it
+    is held in memory.
+    """
     lines = list[str]()
     size = 0
     for _, line in read_lines(path, whole=True):
@@ -348,7 +414,9 @@ def _read_spread_objects(path: Path) -> Rows:
             if isinstance(value, list):
                 where = f"{path}, entry {place}"
             if not isinstance(entry, dict):
-                raise DataError(f"{where}: {brief(entry)} where a JSON object is expected{ONE_A_LINE}")
+                raise DataError(
+                    f"{where}: {brief(entry)} where a JSON object is expected{ONE_A_LINE}"
+                )
             yield where, entry
 
 
@@ -362,11 +430,15 @@ def _parse(text: str, where: str, remedy: str = "") -> Any:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, " if error.lineno > 1 else ""
-        raise DataError(f"{where}: not whole JSON ({place}column {error.colno}: {error.msg}){remedy}") from None
+        raise DataError(
+            f"{where}: not whole JSON ({place}column {error.colno}: {error.msg}){remedy}"
+        ) from None
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
     except (RecursionError, ValueError):
-        raise DataError(f"{where}: the JSON is nested too deeply, or has too long a number") from None
+        raise DataError(
+            f"{where}: the JSON is nested too deeply, or has too long a number"
+        ) from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -381,9 +453,13 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def read_rows(paths: Sequence[Path], columns: Sequence[str] | None = None) -> Rows:
-    """Yield (place, row) of each row of the files, in order; of Parquet, read only `columns`, if given."""
+    """Yield (place, row) of each row of the files, in order; of Parquet, read only `columns`,
+    if given.
+    """
     for path in paths:
-        yield from _read_packed(path, columns) if find_ending(path) in PACKED else read_records(path)
+        yield from (
+            _read_packed(path, columns) if find_ending(path) in PACKED else read_records(path)
+        )
 
 
 def _pyarrow() -> Any:
@@ -393,7 +469,9 @@ def _pyarrow() -> Any:
 
 
 def _read_packed(path: Path, columns: Sequence[str] | None) -> Rows:
-    if not check_data(path).startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")) and is_packed(path):
+    if not check_data(path).startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")) and is_packed(
+        path
+    ):
         raise DataError(f"{path} is packed; unpack it (Parquet and Arrow are packed in themselves)")
     pyarrow = _pyarrow()
     number = 0
@@ -403,9 +481,14 @@ def _read_packed(path: Path, columns: Sequence[str] | None) -> Rows:
                 number += 1
                 yield f"{path}, row {number}", row
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        reason = "".join(character if character.isprintable() else "?" for character in str(error).partition("\n")[0])
+        reason = "".join(
+            character if character.isprintable() else "?"
+            for character in str(error).partition("\n")[0]
+        )
         form = find_ending(path)[1:].capitalize()
-        raise DataError(f"{path} cannot be read as {form} after row {number} ({reason:.200}); fetch it again") from None
+        raise DataError(
+            f"{path} cannot be read as {form} after row {number} ({reason:.200}); fetch it again"
+        ) from None
 
 
 def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
@@ -416,7 +499,9 @@ def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
             is_file = mapped.read(6) == b"ARROW1"
             mapped.seek(0)
             opened = pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
-            for batch in map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened:
+            for batch in (
+                map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened
+            ):
                 batch.validate(full=True)  # damaged offsets lead outside of it
                 yield from (batch.slice(start, 1024) for start in range(0, len(batch), 1024))
         return
@@ -424,11 +509,16 @@ def _read_batches(path: Path, columns: Sequence[str] | None) -> Iterator[Any]:
         groups = range(file.metadata.num_row_groups)
         if sum(file.metadata.row_group(n).total_byte_size for n in groups) > most_unpacked(path):
             raise unpacks_too_far(str(path))
-        yield from file.iter_batches(batch_size=1024, columns=columns)  # those of them that there are
+        yield from file.iter_batches(
+            batch_size=1024, columns=columns
+        )  # those of them that there are
 
 
 def pick_column(where: str, row: dict[str, Any], *names: str) -> Any:
-    """Return the value of the first of `names` that the row has. DataError when it has none of them."""
+    """Return the value of the first of `names` that the row has.
+
+    DataError when it has none of them.
+    """
     for name in names:
         if name in row:
             return row[name]
@@ -443,14 +533,24 @@ def brief(value: Any) -> str:
     if isinstance(value, int) and abs(value) > 10**20:  # Python refuses to write out the longest
         return "a huge number"
     # A container can be nested without end, or hold itself.
-    return repr(value) if value is None or isinstance(value, (int, float)) else f"a {type(value).__name__}"
+    return (
+        repr(value)
+        if value is None or isinstance(value, (int, float))
+        else f"a {type(value).__name__}"
+    )
 
 
 def read_id(value: Any, where: str) -> str:
-    """Return an id as a text: JSON and frames also have whole numbers, frames with gaps as floats."""
+    """Return an id as a text: JSON and frames also have whole numbers, frames with gaps as
+    floats.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise DataError(f"{where}: the id is missing")
-    number = int(value) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT else value
+    number = (
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < EXACT
+        else value
+    )
     if not isinstance(value, str | bool | bytes):
         with suppress(TypeError):  # numpy's integers are none of Python's
             value = str(operator.index(number))
@@ -464,14 +564,19 @@ def check_id(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise DataError(f"{where}: the id {brief(value)} is not a string")
     if not value.strip() or _UNFIT.search(value):
-        raise DataError(f"{where}: the id {brief(value)} is empty or has a character that no id may have")
+        raise DataError(
+            f"{where}: the id {brief(value)} is empty or has a character that no id may have"
+        )
     if len(value) > LONGEST_ID:
-        raise DataError(f"{where}: the id that begins {value[:40]!r} is longer than {LONGEST_ID} characters")
+        raise DataError(
+            f"{where}: the id that begins {value[:40]!r} is longer than {LONGEST_ID} characters"
+        )
     return value
 
 
 def check_text(value: Any, where: str, name: str = "text", *, optional: bool = False) -> str:
-    """Return `value` if it is a text, with lone surrogates replaced; "" for None if it is `optional`.
+    """Return `value` if it is a text, with lone surrogates replaced; "" for None if it is
+    `optional`.
 
     NaN stands for None, as frames write it.
     """
@@ -480,14 +585,18 @@ def check_text(value: Any, where: str, name: str = "text", *, optional: bool = F
             return ""
         raise DataError(f"{where}: field {name!r} is missing or not a string")
     if not isinstance(value, str):
-        raise DataError(f"{where}: field {name!r} is missing or not a string: it is {_describe_type(value)}")
+        raise DataError(
+            f"{where}: field {name!r} is missing or not a string: it is {_describe_type(value)}"
+        )
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", value)
 
 
 def _describe_type(value: Any) -> str:
     if isinstance(value, int | float):
         return "a number"
-    return {"dict": "an object", "list": "a list"}.get(type(value).__name__, f"of type {type(value).__name__}")
+    return {"dict": "an object", "list": "a list"}.get(
+        type(value).__name__, f"of type {type(value).__name__}"
+    )
 
 
 def check_grade(value: Any, where: str) -> float:

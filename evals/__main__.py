@@ -1,4 +1,5 @@
-"""`sextant` and `python -m evals`: every command by name. `sextant run ...` is `python -m evals.run ...`.
+"""`sextant` and `python -m evals`: every command by name. `sextant run ...` is `python -m evals.run
+...`.
 
 A command is imported when it is called, so that each starts as fast as by `python -m`.
 """
@@ -13,7 +14,8 @@ from tools import installation
 from tools.console import Parser, put_out, run_and_leave, run_command, say, spell
 from tools.errors import UnknownName
 
-# A name -> what `python -m` is given for it, a module and its sub-command if any, and what the command does.
+# A name -> what `python -m` is given for it, a module and its sub-command if any, and what the
+# command does.
 COMMANDS = {
     "run": ("evals.run", "run a program or an agent on a task, and score it"),
     "study": ("evals.study", "run many systems on many tasks, and compare them"),
@@ -32,7 +34,10 @@ COMMANDS = {
     "export": ("evals.export", "write a run in the format of another tool"),
     "import": ("evals.import_run", "make a run folder from the results of another system"),
     "compile": ("optimizers.compile", "optimize the prompts or parameters of a program on dev"),
-    "prompts": ("programs", "print the prompts of a program as a file, to edit for --prompts; draw an agent"),
+    "prompts": (
+        "programs",
+        "print the prompts of a program as a file, to edit for --prompts; draw an agent",
+    ),
     "tasks": ("environments", "list, show, fetch, check and search tasks"),
     "retrievers": ("tools.retrievers", "list retrievers and models; list and delete indexes"),
     "models": ("tools.models", "check a model: what works, how fast it is, which options it needs"),

@@ -1,7 +1,7 @@
 """What searchers do: `python -m evals.behaviour RUN [RUN ...]`, from traces alone. Nothing is run.
 
-evals/measuring/behaviour.py counts; docs/guide/behaviour.md says what the figures mean. Only with --name-failures is a
-model asked (evals/measuring/naming.py).
+evals/measuring/behaviour.py counts; docs/guide/behaviour.md says what the figures mean. Only with
+--name-failures is a model asked (evals/measuring/naming.py).
 """
 
 import argparse
@@ -16,9 +16,18 @@ from tools.errors import UsageError
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.behaviour", description="Say what searchers do, and where documents are lost.")
+    made = Parser(
+        prog="python -m evals.behaviour",
+        description="Say what searchers do, and where documents are lost.",
+    )
     add = made.add_argument
-    add("paths", type=Path, nargs="+", metavar="RUN", help="scored runs, or folders that have some in them")
+    add(
+        "paths",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="scored runs, or folders that have some in them",
+    )
     named = "have the model of --lm name why N of each run's lost documents were lost"
     add("--name-failures", type=positive, metavar="N", help=named)
     add("--dry-run", action="store_true", help="say what naming will take; nothing is sent")
@@ -40,7 +49,9 @@ def command(arguments: argparse.Namespace) -> int:
 
         about = {"program": "programs.explaining:Explainer", "task": found["task"]}
         request = options.from_options(Common, vars(arguments) | about)
-        named = naming.name_failures(arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run)
+        named = naming.name_failures(
+            arguments.paths, request, arguments.name_failures, dry_run=arguments.dry_run
+        )
         found = found | named
         text = text + naming.render(named)
     put_out(json.dumps(found) + "\n" if arguments.json else text)

@@ -1,4 +1,5 @@
-"""Which run is better, by how much, and why: `python -m evals.compare RUN RUN [RUN ...]`. Nothing is run.
+"""Which run is better, by how much, and why: `python -m evals.compare RUN RUN [RUN ...]`. Nothing
+is run.
 
 The first run is the baseline; evals/measuring/comparison.py compares the others with it.
 """
@@ -13,16 +14,37 @@ from tools.console import Parser, put_out, run_and_leave
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.compare", description="Compare runs with a baseline, paired by query.")
+    made = Parser(
+        prog="python -m evals.compare", description="Compare runs with a baseline, paired by query."
+    )
     add = made.add_argument
-    add("baseline", type=Path, metavar="RUN", help="the run folder that the others are compared with")
+    add(
+        "baseline",
+        type=Path,
+        metavar="RUN",
+        help="the run folder that the others are compared with",
+    )
     add("runs", type=Path, nargs="+", metavar="RUN", help="run folders; repeats may be among them")
-    add("--metric", action="append", default=[], metavar="NAME", help=f"only this metric; repeatable: {LANGUAGE}")
-    add("--force", action="store_true", help="compare runs that were not asked the same; the tables say so")
+    add(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"only this metric; repeatable: {LANGUAGE}",
+    )
+    add(
+        "--force",
+        action="store_true",
+        help="compare runs that were not asked the same; the tables say so",
+    )
     form = made.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    form.add_argument("--markdown", action="store_true", help="print the tables for GitHub and the like")
-    form.add_argument("--latex", action="store_true", help="print the tables for a paper, with booktabs")
+    form.add_argument(
+        "--markdown", action="store_true", help="print the tables for GitHub and the like"
+    )
+    form.add_argument(
+        "--latex", action="store_true", help="print the tables for a paper, with booktabs"
+    )
     return made
 
 

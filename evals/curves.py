@@ -1,6 +1,7 @@
 """Which run is better for the same budget: `python -m evals.curves RUN [RUN ...]`. Nothing is run.
 
-evals/measuring/curves.py computes a metric after each search, call, token and cent, from stored traces alone.
+evals/measuring/curves.py computes a metric after each search, call, token and cent, from stored
+traces alone.
 """
 
 import argparse
@@ -15,10 +16,22 @@ from tools.errors import UsageError
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.curves", description="A metric after each search, call, token and cent.")
+    made = Parser(
+        prog="python -m evals.curves",
+        description="A metric after each search, call, token and cent.",
+    )
     add = made.add_argument
-    add("runs", type=Path, nargs="+", metavar="RUN", help="run folders, or folders with run folders in them")
-    about = "the task's headline where none is named; any of a ranking, e.g. AP@100; also surfaced and shown: "
+    add(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="run folders, or folders with run folders in them",
+    )
+    about = (
+        "the task's headline where none is named; any of a ranking, e.g. AP@100; also surfaced "
+        "and shown: "
+    )
     about += "recall of what came back so far, and of what a model was shown"
     add("--metric", default="", metavar="NAME", help=about)
     add("--by", default="all", metavar="WHAT", help="searches, calls, tokens, usd or all")
@@ -36,13 +49,17 @@ def command(arguments: argparse.Namespace) -> int:
 
     for path in filter(None, (arguments.csv, arguments.svg)):
         check_output(path)
-    result = curves(arguments.runs, arguments.metric, tuple(AXES) if arguments.by == "all" else [arguments.by])
+    result = curves(
+        arguments.runs, arguments.metric, tuple(AXES) if arguments.by == "all" else [arguments.by]
+    )
     for path, write in ((arguments.csv, curves_csv), (arguments.svg, curves_svg)):
         try:
             if path:
                 disk.replace(path, write(result))
         except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error.strerror or error}; name another file") from None
+            raise UsageError(
+                f"{path} cannot be written: {error.strerror or error}; name another file"
+            ) from None
     put_out(json.dumps(result) + "\n" if arguments.json else render_curves(result))
     return 0
 

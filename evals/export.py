@@ -1,4 +1,6 @@
-"""A run in other formats (docs/decisions/export-import.md): `python -m evals.export RUN --to trec --out FOLDER`."""
+"""A run in other formats (docs/decisions/export-import.md): `python -m evals.export RUN --to
+trec --out FOLDER`.
+"""
 
 import argparse
 import inspect
@@ -25,11 +27,13 @@ def export(
     prompts: bool = True,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Write `run`, or for schemas None, in the format `to` at `out`; return what was made, as --json prints it.
+    """Write `run`, or for schemas None, in the format `to` at `out`; return what was made, as
+    --json prints it.
 
-    `query_ids` and `limit` choose queries; with `prompts`, formats that have a place for them take along what was sent
-    to models, as far as it is kept; `force` writes into a folder that holds something else. UsageError for what cannot
-    be written there, DataError for a run that cannot be read.
+    `query_ids` and `limit` choose queries; with `prompts`, formats that have a place for them take
+    along what was sent to models, as far as it is kept; `force` writes into a folder that holds
+    something else. UsageError for what cannot be written there, DataError for a run that cannot be
+    read.
     """
     from evals.formats import writing  # here, for the sake of --help
 
@@ -48,20 +52,34 @@ def export(
         return {"out": out, **made, "notes": notes + write(source, out, force=force)}
     with writing.fill_folder(Path(out), force=force) as folder:
         made |= {"notes": notes + write(source, folder), "files": writing.files_in(folder)}
-        disk.replace(folder / writing.MANIFEST, json.dumps(made, indent=2, ensure_ascii=False) + "\n")
+        disk.replace(
+            folder / writing.MANIFEST, json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+        )
     return {"out": out, **made}
 
 
 def parser() -> Parser:
     """Return the parser of the command line."""
-    made = Parser(prog="python -m evals.export", description="Write a scored run in another format; nothing is run.")
+    made = Parser(
+        prog="python -m evals.export",
+        description="Write a scored run in another format; nothing is run.",
+    )
     add = made.add_argument
     add("run", type=Path, nargs="?", metavar="RUN", help="a run folder")
-    add("--to", required=True, metavar="FORMAT", help=f"list, or one of {', '.join(FOLDERS | SERVICES)}")
+    add(
+        "--to",
+        required=True,
+        metavar="FORMAT",
+        help=f"list, or one of {', '.join(FOLDERS | SERVICES)}",
+    )
     add("--out", metavar="PLACE", help="the folder to make; for mlflow and otlp an address")
     add("--query-id", action="append", default=[], metavar="ID", help="only this query; repeatable")
     add("--limit", type=positive, metavar="N", help="only the first N queries")
-    add("--no-prompts", action="store_true", help="leave out what was sent to models, and what they answered")
+    add(
+        "--no-prompts",
+        action="store_true",
+        help="leave out what was sent to models, and what they answered",
+    )
     add("--force", action="store_true", help="write into a folder that holds something else")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     return made
@@ -73,8 +91,15 @@ def command(arguments: argparse.Namespace) -> int:
     as_json = arguments.json
     table = FOLDERS | SERVICES
     if to == "list":
-        known = {name: (inspect.getdoc(pick("format", name, table)) or "").partition("\n")[0] for name in table}
-        put_out(json.dumps(known) + "\n" if as_json else "".join(f"{n:<15}{a}\n" for n, a in known.items()))
+        known = {
+            name: (inspect.getdoc(pick("format", name, table)) or "").partition("\n")[0]
+            for name in table
+        }
+        put_out(
+            json.dumps(known) + "\n"
+            if as_json
+            else "".join(f"{n:<15}{a}\n" for n, a in known.items())
+        )
         return 0
     if to not in table:
         raise UnknownName("format", to, table)
@@ -83,7 +108,11 @@ def command(arguments: argparse.Namespace) -> int:
     out = arguments.out or (os.environ.get("MLFLOW_TRACKING_URI") if to == "mlflow" else None)
     if not out:
         raise UsageError("--out is missing; say where the export goes")
-    chosen = {"query_ids": arguments.query_id, "limit": arguments.limit, "prompts": not arguments.no_prompts}
+    chosen = {
+        "query_ids": arguments.query_id,
+        "limit": arguments.limit,
+        "prompts": not arguments.no_prompts,
+    }
     made = export(arguments.run, to, out, **chosen, force=arguments.force)
     for note in () if as_json else made["notes"]:
         say(note)

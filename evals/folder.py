@@ -1,10 +1,13 @@
-"""A run folder: config.json, written once, and outcomes.jsonl, to which each query adds a line as it finishes.
+"""A run folder: config.json, written once, and outcomes.jsonl, to which each query adds a line as
+it finishes.
 
-A folder belongs to one configuration, and to one process at a time. Scoring is in evals/measuring/scoring.py.
+A folder belongs to one configuration, and to one process at a time. Scoring is in
+evals/measuring/scoring.py.
 
-Digests show edits and files of another run: the last key of a line of outcomes.jsonl is a digest over the line and its
-run's configuration, and scores.json has digests of the files that it was made of. They are no signatures: anybody can
-make them again. Folders of old versions have none, which is no error.
+Digests show edits and files of another run: the last key of a line of outcomes.jsonl is a digest
+over the line and its run's configuration, and scores.json has digests of the files that it was made
+of. They are no signatures: anybody can make them again. Folders of old versions have none, which is
+no error.
 """
 
 import glob
@@ -34,20 +37,27 @@ Outcome = dict[str, Any]  # query_id, ranking, answer, trace, usage, error, trac
 # Kept in config.json for the reader; two runs that differ only here are the same run.
 PROVENANCE = "provenance"
 LEFT = "left.jsonl"  # what queries have used that were left pending, where no ledger has that
-CODE_OF = "code_of"  # in the provenance: "contents" where "code" is a digest of contents; earlier, names counted too
+# In the provenance: "contents" where "code" is a digest of contents; earlier, names counted too
+CODE_OF = "code_of"
 MEND = "remove the line and give the run's command again to have that query answered again"
 
-SHARD = re.compile(r"shard-(\d+)-of-(\d+)")  # the folder in RUNS that has the parts of runs which --shard made
+SHARD = re.compile(
+    r"shard-(\d+)-of-(\d+)"
+)  # the folder in RUNS that has the parts of runs which --shard made
 _RELEASES = {"mini", "full"}
 _NAME_DIGEST = re.compile("-([0-9a-f]{8})$")  # at the end of a run folder's name
-_QUERY_ID = re.compile(rb'\{"query_id": ?("(?:[^"\\]|\\.)*")')  # written first, so a line need not be parsed for it
+_QUERY_ID = re.compile(
+    rb'\{"query_id": ?("(?:[^"\\]|\\.)*")'
+)  # written first, so a line need not be parsed for it
 _LENGTH = 16  # hex digits of a digest
 _HEAD = b', "digest": "'
 _TAIL = len(_HEAD) + _LENGTH + len(b'"}')
 
 
 def digest(config: Config) -> str:
-    """Return the eight hex digits that identify a configuration; a run folder's name ends with them."""
+    """Return the eight hex digits that identify a configuration; a run folder's name ends
+    with them.
+    """
     determining = {key: value for key, value in config.items() if key != PROVENANCE}
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -55,7 +65,10 @@ def digest(config: Config) -> str:
 def place(runs: Path, config: Config) -> Path:
     """Return the folder for a run of `config`: RUNS/<suite>-<task>/<program>-<lm>-<digest>."""
     model = re.sub(r"[^A-Za-z0-9.]+", "-", config["lm"]["name"]).strip("-")
-    return place_of_task(runs, config["task"]) / f"{program_part(config['program'])}-{model}-{digest(config)}"
+    return (
+        place_of_task(runs, config["task"])
+        / f"{program_part(config['program'])}-{model}-{digest(config)}"
+    )
 
 
 def place_of_task(runs: Path, task: str) -> Path:
@@ -64,7 +77,8 @@ def place_of_task(runs: Path, task: str) -> Path:
 
 
 def keep_identity(runs: Path, config: Config) -> Config:
-    """Return the configuration of the same run in `runs` whose code an earlier Sextant told by its names, if any.
+    """Return the configuration of the same run in `runs` whose code an earlier Sextant told by its
+    names, if any.
 
     It goes on in its folder. The two are alike in all but "code", which nobody can compute again.
     """
@@ -81,7 +95,10 @@ def keep_identity(runs: Path, config: Config) -> Config:
     if not formers:
         return config
     newest = max(formers, key=lambda folder: (folder / "config.json").stat().st_mtime)
-    _LOG.warning(f"this run goes on in {newest}, which an earlier Sextant began; to begin it anew, give --runs")
+    _LOG.warning(
+        f"this run goes on in {newest}, which an earlier Sextant began; to begin it anew, give "
+        f"--runs"
+    )
     provenance = {key: value for key, value in config[PROVENANCE].items() if key != CODE_OF}
     return {**config, "code": formers[newest]["code"], PROVENANCE: provenance}
 
@@ -92,13 +109,19 @@ def _without_code(config: Config) -> Config:
 
 
 def find_other_shards(shard: Path) -> list[Path]:
-    """Return the folders of shards of the same run that were cut by another number; `shard` is one's own folder."""
+    """Return the folders of shards of the same run that were cut by another number; `shard`
+    is one's own folder.
+    """
     own = SHARD.fullmatch(shard.parents[1].name)
     runs = shard.parents[2]
     if own is None:
         return []
     found = sorted(runs.glob(f"shard-*-of-*/{shard.parent.name}/{glob.escape(shard.name)}"))
-    return [path for path in found if (cut := SHARD.fullmatch(path.parents[1].name)) and cut[2] != own[2]]
+    return [
+        path
+        for path in found
+        if (cut := SHARD.fullmatch(path.parents[1].name)) and cut[2] != own[2]
+    ]
 
 
 def program_part(program: str) -> str:
@@ -113,13 +136,19 @@ def check_place(runs: Path) -> None:
         if not os.access(runs, os.W_OK | os.X_OK):
             raise PermissionError(None, "no permission to write")
     except OSError as error:
-        raise UsageError(f"run folders cannot be written in {runs}: {error.strerror or error}; choose --runs") from None
+        raise UsageError(
+            f"run folders cannot be written in {runs}: {error.strerror or error}; choose --runs"
+        ) from None
 
 
 def check_output(path: Path) -> None:
     """Raise UsageError where writing `path` would replace a file of a run."""
     folder = path.parent
-    if path.exists() and (folder / "config.json").is_file() and (folder / "outcomes.jsonl").is_file():
+    if (
+        path.exists()
+        and (folder / "config.json").is_file()
+        and (folder / "outcomes.jsonl").is_file()
+    ):
         raise UsageError(f"{path} is a file of the run in {folder}; choose another place")
 
 
@@ -132,7 +161,9 @@ class Rows(Mapping[str, dict[str, Any]]):
 
     path: Path
     starts: dict[str, int]
-    read: Callable[[bytes], dict[str, Any]] = disk.loads  # makes the row of a line; ValueError where it is damaged
+    read: Callable[[bytes], dict[str, Any]] = (
+        disk.loads
+    )  # makes the row of a line; ValueError where it is damaged
     checksums: dict[int, int] = field(default_factory=dict)  # where a line begins -> its CRC-32
 
     def __getitem__(self, query_id: str) -> dict[str, Any]:
@@ -146,7 +177,9 @@ class Rows(Mapping[str, dict[str, Any]]):
         try:
             return self.read(line)
         except ValueError as error:
-            raise DataError(f"{self.path}, query {query_id!r} is damaged ({error}); {MEND}") from None
+            raise DataError(
+                f"{self.path}, query {query_id!r} is damaged ({error}); {MEND}"
+            ) from None
 
     def __contains__(self, query_id: object) -> bool:
         return query_id in self.starts
@@ -172,27 +205,45 @@ class RunFolder:
         return total(usage_from_json(row["usage"]) for row in self.outcomes.values())
 
     def ask_failed_again(self) -> dict[str, int]:
-        """Mark failed queries to be asked again. Their outcomes stay in the file, and count until new ones follow.
+        """Mark failed queries to be asked again. Their outcomes stay in the file, and count until
+        new ones follow.
 
-        Return a number for each query whose answers could not be used, which tells its new calls from the old.
+        Return a number for each query whose answers could not be used, which tells its new calls
+        from the old.
         """
-        errors = {query_id: row["error"] for query_id, row in self.outcomes.items() if row["error"] is not None}
+        errors = {
+            query_id: row["error"]
+            for query_id, row in self.outcomes.items()
+            if row["error"] is not None
+        }
         starts = {query_id: self.outcomes.starts.pop(query_id) for query_id in errors}
         if errors:
             for name in ("scores.json", "scores.csv"):
                 (self.path / name).unlink(missing_ok=True)
-        return {query_id: starts[query_id] for query_id in errors if errors[query_id].startswith("UnusableAnswer")}
+        return {
+            query_id: starts[query_id]
+            for query_id in errors
+            if errors[query_id].startswith("UnusableAnswer")
+        }
 
     def append(self, outcome: Outcome) -> None:
-        """Append one outcome, and return when it is on disk. RunIncomplete when that is full or broken."""
+        """Append one outcome, and return when it is on disk.
+
+        RunIncomplete when that is full or broken.
+        """
         path = self.path / "outcomes.jsonl"
         query_id = outcome["query_id"]
         line = json.dumps(outcome, ensure_ascii=False).encode("utf-8", "backslashreplace")
         try:
             self.outcomes.starts[query_id] = disk.append_line(path, seal(line, self.digest))
         except OSError as error:
-            what = f"{path}: {error.strerror or error}; query {query_id!r} could not be written and is pending"
-            raise RunIncomplete(f"{what}, the {len(self.outcomes)} before it are safe; {disk.remedy(error)}") from None
+            what = (
+                f"{path}: {error.strerror or error}; query {query_id!r} could not be written and "
+                f"is pending"
+            )
+            raise RunIncomplete(
+                f"{what}, the {len(self.outcomes)} before it are safe; {disk.remedy(error)}"
+            ) from None
 
     def note_left(self, query_id: str, used: Usage) -> None:
         """Keep what a query that is left pending has used."""
@@ -203,7 +254,9 @@ class RunFolder:
 
 @contextmanager
 def claim(path: Path, config: Config) -> Iterator[RunFolder]:
-    """Reserve `path` for this configuration and process; RunConflict or UsageError where it cannot be had."""
+    """Reserve `path` for this configuration and process; RunConflict or UsageError where it
+    cannot be had.
+    """
 
     def busy() -> None:
         raise RunBusy(f"another process is running {path}; wait for it")
@@ -212,15 +265,20 @@ def claim(path: Path, config: Config) -> Iterator[RunFolder]:
         disk.make_private(path)
         lock = disk.hold(path / ".lock", busy, disk.PRIVATE)
     except OSError as error:
-        raise UsageError(f"the run folder {path} cannot be written: {error.strerror or error}; choose --runs") from None
+        raise UsageError(
+            f"the run folder {path} cannot be written: {error.strerror or error}; choose --runs"
+        ) from None
     with lock:
         if (path / "config.json").exists():
             old = read_config(path, named=False)
             new = json.loads(json.dumps(config))
-            if changed := sorted(key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)):
+            if changed := sorted(
+                key for key in old | new if key != PROVENANCE and old.get(key) != new.get(key)
+            ):
                 mend = "choose another --runs, or remove that folder"
                 raise RunConflict(f"{path} holds a run with another {', '.join(changed)}; {mend}")
-        # Written again on resuming: the data may have moved, and so the provenance may have changed.
+        # Written again on resuming: the data may have moved, and so the provenance may have
+        # changed.
         write(path / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
         yield RunFolder(path, digest(config), read_outcomes(path, repair=True))
 
@@ -232,28 +290,46 @@ def _forms() -> Any:
 
 
 def read_config(path: Path, *, named: bool = True) -> Config:
-    """Read the configuration of the run in `path`. DataError for none, or, if `named`, one of another name."""
+    """Read the configuration of the run in `path`.
+
+    DataError for none, or, if `named`, one of another name.
+    """
     try:
-        config: Config = _forms().read_file(_forms().ConfigForm, path / "config.json", "remove the folder, or mend it")
+        config: Config = _forms().read_file(
+            _forms().ConfigForm, path / "config.json", "remove the folder, or mend it"
+        )
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is not a run folder; it holds no config.json") from None
-    if config["data"] != (data := config[PROVENANCE]["data"]) and config["data"] in _RELEASES | {data}:
-        raise DataError(f"{path / 'config.json'} was edited: its data are {config['data']} and {data}; put it back")
+    if config["data"] != (data := config[PROVENANCE]["data"]) and config["data"] in _RELEASES | {
+        data
+    }:
+        raise DataError(
+            f"{path / 'config.json'} was edited: its data are {config['data']} and {data}; put it "
+            f"back"
+        )
     ending = _NAME_DIGEST.search(path.resolve().name)
     if named and ending and ending[1] != digest(config):
-        what = f"{path} has the name of another configuration than config.json holds ({digest(config)})"
+        what = (
+            f"{path} has the name of another configuration than config.json holds "
+            f"({digest(config)})"
+        )
         raise DataError(f"{what}: it was edited; put it back, or run again")
     return config
 
 
 def read_outcomes(path: Path, *, skim: bool = False, repair: bool = False) -> Rows:
-    """Read the outcomes so far of the run in `path`. DataError for a damaged line; `skim` checks it on access only."""
+    """Read the outcomes so far of the run in `path`.
+
+    DataError for a damaged line; `skim` checks it on access only.
+    """
     config_digest = digest(read_config(path, named=False))
     read = partial(check_outcome, config_digest=config_digest)
 
     def query_of(line: bytes) -> str:
         named = _QUERY_ID.match(line)
-        if named and (skim or is_sealed(line, config_digest)):  # a sealed line was checked when it was written
+        if named and (
+            skim or is_sealed(line, config_digest)
+        ):  # a sealed line was checked when it was written
             return str(disk.loads(named[1]))
         return str(read(line)["query_id"])
 
@@ -266,7 +342,9 @@ def check_outcome(line: bytes, config_digest: str = "") -> Outcome:
     outcome: Outcome = _forms().read(_forms().OutcomeForm, line)
     for step in outcome["trace"]["steps"]:
         has_lengths = "shown" in step or "lengths" in step
-        if has_lengths and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(step.get("lengths", ())):
+        if has_lengths and not len(step["doc_ids"]) == len(step.get("shown", ())) == len(
+            step.get("lengths", ())
+        ):
             raise ValueError("'shown' and 'lengths' of a step are not of its documents")
     if (scores := outcome.get("scores")) and len(scores) != len(outcome["ranking"]):
         raise ValueError("'scores' are not of the documents in 'ranking'")
@@ -283,7 +361,8 @@ def read_rows(
     repair: bool = False,
     mend: str = "score the run again",
 ) -> Rows:
-    """Index the lines of a JSON Lines file, if there is one, by `query_of`; the last one of each query counts.
+    """Index the lines of a JSON Lines file, if there is one, by `query_of`; the last one of each
+    query counts.
 
     DataError where `query_of` raises ValueError. `read` parses a line on access.
     """
@@ -297,12 +376,16 @@ def read_rows(
 
 
 def generalize(message: str) -> str:
-    """Return the first line of a message with numbers and quoted names replaced, so that like messages are equal."""
+    """Return the first line of a message with numbers and quoted names replaced, so that like
+    messages are equal.
+    """
     return re.sub(r"""\d+|'[^']*'|"[^"]*\"""", "_", message.strip().partition("\n")[0])
 
 
 def headline(error: str) -> str:
-    """Return the first line of an outcome's error, and the line of a user's code that it ends with."""
+    """Return the first line of an outcome's error, and the line of a user's code that it ends
+    with.
+    """
     first, _, rest = error.strip().partition("\n")
     return first[:300] + "".join(re.findall(r" \([^()\n]+, line \d+\)$", rest))
 
@@ -315,12 +398,17 @@ def write(path: Path, text: str) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """Yield a file that replaces `path` in one step when the block ends. RunIncomplete when the disk is full."""
+    """Yield a file that replaces `path` in one step when the block ends.
+
+    RunIncomplete when the disk is full.
+    """
     try:
         with disk.replacing(path) as file:
             yield file
     except OSError as error:
-        mend = f"the answered queries are safe; {disk.remedy(error)} and give the same command again"
+        mend = (
+            f"the answered queries are safe; {disk.remedy(error)} and give the same command again"
+        )
         raise RunIncomplete(f"{path}: {error.strerror or error}; {mend}") from None
 
 
@@ -331,7 +419,9 @@ def seal(line: bytes, config_digest: str) -> bytes:
 
 
 def is_sealed(line: bytes, config_digest: str) -> bool:
-    """Return whether `seal` made a line; ValueError where it has changed since, or is of another run."""
+    """Return whether `seal` made a line; ValueError where it has changed since, or is of
+    another run.
+    """
     line = line.rstrip(b"\r\n")
     if not line[-_TAIL:].startswith(_HEAD):
         return False
@@ -346,7 +436,9 @@ def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def check_file(path: Path, scores: Mapping[str, Any]) -> None:
-    """Raise ValueError where a file is not the one that `scores` were made of or with; a missing one is no error."""
+    """Raise ValueError where a file is not the one that `scores` were made of or with; a
+    missing one is no error.
+    """
     expected = scores.get("made_of", {}).get(path.name)
     if expected is not None and path.exists() and expected != disk.sha256(path)[:_LENGTH]:
         raise ValueError(f"{path.name} has changed since the run was scored")
@@ -355,7 +447,9 @@ def check_file(path: Path, scores: Mapping[str, Any]) -> None:
 def seal_scores(scores: dict[str, Any]) -> dict[str, Any]:
     """Return what scores.json holds, with a digest of it."""
     text = json.dumps({key: value for key, value in scores.items() if key != "digest"})
-    plain = json.dumps(json.loads(text), sort_keys=True)  # keys that are no text become text before they are sorted
+    plain = json.dumps(
+        json.loads(text), sort_keys=True
+    )  # keys that are no text become text before they are sorted
     return scores | {"digest": hashlib.sha256(plain.encode()).hexdigest()[:_LENGTH]}
 
 
@@ -376,9 +470,13 @@ class BadRanking(ValueError):
 
 
 def check_ranking(
-    ranking: Sequence[str], query: Query, documents: Mapping[str, Document], known: set[str] | None = None
+    ranking: Sequence[str],
+    query: Query,
+    documents: Mapping[str, Document],
+    known: set[str] | None = None,
 ) -> None:
-    """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found for the query.
+    """Raise BadRanking for a document that is there twice, not in the corpus, or not to be found
+    for the query.
 
     `known` documents are not looked up again, and new ones are added to it.
     """
@@ -394,4 +492,6 @@ def check_ranking(
         why = f"is excluded for query {query.query_id!r}, so no system may find it"
         raise BadRanking(min(hidden, key=ranking.index), why)
     if query.candidates is not None and (outside := set(ranking) - query.candidates):
-        raise BadRanking(min(outside, key=ranking.index), f"is not in the pool of query {query.query_id!r}")
+        raise BadRanking(
+            min(outside, key=ranking.index), f"is not in the pool of query {query.query_id!r}"
+        )

@@ -1,4 +1,6 @@
-"""The forms of a run folder's files (docs/decisions/run-folder.md), as tools/forms.py checks them."""
+"""The forms of a run folder's files (docs/decisions/run-folder.md), as tools/forms.py checks
+them.
+"""
 
 import json
 from pathlib import Path
@@ -42,7 +44,9 @@ class _Compiled(TypedDict):
 
 
 # A retriever, or a model, which has a name alone.
-_Engine = TypedDict("_Engine", {"name": str, "with": NotRequired[str], "others": NotRequired[dict[str, str] | None]})
+_Engine = TypedDict(
+    "_Engine", {"name": str, "with": NotRequired[str], "others": NotRequired[dict[str, str] | None]}
+)
 
 
 class _Imported(TypedDict, total=False):
@@ -138,12 +142,16 @@ class ScoresForm(TypedDict):
     queries: Count
     failed: Count
     documents: NotRequired[Count]  # of the corpus
-    candidates: NotRequired[Count | None]  # the most that a query of a task with candidate pools has
+    candidates: NotRequired[
+        Count | None
+    ]  # the most that a query of a task with candidate pools has
     owed: NotRequired[Count]
     metric: NotRequired[str]
     metrics: Annotated[dict[str, _Measured], Field(min_length=1)]
     losses: NotRequired[_Losses | None]
-    unjudged: NotRequired[dict[str, dict[str, Number]]]  # of tasks with pooled judgements, by metric
+    unjudged: NotRequired[
+        dict[str, dict[str, Number]]
+    ]  # of tasks with pooled judgements, by metric
     read: NotRequired[_Read | None]
     notes: NotRequired[list[str]]
     usage: _Used
@@ -181,8 +189,13 @@ class JudgedForm(TypedDict):
 
 
 def write_schemas(source: object, folder: Path) -> list[str]:
-    """JSON Schemas of run folders, compiled programs and cassettes; those of .jsonl are of a line. Without a RUN."""
+    """JSON Schemas of run folders, compiled programs and cassettes; those of .jsonl are of a line.
+
+    Without a RUN.
+    """
     for name in SCHEMAS:
         schema = forms.schema(pick("form", name, SCHEMAS)) | {"title": name}
-        (folder / f"{name}.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+        (folder / f"{name}.schema.json").write_text(
+            json.dumps(schema, indent=2) + "\n", encoding="utf-8"
+        )
     return []

@@ -1,4 +1,6 @@
-"""Another system's run as one of ours (docs/decisions/export-import.md): `python -m evals.import_run FILE --task T`."""
+"""Another system's run as one of ours (docs/decisions/export-import.md): `python -m
+evals.import_run FILE --task T`.
+"""
 
 import argparse
 import json
@@ -15,17 +17,50 @@ from tools.options import pair
 
 def parser() -> Parser:
     """Return the parser of the command line."""
-    made = Parser(prog="python -m evals.import_run", description="Make a run of another system's rankings; score it.")
+    made = Parser(
+        prog="python -m evals.import_run",
+        description="Make a run of another system's rankings; score it.",
+    )
     add = made.add_argument
-    add("run", type=Path, metavar="FILE", help="a TREC run file, plain or gzipped, or a log of Inspect AI as JSON")
-    about = "birco-ranks: FILE is the folder evaluation/ranks of BIRCO's release; makes a run of each ranking in it"
+    add(
+        "run",
+        type=Path,
+        metavar="FILE",
+        help="a TREC run file, plain or gzipped, or a log of Inspect AI as JSON",
+    )
+    about = (
+        "birco-ranks: FILE is the folder evaluation/ranks of BIRCO's release; makes a run of each "
+        "ranking in it"
+    )
     add("--from", dest="form", choices=("birco-ranks",), help=about)
-    add("--task", metavar="TASK", help="a task, e.g. congress or obliq/congress; --from does without")
-    add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
-    add("--column", type=pair, action="append", default=[], metavar="NAME=COLUMN", help="as for evals.run")
+    add(
+        "--task",
+        metavar="TASK",
+        help="a task, e.g. congress or obliq/congress; --from does without",
+    )
+    add(
+        "--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini"
+    )
+    add(
+        "--column",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="NAME=COLUMN",
+        help="as for evals.run",
+    )
     add("--split", default="test", metavar="SPLIT", help="which queries it answers: dev, test, all")
-    add("--qrels", default="", metavar="NAME", help="which judgements lead, e.g. gold or pooled; all are reported")
-    add("--name", metavar="NAME", help="what the system is called; the file's tag where none is named")
+    add(
+        "--qrels",
+        default="",
+        metavar="NAME",
+        help="which judgements lead, e.g. gold or pooled; all are reported",
+    )
+    add(
+        "--name",
+        metavar="NAME",
+        help="what the system is called; the file's tag where none is named",
+    )
     add("--model", default="", metavar="NAME", help="the model that it used, if that is known")
     about = f"what it did: JSON Lines ({find_page('docs/decisions/export-import.md')}), or ATIF"
     add("--trajectories", type=Path, metavar="FILE", help=about)
@@ -36,8 +71,14 @@ def parser() -> Parser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Check, import, score, print; exit code 7 when queries of the run had failed, 3 for files of no use."""
-    from evals.formats import birco_ranks, importing, inspect_log  # here, as all below, for the sake of --help
+    """Check, import, score, print; exit code 7 when queries of the run had failed, 3 for
+    files of no use.
+    """
+    from evals.formats import (
+        birco_ranks,
+        importing,
+        inspect_log,
+    )  # here, as all below, for the sake of --help
     from evals.measuring.scoring import count_looks, record_look  # as above
     from evals.showing.tables import show_scores  # as above
 
@@ -48,13 +89,20 @@ def command(arguments: argparse.Namespace) -> int:
         put_out(json.dumps(rows) + "\n" if arguments.json else lines)
         refused = [one for _, one in made if isinstance(one, DataError)]
         if refused:
-            raise DataError(f"{len(refused)} of {plural(len(made), 'file')} refused, the others imported: {refused[0]}")
+            raise DataError(
+                f"{len(refused)} of {plural(len(made), 'file')} refused, the others imported: "
+                f"{refused[0]}"
+            )
         return 0
     if arguments.name is not None and arguments.name != (fit := importing.as_name(arguments.name)):
-        raise UsageError(f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}")
+        raise UsageError(
+            f"--name {arguments.name!r} is no name of a folder; e.g. {fit or 'theirs'!r}"
+        )
     for file in filter(None, (arguments.run, arguments.trajectories)):
         if not file.is_file():
-            raise DataError(f"there is no file {file}; give a TREC run file, and trajectories in JSON Lines")
+            raise DataError(
+                f"there is no file {file}; give a TREC run file, and trajectories in JSON Lines"
+            )
     run_folder.check_place(arguments.runs)
     judged = {"qrels": arguments.qrels, "columns": dict(arguments.column)}
     if not arguments.task:
@@ -73,7 +121,9 @@ def command(arguments: argparse.Namespace) -> int:
             path = importing.import_run(file, environment, name=name, **given)
         except DataError as error:
             if file != arguments.run:
-                raise error.saying(importing.say_of(arguments.run, str(error), Path(folder))) from None
+                raise error.saying(
+                    importing.say_of(arguments.run, str(error), Path(folder))
+                ) from None
             raise
     config = run_folder.read_config(path)
     record_look(config, path)

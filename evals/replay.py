@@ -1,7 +1,9 @@
-"""What other searching would have brought: `python -m evals.replay RUN --retriever SPEC`. No model is called.
+"""What other searching would have brought: `python -m evals.replay RUN --retriever SPEC`. No model
+is called.
 
-evals/measuring/searches.py issues the searches of the run again. This says what a retriever could have given the
-searcher, and not what it would have scored: with other results it would have searched for other things.
+evals/measuring/searches.py issues the searches of the run again. This says what a retriever could
+have given the searcher, and not what it would have scored: with other results it would have
+searched for other things.
 """
 
 import argparse
@@ -13,11 +15,21 @@ from tools.console import Parser, positive, put_out, run_and_leave
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.replay", description="Issue the searches of a run again; no model is called.")
+    made = Parser(
+        prog="python -m evals.replay",
+        description="Issue the searches of a run again; no model is called.",
+    )
     add = made.add_argument
     add("run", type=Path, metavar="RUN", help="a run folder that has been scored")
-    add("--retriever", default="", metavar="SPEC", help="for all searches; without it each has its own again")
-    add("--depth", type=positive, metavar="K", help="documents a search; without it as many as then")
+    add(
+        "--retriever",
+        default="",
+        metavar="SPEC",
+        help="for all searches; without it each has its own again",
+    )
+    add(
+        "--depth", type=positive, metavar="K", help="documents a search; without it as many as then"
+    )
     add("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 

@@ -1,9 +1,10 @@
 """Many runs as one report: `python -m evals.report RUN [RUN ...] --out report/`. Nothing is run.
 
-Tables as in the four papers, for the same tasks and metrics, with the published rows where ours are comparable with
-them; plots in the form of the papers' figures; floor and ceiling of each program. A page without script, Markdown, a
-CSV file for each table and an SVG file for each plot (docs/decisions/reports.md). Run folders are all that is read.
-Tests of differences are those of `evals.compare`, and what happened to a query is shown by `evals.view`.
+Tables as in the four papers, for the same tasks and metrics, with the published rows where ours are
+comparable with them; plots in the form of the papers' figures; floor and ceiling of each program. A
+page without script, Markdown, a CSV file for each table and an SVG file for each plot
+(docs/decisions/reports.md). Run folders are all that is read. Tests of differences are those of
+`evals.compare`, and what happened to a query is shown by `evals.view`.
 """
 
 import argparse
@@ -16,19 +17,47 @@ from tools.console import Parser, plural, put_out, run_and_leave
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(prog="python -m evals.report", description="Tables and plots of many runs; nothing is run.")
+    made = Parser(
+        prog="python -m evals.report", description="Tables and plots of many runs; nothing is run."
+    )
     add = made.add_argument
-    add("runs", type=Path, nargs="+", metavar="RUN", help="run folders, or folders that have some in them")
-    add("--out", type=Path, required=True, metavar="DIR", help="where the report goes; an earlier one is replaced")
-    add("--metric", action="append", default=[], metavar="NAME", help=f"only this metric; repeatable: {LANGUAGE}")
-    add("--force", action="store_true", help="take runs over different data into one column, and say so")
+    add(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="run folders, or folders that have some in them",
+    )
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="where the report goes; an earlier one is replaced",
+    )
+    add(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"only this metric; repeatable: {LANGUAGE}",
+    )
+    add(
+        "--force",
+        action="store_true",
+        help="take runs over different data into one column, and say so",
+    )
     add("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Make the report, write it, say where it is."""
-    from evals.showing.report import build, groups, page  # matplotlib, NumPy, pydantic: not for --help
+    from evals.showing.report import (
+        build,
+        groups,
+        page,
+    )  # matplotlib, NumPy, pydantic: not for --help
 
     out: Path = arguments.out
     page.check(out)

@@ -1,7 +1,8 @@
-"""A paper's table beside ours, cell by cell: `python -m evals.reproduce [obliq/table2]`; without a name, the list.
+"""A paper's table beside ours, cell by cell: `python -m evals.reproduce [obliq/table2]`; without a
+name, the list.
 
-evals/published/*.toml say which systems make a table. Each of its runs is an ordinary run folder: what was run before
-is taken as it is. A cell that is not made says why, and the others are made.
+evals/published/*.toml say which systems make a table. Each of its runs is an ordinary run folder:
+what was run before is taken as it is. A cell that is not made says why, and the others are made.
 """
 
 import argparse
@@ -14,16 +15,41 @@ from tools.installation import find_page
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.reproduce", description="Make a paper's table again, beside its figures.")
+    made = Parser(
+        prog="python -m evals.reproduce",
+        description="Make a paper's table again, beside its figures.",
+    )
     add = made.add_argument
-    add("name", nargs="?", metavar="NAME", help="a table or figure, e.g. obliq/table2; without it, a list of them")
-    add("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini")
+    add(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="a table or figure, e.g. obliq/table2; without it, a list of them",
+    )
+    add(
+        "--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched, else mini"
+    )
     add("--limit", type=positive, metavar="N", help="ask only the first N queries of each task")
-    add("--lm", default="", metavar="SPEC", help="this model in place of those of the paper; its rows say so")
+    add(
+        "--lm",
+        default="",
+        metavar="SPEC",
+        help="this model in place of those of the paper; its rows say so",
+    )
     about = "this retriever in place of those that need a key or weights; its rows say so"
     add("--retriever", default="", metavar="SPEC", help=about)
-    add("--budget-usd", type=dollars, metavar="X", help="stop before the call after X dollars are spent, over all runs")
-    add("--budget-calls", type=positive, metavar="N", help="stop before the call after N, over all runs")
+    add(
+        "--budget-usd",
+        type=dollars,
+        metavar="X",
+        help="stop before the call after X dollars are spent, over all runs",
+    )
+    add(
+        "--budget-calls",
+        type=positive,
+        metavar="N",
+        help="stop before the call after N, over all runs",
+    )
     add(
         "--prices",
         type=Path,
@@ -31,13 +57,20 @@ def parser() -> Parser:
         help=f"prices of your own, in TOML; {find_page('docs/decisions/paying.md')}",
     )
     add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go")
-    add("--dry-run", action="store_true", help="say what its runs will cost and how long they take; nothing is sent")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="say what its runs will cost and how long they take; nothing is sent",
+    )
     add("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """List, or make a table, and print. Cells that nobody can make are no failure, but those not made here are."""
+    """List, or make a table, and print.
+
+    Cells that nobody can make are no failure, but those not made here are.
+    """
     from evals.showing.reproduced import make  # what these import takes time that --help has not
 
     given = {key: value for key, value in vars(arguments).items() if key not in ("name", "json")}

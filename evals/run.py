@@ -1,7 +1,9 @@
-"""`python -m evals.run --program multihop --task congress`: run a search system on a task, score it, print it.
+"""`python -m evals.run --program multihop --task congress`: run a search system on a task, score
+it, print it.
 
-The options are the fields of evals/running/request.py; what is done with them is in evals/running/evaluation.py.
-Several tasks, as `--task "obliq/*"` or `--task congress,math`, are run in turn, each as a command of its own would do.
+The options are the fields of evals/running/request.py; what is done with them is in
+evals/running/evaluation.py. Several tasks, as `--task "obliq/*"` or `--task congress,math`, are run
+in turn, each as a command of its own would do.
 """
 
 import argparse
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 # The errors that a command over several tasks may end with; the first that a task has met decides.
 ERRORS_BY_WEIGHT = (BudgetReached, RunIncomplete, ProviderRefused, DataError, UsageError)
 ABOUT = (
-    "Run a search system on a task and score it. --task 'obliq/*' or --task congress,math runs each of these tasks in "
+    "Run a search system on a task and score it. --task 'obliq/*' or --task congress,math runs "
+    "each of these tasks in "
     "turn; budgets and the time limit hold for all of them together."
 )
 
@@ -47,7 +50,11 @@ def parser() -> Parser:
     options.add_options(made, Request)
     made.lists.add("--task")
     add = made.add_argument
-    add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="say what it will cost and how long it will take; nothing is sent",
+    )
     add = made.add_mutually_exclusive_group().add_argument
     add("--json", action="store_true", help="print one JSON object and nothing else")
     add("--json-events", action="store_true", help="print one JSON object a line as things happen")
@@ -55,7 +62,10 @@ def parser() -> Parser:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Answer the queries that are pending, score, print. Exit code 7 when queries failed or are still pending."""
+    """Answer the queries that are pending, score, print.
+
+    Exit code 7 when queries failed or are still pending.
+    """
     if not arguments.json_events:
         return _command(arguments)
     from evals.running.events import Events  # with what it imports, --help would take longer
@@ -114,28 +124,44 @@ def run_request(
 
 
 def names_several(task: str) -> bool:
-    """Return whether --task is a pattern or a list, and not the place of data that has such a name."""
+    """Return whether --task is a pattern or a list, and not the place of data that has such a
+    name.
+    """
     return ("*" in task or "," in task) and not Path(task).exists()
 
 
 def list_requests(arguments: argparse.Namespace) -> dict[str, Request]:
-    """Return the request of each task that --task names, by the task. UsageError before anything is run."""
+    """Return the request of each task that --task names, by the task.
+
+    UsageError before anything is run.
+    """
     if arguments.cassette:
         raise UsageError("a cassette has the answers of one run; name one task with --cassette")
-    tasks = dict[tuple[str, str | None], str]()  # a task may be named twice, by its short and its full name
+    tasks = dict[
+        tuple[str, str | None], str
+    ]()  # a task may be named twice, by its short and its full name
     requests = dict[str, Request]()
     named = environments.expand(arguments.task)
     for task in named:
         data = environments.choose_data(task, arguments.data, named)
         if tasks.setdefault(environments.locate(task, data), task) == task:
-            requests[task] = options.from_options(Request, vars(arguments) | {"task": task, "data": data})
+            requests[task] = options.from_options(
+                Request, vars(arguments) | {"task": task, "data": data}
+            )
     return requests
 
 
 def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
-    """Run each task in turn, or say ahead what it takes. A task that fails keeps no other from running."""
+    """Run each task in turn, or say ahead what it takes.
+
+    A task that fails keeps no other from running.
+    """
     requests = list_requests(arguments)
-    from evals.running import earlier, evaluation, forecast  # with what they import, --help would take longer
+    from evals.running import (
+        earlier,
+        evaluation,
+        forecast,
+    )  # with what they import, --help would take longer
 
     budget = evaluation.make_terms(next(iter(requests.values()))).budget
 
@@ -183,21 +209,28 @@ def run_tasks(arguments: argparse.Namespace, events: "Events | None") -> int:
 
 
 def summarise(problems: dict[str, SextantError], tasks: int, failed_queries: int) -> SextantError:
-    """Return the error that ends the command, with the exit code that comes first in ERRORS_BY_WEIGHT."""
+    """Return the error that ends the command, with the exit code that comes first in
+    ERRORS_BY_WEIGHT.
+    """
     codes = {problem.exit_code for problem in problems.values()} | (
         {RunIncomplete.exit_code} if failed_queries else set()
     )
     kind = next((error for error in ERRORS_BY_WEIGHT if error.exit_code in codes), SextantError)
     return kind(
-        f"{len(problems)} of {plural(tasks, 'task')} did not finish: {', '.join(problems)}; the reasons are above"
+        f"{len(problems)} of {plural(tasks, 'task')} did not finish: {', '.join(problems)}; the "
+        f"reasons are above"
     )
 
 
 def show_programs(*, as_json: bool) -> None:
-    """Print the programs and the agents, a line each, with what -P may set; those of installed packages say whose."""
+    """Print the programs and the agents, a line each, with what -P may set; those of
+    installed packages say whose.
+    """
     rows = list[dict[str, Any]]()
     lines = list[str]()
-    installed = {name: whose for name, whose in names.known(SYSTEMS, names.PROGRAMS).items() if whose}
+    installed = {
+        name: whose for name, whose in names.known(SYSTEMS, names.PROGRAMS).items() if whose
+    }
     for kind, table in (("program", PROGRAMS), ("agent", AGENTS), ("installed program", installed)):
         lines += [f"{kind}s"] * bool(table)
         for name in table:
@@ -211,9 +244,14 @@ def show_programs(*, as_json: bool) -> None:
             about = clean(f"{about} ({installed[name]})".strip() if name in installed else about)
             rows.append({"name": name, "kind": kind, "about": about, "parameters": values})
             lines.append(f"  {clean(name):<18}{about}")
-            plain = {key: str(value).lower() if isinstance(value, bool) else value for key, value in values.items()}
+            plain = {
+                key: str(value).lower() if isinstance(value, bool) else value
+                for key, value in values.items()
+            }
             if values:
-                lines.append(f"  {'':<18}-P {' '.join(f'{key}={value}' for key, value in plain.items())}")
+                lines.append(
+                    f"  {'':<18}-P {' '.join(f'{key}={value}' for key, value in plain.items())}"
+                )
     lines.append("your own: --program FILE.py:NAME or package.module:NAME")
     put_out(json.dumps(rows) + "\n" if as_json else "\n".join(lines) + "\n")
 

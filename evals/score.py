@@ -1,4 +1,5 @@
-"""Turn recorded outcomes into scores: `python -m evals.score RUN`. No model, no retriever, no network.
+"""Turn recorded outcomes into scores: `python -m evals.score RUN`. No model, no retriever, no
+network.
 
 evals/measuring/scoring.py does it. Metrics that are asked for come after the task's own.
 """
@@ -14,8 +15,16 @@ def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.score", description="Score a run again; nothing is run.")
     made.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    made.add_argument("--qrels", default="", metavar="NAME", help="which judgements lead; those of the run")
-    made.add_argument("--metric", action="append", default=[], metavar="NAME", help=f"one more; repeatable: {LANGUAGE}")
+    made.add_argument(
+        "--qrels", default="", metavar="NAME", help="which judgements lead; those of the run"
+    )
+    made.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"one more; repeatable: {LANGUAGE}",
+    )
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 

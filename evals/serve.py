@@ -1,7 +1,9 @@
-"""`python -m evals.serve --task congress --split dev --mcp stdio`: hand the queries of a run out to agents outside.
+"""`python -m evals.serve --task congress --split dev --mcp stdio`: hand the queries of a run out to
+agents outside.
 
-The run folder, its limits, scores and all that is made of it are those of evals.run; the program is `served:NAME`, with
-the agent's name from --agent. Doors are in evals/serving. docs/guide/serving.md shows how each agent comes in.
+The run folder, its limits, scores and all that is made of it are those of evals.run; the program is
+`served:NAME`, with the agent's name from --agent. Doors are in evals/serving. docs/guide/serving.md
+shows how each agent comes in.
 """
 
 import argparse
@@ -27,46 +29,114 @@ DOORS = {
 }
 # Options of a run that an agent outside has no use for.
 _WITHOUT = {one.name for one in fields(Settings)}
-_WITHOUT |= {"lm", "program", "compiled", "prompts", "cassette", "isolated", "again", "no_prompts", "shard"}
+_WITHOUT |= {
+    "lm",
+    "program",
+    "compiled",
+    "prompts",
+    "cassette",
+    "isolated",
+    "again",
+    "no_prompts",
+    "shard",
+}
 
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.serve", description="Hand the queries of a run out to agents outside.")
+    made = Parser(
+        prog="python -m evals.serve", description="Hand the queries of a run out to agents outside."
+    )
     options.add_options(made, Request, without=_WITHOUT)
     add = made.add_argument
-    add("--agent", default="agent", metavar="NAME", help="what outputs call the agent: served:NAME (default: agent)")
+    add(
+        "--agent",
+        default="agent",
+        metavar="NAME",
+        help="what outputs call the agent: served:NAME (default: agent)",
+    )
     door = made.add_mutually_exclusive_group(required=True).add_argument
     door("--mcp", choices=("stdio", "http"), help="tools of the Model Context Protocol")
     door("--http", action="store_true", help="a REST interface, with its description at /docs")
     door("--openenv", action="store_true", help="an OpenEnv environment: reset, step, state")
-    add("--address", default="127.0.0.1", help="where to listen; another than this machine's own wants a token")
+    add(
+        "--address",
+        default="127.0.0.1",
+        help="where to listen; another than this machine's own wants a token",
+    )
     add("--port", type=positive, default=8400, metavar="N", help="where to listen (default: 8400)")
     add("--print-config", action="store_true", help="print what to paste into an agent, and end")
-    add("--rewards", action="store_true", help="tell the reward of each step; on test of the last one alone")
-    add("--reward", default="", metavar="METRIC", help="what an episode is worth; the task's own metric")
-    add("--shaping", default="", metavar="WHAT", help="reward steps by recall of what is surfaced, read or selected")
-    add("--search-cost", type=cost, default=0.0, metavar="X", help="what a search takes off the reward")
-    add("--token-cost", type=cost, default=0.0, metavar="X", help="what a token that the agent reports takes off")
-    add("--allow-test", action="store_true", help="let --rewards tell how good answers to test queries are")
-    add("--repeat", action="store_true", help="go on when all is answered, for training; first answers are kept")
+    add(
+        "--rewards",
+        action="store_true",
+        help="tell the reward of each step; on test of the last one alone",
+    )
+    add(
+        "--reward",
+        default="",
+        metavar="METRIC",
+        help="what an episode is worth; the task's own metric",
+    )
+    add(
+        "--shaping",
+        default="",
+        metavar="WHAT",
+        help="reward steps by recall of what is surfaced, read or selected",
+    )
+    add(
+        "--search-cost",
+        type=cost,
+        default=0.0,
+        metavar="X",
+        help="what a search takes off the reward",
+    )
+    add(
+        "--token-cost",
+        type=cost,
+        default=0.0,
+        metavar="X",
+        help="what a token that the agent reports takes off",
+    )
+    add(
+        "--allow-test",
+        action="store_true",
+        help="let --rewards tell how good answers to test queries are",
+    )
+    add(
+        "--repeat",
+        action="store_true",
+        help="go on when all is answered, for training; first answers are kept",
+    )
     return made
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Serve until every query is answered, then score; exit code 7 where queries failed or are pending."""
+    """Serve until every query is answered, then score; exit code 7 where queries failed or
+    are pending.
+    """
     place = _place(arguments)
     arguments.program = f"served:{arguments.agent}"
     request = options.from_options(Request, vars(arguments))
     if arguments.print_config:
-        again = [word for word in sys.argv[1:] if word != "--print-config"]  # paths may be read in another folder
-        print_config(place, [sys.executable, "-m", "evals.serve", *again, "--runs", str(request.runs.resolve())])
+        again = [
+            word for word in sys.argv[1:] if word != "--print-config"
+        ]  # paths may be read in another folder
+        print_config(
+            place,
+            [sys.executable, "-m", "evals.serve", *again, "--runs", str(request.runs.resolve())],
+        )
         if missing := _find_missing(arguments):
             say(f"before an agent can come in, {missing}")
         return 0
     from evals.serving import episode, host  # what a run takes: not for --help
 
-    worth = (arguments.reward, arguments.shaping, arguments.search_cost, arguments.token_cost, arguments.allow_test)
+    worth = (
+        arguments.reward,
+        arguments.shaping,
+        arguments.search_cost,
+        arguments.token_cost,
+        arguments.allow_test,
+    )
     name = next(door for door in DOORS if getattr(arguments, door))
     reward = episode.Reward(*worth) if arguments.rewards else None
     result = host.open_door(DOORS[name], request, place, reward, repeat=arguments.repeat)
@@ -92,7 +162,10 @@ def _place(arguments: argparse.Namespace) -> Place:
     place = Place(arguments.address, arguments.port, token, arguments.mcp or "", arguments.rewards)
     if not place.is_here and not token:
         proposal = secrets.token_urlsafe(24)
-        raise UsageError(f"{arguments.address} can be reached by others; export {TOKEN}={proposal}, or another secret")
+        raise UsageError(
+            f"{arguments.address} can be reached by others; export {TOKEN}={proposal}, or another "
+            f"secret"
+        )
     if arguments.port > 65_535:
         raise UsageError(f"--port {arguments.port} is above 65535")
     return place

@@ -1,4 +1,5 @@
-"""Many systems on many tasks as one table: `python -m evals.study FILE.toml`; docs/guide/study.md has the file's form.
+"""Many systems on many tasks as one table: `python -m evals.study FILE.toml`; docs/guide/study.md
+has the file's form.
 
     from evals import study
     found = study.run("study.toml")
@@ -37,18 +38,44 @@ class Done(NamedTuple):
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.study", description="Run many systems on many tasks, and compare them.")
+    made = Parser(
+        prog="python -m evals.study",
+        description="Run many systems on many tasks, and compare them.",
+    )
     add = made.add_argument
-    add("file", type=Path, metavar="FILE", help=f"the study, in TOML: {find_page('docs/guide/study.md')}")
-    add("--dry-run", action="store_true", help="say what it will cost and how long it will take; nothing is sent")
-    add("--runs", type=Path, default=Path("runs"), metavar="DIR", help="where run folders go, and studies/NAME")
+    add(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help=f"the study, in TOML: {find_page('docs/guide/study.md')}",
+    )
+    add(
+        "--dry-run",
+        action="store_true",
+        help="say what it will cost and how long it will take; nothing is sent",
+    )
+    add(
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="where run folders go, and studies/NAME",
+    )
     add("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 
 
-def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, quiet: bool = True) -> Done:
-    """Run the cells of a study that are not finished, and write its results; or, as a dry run, say what that takes."""
-    from evals.studies import plan, results, work  # NumPy, matplotlib, pydantic, rich: not for --help
+def run(
+    file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, quiet: bool = True
+) -> Done:
+    """Run the cells of a study that are not finished, and write its results; or, as a dry
+    run, say what that takes.
+    """
+    from evals.studies import (
+        plan,
+        results,
+        work,
+    )  # NumPy, matplotlib, pydantic, rich: not for --help
 
     study = plan.read(Path(file))
     cells = plan.cells(study, runs)
@@ -58,7 +85,9 @@ def run(file: Path | str, runs: Path = Path("runs"), *, dry_run: bool = False, q
         reasons, problem = explain(cannot)
         text = results.printed(work.lay_out_ahead(ahead))
         return Done({"study": study.name, **ahead}, text, problem, reasons=reasons)
-    made = work.run_cells(cells, None if quiet else work.Board(cells), study.compare.get("metric", ""))
+    made = work.run_cells(
+        cells, None if quiet else work.Board(cells), study.compare.get("metric", "")
+    )
     gathered = results.gather(study, made)
     page = results.write(gathered, runs)
     tables: list[Any] = [results.lay_out(gathered)] if page else []
@@ -80,7 +109,9 @@ def explain(made: Sequence[Any]) -> tuple[list[str], SextantError | None]:
     """Return the lines and the error on cells that are unfinished, and on rows that fit no task."""
     from evals.studies import work  # NumPy and more: not for --help
 
-    unfinished = [work.Unfinished(one.cell.row, one.cell.task, one.problem) for one in made if one.problem]
+    unfinished = [
+        work.Unfinished(one.cell.row, one.cell.task, one.problem) for one in made if one.problem
+    ]
     if unfinished:
         return work.explain(unfinished, len(made))
     fitting_rows = {one.cell.row for one in made if not one.unfit}
@@ -91,9 +122,14 @@ def explain(made: Sequence[Any]) -> tuple[list[str], SextantError | None]:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run, write, print; exit code 7 where queries failed, and that of what went wrong where cells are unfinished."""
+    """Run, write, print; exit code 7 where queries failed, and that of what went wrong where
+    cells are unfinished.
+    """
     done = run(arguments.file, arguments.runs, dry_run=arguments.dry_run, quiet=arguments.json)
-    put_out(json.dumps(done.json) + "\n" if arguments.json else done.text, kept="in the folder of the study")
+    put_out(
+        json.dumps(done.json) + "\n" if arguments.json else done.text,
+        kept="in the folder of the study",
+    )
     return done.end()
 
 

@@ -1,6 +1,8 @@
-"""Look at runs in a browser: `python -m evals.view RUNS`, or one file that can be sent: `--export FILE.html`.
+"""Look at runs in a browser: `python -m evals.view RUNS`, or one file that can be sent: `--export
+FILE.html`.
 
-From Python, `evals.showing.page_server.write_page(Answers(runs, exported=True), file)` writes such a file.
+From Python, `evals.showing.page_server.write_page(Answers(runs, exported=True), file)` writes such
+a file.
 """
 
 import argparse
@@ -20,15 +22,47 @@ from tools.errors import DataError, UsageError
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.view", description="Look at runs in a browser, or write them into one file.")
-    made.add_argument("runs", type=Path, nargs="+", metavar="RUNS", help="run folders, or folders with some in them")
-    made.add_argument("--port", type=port, metavar="N", help="8017, or the next that is free; 0 is any")
+    made = Parser(
+        prog="python -m evals.view",
+        description="Look at runs in a browser, or write them into one file.",
+    )
+    made.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUNS",
+        help="run folders, or folders with some in them",
+    )
+    made.add_argument(
+        "--port", type=port, metavar="N", help="8017, or the next that is free; 0 is any"
+    )
     made.add_argument("--no-open", action="store_true", help="print the address, open no browser")
-    made.add_argument("--export", type=Path, metavar="FILE.html", help="write the page into one file, serve nothing")
-    made.add_argument("--query", action="append", default=[], metavar="ID", help="export this query; may be repeated")
-    made.add_argument("--limit", type=positive, metavar="N", help="export the first N queries of each run")
-    made.add_argument("--no-texts", action="store_true", help="export ids of documents, for a corpus that stays here")
-    made.add_argument("--prompts", action="store_true", help="export what was sent to models as well, documents in it")
+    made.add_argument(
+        "--export",
+        type=Path,
+        metavar="FILE.html",
+        help="write the page into one file, serve nothing",
+    )
+    made.add_argument(
+        "--query",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="export this query; may be repeated",
+    )
+    made.add_argument(
+        "--limit", type=positive, metavar="N", help="export the first N queries of each run"
+    )
+    made.add_argument(
+        "--no-texts",
+        action="store_true",
+        help="export ids of documents, for a corpus that stays here",
+    )
+    made.add_argument(
+        "--prompts",
+        action="store_true",
+        help="export what was sent to models as well, documents in it",
+    )
     return made
 
 
@@ -37,7 +71,10 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.export:
         export(arguments)
     elif arguments.query or arguments.limit or arguments.no_texts or arguments.prompts:
-        raise UsageError("--query, --limit, --no-texts and --prompts are for --export; a served page has everything")
+        raise UsageError(
+            "--query, --limit, --no-texts and --prompts are for --export; a served page has "
+            "everything"
+        )
     else:
         serve(arguments)
     return 0
@@ -53,11 +90,14 @@ def serve(arguments: argparse.Namespace) -> None:
     say(f"{plural(len(answers.run_ids), 'run')}; Ctrl-C ends the page")
     with page_server.open_server(answers, arguments.port) as server, suppress(KeyboardInterrupt):
         put_out(f"{server.address}\n")
-        # A browser is opened where a person sees it: not in a script, nor on a machine without a screen.
+        # A browser is opened where a person sees it: not in a script, nor on a machine without a
+        # screen.
         screens = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
         screen = sys.platform != "linux" or any(os.environ.get(name) for name in screens)
         if screen and not arguments.no_open and sys.stdout is not None and sys.stdout.isatty():
-            threading.Thread(target=webbrowser.open, args=(server.address_once,), daemon=True).start()
+            threading.Thread(
+                target=webbrowser.open, args=(server.address_once,), daemon=True
+            ).start()
         server.serve_forever(poll_interval=0.1)
 
 
@@ -70,29 +110,41 @@ def export(arguments: argparse.Namespace) -> None:
     if arguments.prompts and arguments.no_texts:
         raise UsageError("prompts hold the texts of documents; choose --prompts or --no-texts")
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        why = "it is a folder" if path.is_dir() else f"{path.parent} is no folder that can be written to"
+        why = (
+            "it is a folder"
+            if path.is_dir()
+            else f"{path.parent} is no folder that can be written to"
+        )
         raise UsageError(f"{path} cannot be written: {why}; choose another --export")
     check_output(path)
 
     def choose(known: Sequence[str]) -> Sequence[str]:
-        return [query_id for query_id in known if not wanted or query_id in wanted][: arguments.limit]
+        return [query_id for query_id in known if not wanted or query_id in wanted][
+            : arguments.limit
+        ]
 
     texts = not arguments.no_texts
     prompts = arguments.prompts
-    answers = page_data.Answers(arguments.runs, exported=True, texts=texts, prompts=prompts, chosen=choose)
+    answers = page_data.Answers(
+        arguments.runs, exported=True, texts=texts, prompts=prompts, chosen=choose
+    )
     for folder, why in answers.unreadable:
         say(f"left out: {folder}: {why}")
     if not answers.run_ids:
         raise DataError("none of these runs can be shown, so nothing is written")
     known = [answers.query_ids(run_id) for run_id in answers.run_ids]
     if strange := [query_id for query_id in wanted if not any(query_id in ids for ids in known)]:
-        raise UsageError(f"none of these runs has a query {strange[0]!r}; --query takes the ids of scores.csv")
+        raise UsageError(
+            f"none of these runs has a query {strange[0]!r}; --query takes the ids of scores.csv"
+        )
     try:
         size = page_server.write_page(answers, path)
     except OSError as error:
         remedy = f"choose another --export, or {disk.remedy(error)}"
         raise DataError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from None
-    contents = f"{plural(len(known), 'run')}, {plural(sum(map(len, known)), 'trajectory', 'trajectories')}"
+    contents = (
+        f"{plural(len(known), 'run')}, {plural(sum(map(len, known)), 'trajectory', 'trajectories')}"
+    )
     put_out(f"{clean(str(path))}: {contents}, {size / 1e6:.1f} MB\n")
 
 

@@ -20,6 +20,11 @@ class Skim(Program):
         session.hop = 1
         found = [hit.doc_id for hit in session.search(query.text, self.depth)]
         words = set(query.text.lower().split())
-        texts = {doc_id: session.read_whole(doc_id).lower().split() for doc_id in found[: self.reads]}
-        first = sorted(texts, key=lambda doc_id: -sum(word in words for word in texts[doc_id]) / len(texts[doc_id]))
+        texts = {
+            doc_id: session.read_whole(doc_id).lower().split() for doc_id in found[: self.reads]
+        }
+        first = sorted(
+            texts,
+            key=lambda doc_id: -sum(word in words for word in texts[doc_id]) / len(texts[doc_id]),
+        )
         return session.submit(first + found[self.reads :])

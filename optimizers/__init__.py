@@ -1,4 +1,6 @@
-"""Compiling programs and agents on dev: their prompts with DSPy's teleprompters, their parameters by search."""
+"""Compiling programs and agents on dev: their prompts with DSPy's teleprompters, their
+parameters by search.
+"""
 
 from sextant_search import require_ours
 

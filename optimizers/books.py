@@ -1,4 +1,6 @@
-"""The books of one compilation: every candidate and every evaluation of one, on disk before it is used."""
+"""The books of one compilation: every candidate and every evaluation of one, on disk before
+it is used.
+"""
 
 import hashlib
 import json
@@ -30,7 +32,8 @@ class Evaluation:
 
     candidate: str  # its digest
     query_id: str
-    sample: str  # "" of the student as it is; else the teacher or the sampled answers that it was made with
+    # "" of the student as it is; else the teacher or the sampled answers that it was made with
+    sample: str
     value: Number  # of the objective
     metrics: Mapping[str, Number | None]
     calls: Count
@@ -49,23 +52,32 @@ class Evaluation:
 class Books:
     """The candidates and evaluations of a compilation's folder. Threads share them."""
 
-    def __init__(self, folder: Path, parts: Mapping[str, tuple[Query, ...]]) -> None:  # of "train" and "validation"
+    def __init__(
+        self, folder: Path, parts: Mapping[str, tuple[Query, ...]]
+    ) -> None:  # of "train" and "validation"
         self.folder = folder
         self.parts = parts
-        # The candidates that are the program as it is, what an optimizer started from, and what it returned.
+        # The candidates that are the program as it is, what an optimizer started from, and what it
+        # returned.
         self.before = self.start = ""
         self.returned: dict[str, Mapping[str, Any]] = {}  # with what of it is more than prompts
         self.fold = 0
         self.fold_of = dict[str, int]()
         self._dev = parts["train"]
-        self._made_in: dict[str, set[int]] = {}  # the folds that a candidate was evaluated in by an optimizer
+        self._made_in: dict[
+            str, set[int]
+        ] = {}  # the folds that a candidate was evaluated in by an optimizer
         self.candidates: dict[str, Candidate] = {}  # in the order in which they came
         self._evaluations: dict[tuple[str, str, str], Evaluation] = {}
         self._lock = threading.Lock()
         mend = "remove the line to have it made again"
-        for _, known in disk.read_lines(folder / "candidates.jsonl", _read_candidate, mend, repair=True):
+        for _, known in disk.read_lines(
+            folder / "candidates.jsonl", _read_candidate, mend, repair=True
+        ):
             self.candidates[known.digest] = known
-        for _, one in disk.read_lines(folder / "evaluations.jsonl", _read_evaluation, mend, repair=True):
+        for _, one in disk.read_lines(
+            folder / "evaluations.jsonl", _read_evaluation, mend, repair=True
+        ):
             self._evaluations[one.key] = one
 
     @property
@@ -96,7 +108,9 @@ class Books:
         return () if made_in is None else self._take(made_in, part)
 
     def _take(self, folds: set[int], part: str) -> tuple[Query, ...]:
-        return tuple(one for one in self._dev if (self.fold_of[one.query_id] in folds) == (part == "train"))
+        return tuple(
+            one for one in self._dev if (self.fold_of[one.query_id] in folds) == (part == "train")
+        )
 
     def of(self, digest: str, part: str, like: str = "") -> list[Evaluation]:
         """The student's evaluations of a candidate on a part, or on that of a candidate `like` it, in order."""
@@ -131,9 +145,15 @@ class Books:
     def _append(self, name: str, row: Candidate | Evaluation) -> None:
         path = self.folder / name
         try:
-            disk.append_line(path, json.dumps(asdict(row), ensure_ascii=False).encode("utf-8", "backslashreplace"))
+            disk.append_line(
+                path,
+                json.dumps(asdict(row), ensure_ascii=False).encode("utf-8", "backslashreplace"),
+            )
         except OSError as error:
-            reason = f"{path}: {error.strerror or error}; what was evaluated before is safe; {disk.remedy(error)}"
+            reason = (
+                f"{path}: {error.strerror or error}; what was evaluated before is safe; "
+                f"{disk.remedy(error)}"
+            )
             raise Halt(RunIncomplete(reason)) from None
 
 
@@ -149,6 +169,9 @@ def _read_evaluation(line: bytes) -> Evaluation:
 
 
 def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:
-    states = {name: [one.instructions, one.demos, *filter(None, [one.descriptions])] for name, one in prompts.items()}
+    states = {
+        name: [one.instructions, one.demos, *filter(None, [one.descriptions])]
+        for name, one in prompts.items()
+    }
     text = json.dumps([states, parameters], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

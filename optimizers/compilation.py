@@ -1,8 +1,9 @@
-"""A compilation: divide dev, let a teleprompter work, choose by validation, write compiled.json and learnt.json.
+"""A compilation: divide dev, let a teleprompter work, choose by validation, write compiled.json and
+learnt.json.
 
-Nothing here reads the test split while a teleprompter is at work; afterwards it is read to look for its texts in the
-prompts, and with `held_out` to run the program on it, as it was and compiled: two runs like any others, in run folders
-of their own, each of which counts as a use of the test split.
+Nothing here reads the test split while a teleprompter is at work; afterwards it is read to look for
+its texts in the prompts, and with `held_out` to run the program on it, as it was and compiled: two
+runs like any others, in run folders of their own, each of which counts as a use of the test split.
 """
 
 import json
@@ -35,28 +36,42 @@ from tools.models import spec as models
 from tools.records import Query, usage_json
 
 Found = dict[str, Any]  # as learnt.json has it, and how often the test split was used
-HINTS = {"lens", "attribute", "document"}  # parameters that a task sets by itself (Environment.hints)
+HINTS = {
+    "lens",
+    "attribute",
+    "document",
+}  # parameters that a task sets by itself (Environment.hints)
 BUDGETS = ("budget_usd", "budget_tokens", "budget_calls", "time_limit")
 
 
-def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tuple[Found, SextantError | None]:
+def compile_program(
+    request: CompileRequest, tell: Callable[[str], None]
+) -> tuple[Found, SextantError | None]:
     """Compile, or go on compiling: (what was learnt, why it ended early); `tell` is given lines for whoever waits.
 
     SextantError for a request that cannot be met, or where not even the program before was evaluated.
     """
     models.read_keys()
     unfitted = plan(request)
-    how: dict[str, Any] = {name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")}
+    how: dict[str, Any] = {
+        name: getattr(request, name) for name in ("limit", "qrels", "instruction", "columns")
+    }
     how |= {"seed": request.split_seed, "share": request.train_share}
     training = join([divide(task, request.data_of(task), **how) for task in request.tasks])
     usual = request.limit is None and request.train_share == CompileRequest.train_share
-    training = fold(training, request.folds or (None if usual and request.optimizer not in UNTRAINED else 1))
+    training = fold(
+        training, request.folds or (None if usual and request.optimizer not in UNTRAINED else 1)
+    )
     aim = objective(training.environment, request.metric, request.price)
     aims = [objective(one, aim.metric, request.price) for one in training.environments]
     inputs = Inputs(unfitted.fit_to(training), training, tell)
     config = _configuration(inputs, aim)
     # RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>
-    named = {**config, "program": f"{request.program_label}-{request.optimizer}", "task": training.task[:100]}
+    named = {
+        **config,
+        "program": f"{request.program_label}-{request.optimizer}",
+        "task": training.task[:100],
+    }
     path = run_folder.place(request.runs / "compiled", named)
     path = path.with_name(f"{path.name.rpartition('-')[0]}-{run_folder.digest(config)}")
     if not (path / "evaluations.jsonl").exists():
@@ -69,19 +84,27 @@ def compile_program(request: CompileRequest, tell: Callable[[str], None]) -> tup
         for part, queries in study.parts.items():
             if not queries:
                 remedy = "choose another --metric, or another --split-seed"
-                raise UsageError(f"{aim.metric} is the same for all rankings of the {part} queries; {remedy}")
+                raise UsageError(
+                    f"{aim.metric} is the same for all rankings of the {part} queries; {remedy}"
+                )
         _announce(inputs, study)
         found, problem = _conclude(inputs, study, compile_with(inputs, study))
         # Not in the file, which is the same however often the command is given.
-        found["looks"] = sum(count_looks({**config, "task": one.task}) for one in training.environments)
+        found["looks"] = sum(
+            count_looks({**config, "task": one.task}) for one in training.environments
+        )
         return found, problem
 
 
-def _configuration(inputs: Inputs, aim: Objective) -> run_folder.Config:  # without budgets, concurrency, places
+def _configuration(
+    inputs: Inputs, aim: Objective
+) -> run_folder.Config:  # without budgets, concurrency, places
     request = inputs.request
     plan = inputs.plan
     environment = inputs.training.environment
-    of_run = configuration.configuration(plan.resolved, environment, inputs.retriever, inputs.student)
+    of_run = configuration.configuration(
+        plan.resolved, environment, inputs.retriever, inputs.student
+    )
     # With what scores: values are kept, not made again.
     own = configuration.uses(["optimizers.teleprompters"], libraries=("gepa", "optuna"))
     if pool := plan.resolved.pool:
@@ -109,28 +132,44 @@ def _announce(inputs: Inputs, study: Study) -> None:
     optimizer = inputs.request.optimizer
     train, validation, *folds = study.sizes.values()
     each = f", in each of {folds[0]} folds" if folds else ""
-    inputs.tell(f"{training.task}: {train} dev queries to train on, {validation} to validate{each}; {optimizer}")
+    inputs.tell(
+        f"{training.task}: {train} dev queries to train on, {validation} to validate{each}; "
+        f"{optimizer}"
+    )
     given = len(inputs.request.of)
     if repeated := given - len(inputs.plan.members):
         verb = "is" if repeated == 1 else "are"
-        inputs.tell(f"of the {given} compiled programs, {repeated} {verb} equal to an earlier one, and left out")
+        inputs.tell(
+            f"of the {given} compiled programs, {repeated} {verb} equal to an earlier one, and "
+            f"left out"
+        )
     if training.left_out:
         ids = ", ".join(one.query_id for one in training.left_out[:3])
         more = ", ..." if len(training.left_out) > 3 else ""
-        inputs.tell(f"left out because they nearly repeat a test query: {len(training.left_out)} ({ids}{more})")
+        inputs.tell(
+            f"left out because they nearly repeat a test query: {len(training.left_out)} "
+            f"({ids}{more})"
+        )
     if training.one_need:
-        inputs.tell("all of these dev queries want the same documents, so a gain on validation says little; ask test")
+        inputs.tell(
+            "all of these dev queries want the same documents, so a gain on validation says "
+            "little; ask test"
+        )
     if study.candidates:
         inputs.tell(f"going on: {len(study.candidates)} candidates are known from before")
 
 
-def _conclude(inputs: Inputs, study: Study, problem: SextantError | None) -> tuple[Found, SextantError | None]:
+def _conclude(
+    inputs: Inputs, study: Study, problem: SextantError | None
+) -> tuple[Found, SextantError | None]:
     best = result.choose(study)
     if best is None:
         problem = problem or RunIncomplete("compiling broke off")
         raise problem.saying(
-            f"{problem}; the program as it is was evaluated on {len(study.of(study.before, 'validation'))} of "
-            f"{len(study.parts['validation'])} validation queries, so there is nothing to choose from yet; "
+            f"{problem}; the program as it is was evaluated on "
+            f"{len(study.of(study.before, 'validation'))} of "
+            f"{len(study.parts['validation'])} validation queries, so there is nothing to choose "
+            f"from yet; "
             f"{_again(problem)} goes on"
         )
     compiled = _compiled(inputs, study, best)
@@ -141,7 +180,8 @@ def _conclude(inputs: Inputs, study: Study, problem: SextantError | None) -> tup
     found = _about(inputs, study, file, told)
     if told:
         run_folder.write(
-            Path(found["instruction"]), f"{forms.toml(study.training.task.partition(':')[0])} = {forms.toml(told)}\n"
+            Path(found["instruction"]),
+            f"{forms.toml(study.training.task.partition(':')[0])} = {forms.toml(told)}\n",
         )
     found |= result.summarise(study, best, inputs.usage(study), str(problem or ""))
     _keep(study, found)
@@ -149,18 +189,24 @@ def _conclude(inputs: Inputs, study: Study, problem: SextantError | None) -> tup
         found["leaks"] = _leaks(inputs, compiled, told)
         _keep(study, found)
     except SextantError as error:
-        problem = problem or error.saying(f"looking for texts of the test split in the prompts: {error}")
+        problem = problem or error.saying(
+            f"looking for texts of the test split in the prompts: {error}"
+        )
     if problem is None and inputs.request.held_out and found["kept"] != "before":
         try:
             start = inputs.request.start if found["kept"] == "compiled" else None
             compared = _compare_on_test(inputs, study, file, start, told)
             of_one = inputs.request.held_out == SAME and len(compared) == 1
-            found["held_out"] = compared[0] if of_one else {"tasks": result.list_held_out(compared, study)}
+            found["held_out"] = (
+                compared[0] if of_one else {"tasks": result.list_held_out(compared, study)}
+            )
             _keep(study, found)
         except SextantError as error:
             problem = error.saying(f"on the test split: {error}")
     if problem:
-        problem = problem.saying(f"{problem}; the best so far is in {file}, and {_again(problem)} goes on")
+        problem = problem.saying(
+            f"{problem}; the best so far is in {file}, and {_again(problem)} goes on"
+        )
     return found, problem
 
 
@@ -179,9 +225,14 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
     plan = inputs.plan
     training = study.training
     chosen = best.parameters if plan.ranges else {}
-    # What a prompt is compiled for is the signature that it has in the code, with the same parameters.
+    # What a prompt is compiled for is the signature that it has in the code, with the same
+    # parameters.
     original = prompts_of(inputs.program(chosen))
-    prompts = best.prompts if best.prompts.keys() == original.keys() else prompts_of(inputs.program_to_start())
+    prompts = (
+        best.prompts
+        if best.prompts.keys() == original.keys()
+        else prompts_of(inputs.program_to_start())
+    )
     origin = {
         "task": training.task,
         "data": training.environment.data,
@@ -209,7 +260,9 @@ def _compiled(inputs: Inputs, study: Study, best: Candidate) -> Compiled:
     }
     retriever = str(retrievers.check(plan.retriever(chosen)))
     form = study.returned.get(best.digest, {})
-    return Compiled(request.program_label, plan.parameters(chosen), retriever, prompts, origin=origin, **form)
+    return Compiled(
+        request.program_label, plan.parameters(chosen), retriever, prompts, origin=origin, **form
+    )
 
 
 def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]]:
@@ -220,11 +273,23 @@ def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]
         return []
     passages: list[Passage] = []
     for environment in training.environments:
-        # By the place that this environment was read from: of one's own data the name alone leads nowhere.
-        test = load(environment.task, environment.data, "test", qrels=request.qrels, columns=environment.columns)
-        own: dict[Split, tuple[Query, ...]] = {"train": training.train, "validation": training.validation}
+        # By the place that this environment was read from: of one's own data the name alone leads
+        # nowhere.
+        test = load(
+            environment.task,
+            environment.data,
+            "test",
+            qrels=request.qrels,
+            columns=environment.columns,
+        )
+        own: dict[Split, tuple[Query, ...]] = {
+            "train": training.train,
+            "validation": training.validation,
+        }
         for split, queries in own.items():
-            passages += collect_passages(split, [one for one in queries if one in environment.queries], environment)
+            passages += collect_passages(
+                split, [one for one in queries if one in environment.queries], environment
+            )
         passages += collect_passages("test", test.queries, test)
     return [asdict(leak) for leak in find_leaks(texts, passages)]
 
@@ -232,7 +297,9 @@ def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]
 def _about(inputs: Inputs, study: Study, file: Path, told: str) -> dict[str, Any]:
     request = inputs.request
     training = study.training
-    own = ".py:" in str(request.retriever) and not inputs.plan.ranges  # whose folder no compiled file has
+    own = (
+        ".py:" in str(request.retriever) and not inputs.plan.ranges
+    )  # whose folder no compiled file has
     taken_up = _on_test(request, compiled=file, retriever=request.retriever if own else None)
     instruction = {OBJECTIVE: str(file.with_name("instruction.toml"))} if told else {}
     words = options.words(taken_up, leave_out=(*BUDGETS, *(["instruction"] if told else [])))
@@ -257,10 +324,14 @@ def _about(inputs: Inputs, study: Study, file: Path, told: str) -> dict[str, Any
 
 
 def _on_test(request: CompileRequest, **fields: Any) -> Request:
-    return request.run(**{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields)
+    return request.run(
+        **{"split": "test", "limit": None, "retriever": None, "parameters": {}} | fields
+    )
 
 
-def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | None, told: str) -> list[dict[str, Any]]:
+def _compare_on_test(
+    inputs: Inputs, study: Study, file: Path, start: Path | None, told: str
+) -> list[dict[str, Any]]:
     request = inputs.request
     plan = inputs.plan
 
@@ -269,12 +340,22 @@ def _compare_on_test(inputs: Inputs, study: Study, file: Path, start: Path | Non
         opened.terms.budget = inputs.terms.budget
         return opened
 
-    fixed = plan.resolved.fixed  # what a task chooses by itself, unless it was given, is left to each task
-    values = {name: one for name, one in plan.parameters(plan.start).items() if name in fixed or name not in HINTS}
+    fixed = (
+        plan.resolved.fixed
+    )  # what a task chooses by itself, unless it was given, is left to each task
+    values = {
+        name: one
+        for name, one in plan.parameters(plan.start).items()
+        if name in fixed or name not in HINTS
+    }
     before = {"parameters": values, "retriever": str(plan.resolved.retriever)}
     said = {"instruction": told} if told else {}
     started = {"from the start": before | {"compiled": start}} if start else {}
-    systems: dict[str, dict[str, Any]] = {"as it was": before, **started, "compiled": {"compiled": file} | said}
+    systems: dict[str, dict[str, Any]] = {
+        "as it was": before,
+        **started,
+        "compiled": {"compiled": file} | said,
+    }
     folders: dict[str, list[Path]] = {}
     for task, (name, fields) in product(request.held_out_tasks, systems.items()):
         inputs.tell(f"{task}, test split, {name}")

@@ -1,6 +1,8 @@
-"""`python -m optimizers.compile --program multihop --task congress --optimizer gepa`: prompts, compiled on dev.
+"""`python -m optimizers.compile --program multihop --task congress --optimizer gepa`: prompts,
+compiled on dev.
 
-The options are the fields of optimizers/request.py; what is done with them is in optimizers/compilation.py.
+The options are the fields of optimizers/request.py; what is done with them is in
+optimizers/compilation.py.
 """
 
 import argparse
@@ -9,7 +11,9 @@ import sys
 import time
 from functools import partial
 
-os.environ.setdefault("TQDM_DISABLE", "1")  # DSPy's and GEPA's bars; before the libraries that look here are imported
+os.environ.setdefault(
+    "TQDM_DISABLE", "1"
+)  # DSPy's and GEPA's bars; before the libraries that look here are imported
 
 from optimizers.request import CompileRequest
 from tools import options

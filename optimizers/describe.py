@@ -1,7 +1,9 @@
-"""Compiling what queries say of their task, their objective: drafts, of which the best on validation is kept.
+"""Compiling what queries say of their task, their objective: drafts, of which the best on
+validation is kept.
 
-After BIRCO, which tried two descriptions of a task on a few judgements and kept the better one (appendix B). No prompt
-of the program changes: what is kept goes into instruction.toml, for `evals.run --instruction`.
+After BIRCO, which tried two descriptions of a task on a few judgements and kept the better one
+(appendix B). No prompt of the program changes: what is kept goes into instruction.toml, for
+`evals.run --instruction`.
 """
 
 import random
@@ -25,14 +27,18 @@ def search(job: Job) -> Found:
     drafts = [own] if own else []
     programs = [job.student]
     for number in range(job.options["drafts"]):
-        drawn = random.Random(f"{job.request.seed} {number}").sample(queries, min(len(queries), job.options["cases"]))
+        drawn = random.Random(f"{job.request.seed} {number}").sample(
+            queries, min(len(queries), job.options["cases"])
+        )
         cases = [case for one in job.inputs.label(drawn) if (case := _case(one))]
         with dspy.context(lm=job.inputs.prompter.lm), suppress(UnusableAnswer):
             drafts.append(write_objective(dspy.Predict(WriteObjective), cases, relevance, drafts))
             told = {OBJECTIVE: drafts[-1]} if drafts[-1] != own else {}
             programs.append(study.instrument(job.inputs.program_to_start(), told))
     digests = {study.evaluate(program, "validation")[0].candidate: program for program in programs}
-    return Found(digests[max(digests, key=lambda digest: study.mean(digest, "validation"))])  # of equal ones the first
+    return Found(
+        digests[max(digests, key=lambda digest: study.mean(digest, "validation"))]
+    )  # of equal ones the first
 
 
 def _case(labelled: dspy.Example) -> tuple[str, str, str] | None:

@@ -1,4 +1,6 @@
-"""The request of a compilation: everything that `optimizers.compile` can be asked for, as a frozen value."""
+"""The request of a compilation: everything that `optimizers.compile` can be asked for, as a
+frozen value.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -12,7 +14,17 @@ from tools.options import Option, pair
 
 EFFORT = ("light", "medium", "heavy")
 OPTIMIZERS = (  # the names in optimizers/teleprompters.py, which takes seconds to import
-    *("labeled", "bootstrap", "bootstrap_rs", "knn", "mipro", "copro", "simba", "gepa", "infer_rules"),
+    *(
+        "labeled",
+        "bootstrap",
+        "bootstrap_rs",
+        "knn",
+        "mipro",
+        "copro",
+        "simba",
+        "gepa",
+        "infer_rules",
+    ),
     *("better_together", "ensemble", "tune", "objective"),
 )
 SAME = "same"  # --held-out without a value: the test queries of the tasks that are compiled on
@@ -24,38 +36,66 @@ _LIST = "python -m optimizers.compile --optimizer list"
 class CompileRequest(Common):
     """What a compilation can be asked for. `lm` is the student, `limit` takes so many of the dev queries."""
 
-    optimizer: Annotated[str, Option(f"list, or one of {', '.join(OPTIMIZERS)}", "NAME", missing=f"{_LIST} has them")]
+    optimizer: Annotated[
+        str, Option(f"list, or one of {', '.join(OPTIMIZERS)}", "NAME", missing=f"{_LIST} has them")
+    ]
     budget: Annotated[
-        str, Option("how much an optimizer tries: light, medium or heavy; -O sets each number", "HOW", choices=EFFORT)
+        str,
+        Option(
+            "how much an optimizer tries: light, medium or heavy; -O sets each number",
+            "HOW",
+            choices=EFFORT,
+        ),
     ] = "light"
-    options: Annotated[Mapping[str, Any], Option("an option of the optimizer", "NAME=VALUE", pair, flag="-O")] = field(
-        default_factory=dict
-    )
-    teacher: Annotated[str | None, Option("a model that makes demonstrations in the student's place", "SPEC")] = None
-    prompt_lm: Annotated[
-        str | None, Option("a model that writes instructions; the student where none is named", "SPEC")
+    options: Annotated[
+        Mapping[str, Any], Option("an option of the optimizer", "NAME=VALUE", pair, flag="-O")
+    ] = field(default_factory=dict)
+    teacher: Annotated[
+        str | None, Option("a model that makes demonstrations in the student's place", "SPEC")
     ] = None
-    pool: Annotated[str | None, Option("rank pools, as evals.run does: union:300 or oracle:300", "POOL")] = None
-    metric: Annotated[str, Option("a metric of the task; nDCG@10 where the task has it, else its own", "NAME")] = ""
-    price: Annotated[float, Option("what a thousand tokens of a query take off its metric", "X", float)] = 0.0
-    train_share: Annotated[float, Option("share of the dev queries to train on; the others validate", "X", float)] = 0.5
+    prompt_lm: Annotated[
+        str | None,
+        Option("a model that writes instructions; the student where none is named", "SPEC"),
+    ] = None
+    pool: Annotated[
+        str | None, Option("rank pools, as evals.run does: union:300 or oracle:300", "POOL")
+    ] = None
+    metric: Annotated[
+        str, Option("a metric of the task; nDCG@10 where the task has it, else its own", "NAME")
+    ] = ""
+    price: Annotated[
+        float, Option("what a thousand tokens of a query take off its metric", "X", float)
+    ] = 0.0
+    train_share: Annotated[
+        float, Option("share of the dev queries to train on; the others validate", "X", float)
+    ] = 0.5
     folds: Annotated[
         int | None,
-        Option("train on each of N folds of dev, validate on the others; 1, or 4 of a small dev", "N", positive),
+        Option(
+            "train on each of N folds of dev, validate on the others; 1, or 4 of a small dev",
+            "N",
+            positive,
+        ),
     ] = None
     split_seed: Annotated[int, Option("which queries train and which validate", "N", int)] = 0
     seed: Annotated[int, Option("random seed of the optimizer", "N", int)] = 0
     start: Annotated[
-        Path | None, Option("prompts to start from, and to beat: TOML as for --prompts, or a compiled.json", "FILE")
+        Path | None,
+        Option(
+            "prompts to start from, and to beat: TOML as for --prompts, or a compiled.json", "FILE"
+        ),
     ] = None
-    of: Annotated[tuple[Path, ...], Option("a compiled program, for ensemble; repeatable", "FILE")] = ()
-    ranges: Annotated[Mapping[str, str], Option("for tune: 1..6 or a|b|c", "NAME=VALUES", pair, flag="--range")] = (
-        field(default_factory=dict)
-    )
+    of: Annotated[
+        tuple[Path, ...], Option("a compiled program, for ensemble; repeatable", "FILE")
+    ] = ()
+    ranges: Annotated[
+        Mapping[str, str], Option("for tune: 1..6 or a|b|c", "NAME=VALUES", pair, flag="--range")
+    ] = field(default_factory=dict)
     held_out: Annotated[
         str,
         Option(
-            "then run the program on test, as it was and compiled, and compare; TASKS: on others, does it carry over",
+            "then run the program on test, as it was and compiled, and compare; TASKS: on others, "
+            "does it carry over",
             "TASKS",
             alone=SAME,
         ),
@@ -69,7 +109,9 @@ class CompileRequest(Common):
     @property
     def held_out_tasks(self) -> list[str]:
         """The tasks whose test queries are asked at the end."""
-        return self.tasks if self.held_out == SAME else expand(self.held_out) if self.held_out else []
+        return (
+            self.tasks if self.held_out == SAME else expand(self.held_out) if self.held_out else []
+        )
 
     def run(self, **others: Any) -> Request:
         """Return the request of a run with the same program, task (the first), model and limits, but for `others`."""

@@ -1,4 +1,6 @@
-"""A teleprompter at work: the request with every name looked up, its models and programs, and why it stopped."""
+"""A teleprompter at work: the request with every name looked up, its models and programs, and
+why it stopped.
+"""
 
 import io
 import logging
@@ -63,15 +65,23 @@ class Plan:
 
     def retriever(self, chosen: Mapping[str, Any]) -> str:
         """Return the expression of the retriever of a combination."""
-        return tune.fill(self.template, chosen) if self.ranges and chosen else str(self.resolved.retriever)
+        return (
+            tune.fill(self.template, chosen)
+            if self.ranges and chosen
+            else str(self.resolved.retriever)
+        )
 
     def fit_to(self, training: Training) -> "Plan":
         """Return a copy with the task's own choices. UsageError, before an index is built, for what does not fit."""
         request = self.request
         resolved = self.resolved
         several = len(training.environments) > 1
-        for environment in training.environments:  # several get the same prompts, so none sets anything by itself
-            resolved = fit(self.resolved, replace(environment, hints={}) if several else environment)
+        for (
+            environment
+        ) in training.environments:  # several get the same prompts, so none sets anything by itself
+            resolved = fit(
+                self.resolved, replace(environment, hints={}) if several else environment
+            )
         fitted = replace(self, resolved=resolved)
         if self.ranges:
             for chosen in tune.combinations(self.ranges, self.options["trials"], request.seed):
@@ -82,7 +92,9 @@ class Plan:
         for file, member in self.members.items():
             own = {**resolved.values, **member.parameters}
             member.check(request.program_label, trial(resolved.constructor, own), str(file))
-            if dict(member.parameters) != resolved.values or member.retriever != str(resolved.retriever):
+            if dict(member.parameters) != resolved.values or member.retriever != str(
+                resolved.retriever
+            ):
                 others = "other parameters, or another retriever, than the command"
                 raise UsageError(f"{file} has {others}; give it the same")
         return fitted
@@ -93,39 +105,60 @@ def plan(request: CompileRequest) -> Plan:
     if request.optimizer not in TELEPROMPTERS:
         raise UnknownName("optimizer", request.optimizer, TELEPROMPTERS)
     if limits := query_limits(request.parameters):
-        raise UsageError(f"-P {next(iter(limits))} is a limit of evals.run; a program is compiled without")
+        raise UsageError(
+            f"-P {next(iter(limits))} is a limit of evals.run; a program is compiled without"
+        )
     row = TELEPROMPTERS[request.optimizer]
     options = settings(request.optimizer, request.budget, request.options)
-    for option, owner, given in (("--of", "ensemble", request.of), ("--range", "tune", request.ranges)):
+    for option, owner, given in (
+        ("--of", "ensemble", request.of),
+        ("--range", "tune", request.ranges),
+    ):
         if given and request.optimizer != owner:
             raise UsageError(f"{option} is for --optimizer {owner}; leave it out")
     for option, asked in (("start", request.start), ("folds", (request.folds or 1) > 1)):
         if asked and request.optimizer in UNTRAINED:
             raise UsageError(
-                f"{request.optimizer} writes no prompts, so --{option} is not for it; leave out --{option}"
+                f"{request.optimizer} writes no prompts, so --{option} is not for it; leave out "
+                f"--{option}"
             )
     if request.optimizer == "objective" and len({*request.tasks, *request.held_out_tasks}) > 1:
-        raise UsageError("objective writes what one task says of itself; give one --task, and no other to --held-out")
+        raise UsageError(
+            "objective writes what one task says of itself; give one --task, and no other to "
+            "--held-out"
+        )
     if not 0 <= request.seed < 2**32:
-        raise UsageError(f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are")
+        raise UsageError(
+            f"--seed {request.seed} is not from 0 to {2**32 - 1}, as NumPy's seeds are"
+        )
     _check_models(request, row)
     _check_tasks(request)
     template = first = request.retriever or "bm25"
     ranges: tune.Ranges = {}
     if request.optimizer == "tune":
-        ranges = tune.ranges(request.program_label, find_program(request.program), template, request.ranges)
+        ranges = tune.ranges(
+            request.program_label, find_program(request.program), template, request.ranges
+        )
         choices = list(map(retrievers.check, tune.each_retriever(template, ranges)))
         for chosen in choices:
             retrievers.require(chosen)
         check_prices(request, (), choices)
-        first = tune.fill(template, {name: values[0] for name, values in ranges.items()} | {tune.RETRIEVER: template})
+        first = tune.fill(
+            template,
+            {name: values[0] for name, values in ranges.items()} | {tune.RETRIEVER: template},
+        )
     members = _read_members(request) if request.optimizer == "ensemble" else {}
-    retriever = request.retriever if request.start else first  # a compiled program has one of its own
+    retriever = (
+        request.retriever if request.start else first
+    )  # a compiled program has one of its own
     resolved = resolve(request.run(split="dev", retriever=retriever, compiled=request.start))
     if resolved.compiled:
         resolved.compiled.prompts_alone(str(request.start))
     forced = getattr(resolved.constructor, "compiled_with", {}).items()
-    values = {**resolved.values, **{name: value for name, value in forced if name not in resolved.fixed}}
+    values = {
+        **resolved.values,
+        **{name: value for name, value in forced if name not in resolved.fixed},
+    }
     return Plan(request, replace(resolved, values=values), row, options, members, ranges, template)
 
 
@@ -142,7 +175,10 @@ def _read_members(request: CompileRequest) -> dict[Path, Compiled]:
             members[file] = member
     if len(members) < 2:
         same = f"the {len(request.of)} given are equal (the same prompts and demonstrations)"
-        raise UsageError(f"ensemble needs two compiled programs that differ, and {same}; name another with --of FILE")
+        raise UsageError(
+            f"ensemble needs two compiled programs that differ, and {same}; name another with "
+            f"--of FILE"
+        )
     return members
 
 
@@ -154,14 +190,17 @@ def _check_tasks(request: CompileRequest) -> None:
         before, known = places.setdefault(name, (task, place))
         if known != place:
             raise UsageError(
-                f"{before} and {task} are both called {name}; a line `name = ...` in the benchmark.toml of one tells "
+                f"{before} and {task} are both called {name}; a line `name = ...` in the "
+                f"benchmark.toml of one tells "
                 "them apart"
             )
 
 
 def _check_models(request: CompileRequest, row: Teleprompter) -> None:
     if request.teacher and not row.teacher:
-        raise UsageError(f"{request.optimizer} makes no demonstrations with a model; leave out --teacher")
+        raise UsageError(
+            f"{request.optimizer} makes no demonstrations with a model; leave out --teacher"
+        )
     if request.prompt_lm and not row.proposes:
         raise UsageError(f"{request.optimizer} has no instructions written; leave out --prompt-lm")
     for option, spec in (("--teacher", request.teacher), ("--prompt-lm", request.prompt_lm)):
@@ -185,17 +224,24 @@ class Toolboxes(Shared):
 class Inputs:
     """The models, retrievers and programs of a compilation. Each corpus is there once."""
 
-    def __init__(self, plan: Plan, training: Training, tell: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self, plan: Plan, training: Training, tell: Callable[[str], None] = lambda line: None
+    ) -> None:
         request = plan.request
         resolved = plan.resolved
         self.request = request
         self.plan = plan
         self.training = training
         self.tell = tell
-        self.terms = make_terms(request, repeats=True)  # of student, teacher, who writes prompts, and retrievers
+        self.terms = make_terms(
+            request, repeats=True
+        )  # of student, teacher, who writes prompts, and retrievers
         rooms = [(one, Engines(one, self.terms)) for one in training.environments]
         if pool := resolved.pool:
-            rooms = [(pool.add_to(one, list(map(engines.build, pool.parts))), engines) for one, engines in rooms]
+            rooms = [
+                (pool.add_to(one, list(map(engines.build, pool.parts))), engines)
+                for one, engines in rooms
+            ]
             self.training = training.replacing([one for one, _ in rooms])
         self._rooms = {query.query_id: room for room in rooms for query in room[0].queries}
         self.retriever = rooms[0][1].build(resolved.retriever)
@@ -209,7 +255,9 @@ class Inputs:
                 self.prompter.lm.kwargs["temperature"] = 1.0  # it is asked for something new
             self.prompter.lm.halts = True
         models = filter(None, (self.student, self.teacher, self.prompter))
-        self._offline = all(model.name == "offline" for model in models)  # no ledger has their calls
+        self._offline = all(
+            model.name == "offline" for model in models
+        )  # no ledger has their calls
 
     def _connect(self, spec: str, rules: Rules | None = None) -> lm.Model:
         documents = self.training.environment.documents
@@ -232,7 +280,10 @@ class Inputs:
         """Return examples of training queries with labels (demonstrations.py)."""
         spec = self.plan.resolved.retriever
         rooms = [self._rooms[query.query_id] for query in queries]
-        return [label(one, room[0], room[1].build(spec)) for one, room in zip(queries, rooms, strict=True)]
+        return [
+            label(one, room[0], room[1].build(spec))
+            for one, room in zip(queries, rooms, strict=True)
+        ]
 
     def open(self, study: Study) -> None:
         """Take up what earlier sittings of this compilation paid for."""
@@ -242,7 +293,11 @@ class Inputs:
 
     def usage(self, study: Study) -> Usage:
         """Of all model calls so far, those that wrote instructions included; offline, those of evaluations."""
-        return Usage(calls=study.calls) if self._offline or not self.terms.books else self.terms.books.usage
+        return (
+            Usage(calls=study.calls)
+            if self._offline or not self.terms.books
+            else self.terms.books.usage
+        )
 
     def program(self, chosen: Mapping[str, Any] | None = None) -> Any:
         """Return the program as it was before, or with some parameters `chosen`, over the shared retrievers."""
@@ -251,7 +306,8 @@ class Inputs:
         values = self.plan.parameters(chosen)
         if chosen and self.plan.ranges:
             toolbox = self._open_rooms(retrievers.check(self.plan.retriever(chosen)))
-        # One line of work at a time inside a query: which predictor was asked first is then the same every time.
+        # One line of work at a time inside a query: which predictor was asked first is then the
+        # same every time.
         one_line = {"parallel": 1} if "parallel" in values else {}
         depth = self.request.k or max(one.depth for one in self.training.environments)
         return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
@@ -264,7 +320,9 @@ class Inputs:
 
 def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
     """Evaluate the program before, and what the teleprompter finds; return why it ended before its time."""
-    context = dspy.context(lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.at_once)
+    context = dspy.context(
+        lm=inputs.student.lm, adapter=Adapter(), trace=None, num_threads=inputs.request.at_once
+    )
     try:
         with context, study.working(inputs.student.lm), _quiet(study):
             _work_interruptibly(inputs, study)
@@ -284,16 +342,27 @@ def compile_with(inputs: Inputs, study: Study) -> SextantError | None:
         raise
     except Exception as error:  # noqa: BLE001  # a library's optimizer may raise anything; what was evaluated is kept
         first = hide_keys(" ".join(f"{type(error).__name__}: {show(error)}".split()))
-        return RunIncomplete(f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more")
+        return RunIncomplete(
+            f"{inputs.request.optimizer} broke off: {first}; optimizer.log has more"
+        )
 
 
-def _work(inputs: Inputs, study: Study) -> None:  # what it books is on disk when it ends, however it does
+def _work(
+    inputs: Inputs, study: Study
+) -> None:  # what it books is on disk when it ends, however it does
     plan = inputs.plan
     try:
-        program, start = (study.instrument(one, plan.start) for one in (inputs.program(), inputs.program_to_start()))
-        study.before, study.start = (study.candidate(one, plan.start).digest for one in (program, start))
+        program, start = (
+            study.instrument(one, plan.start)
+            for one in (inputs.program(), inputs.program_to_start())
+        )
+        study.before, study.start = (
+            study.candidate(one, plan.start).digest for one in (program, start)
+        )
         before = study.evaluate(program, "validation")
-        if warning := study.objective.check_spread([one.metrics[study.objective.metric] or 0.0 for one in before]):
+        if warning := study.objective.check_spread(
+            [one.metrics[study.objective.metric] or 0.0 for one in before]
+        ):
             inputs.tell(warning)
         if study.start != study.before:
             study.evaluate(start, "validation")
@@ -302,15 +371,20 @@ def _work(inputs: Inputs, study: Study) -> None:  # what it books is on disk whe
             if all(study.parts.values()):
                 student = study.instrument(inputs.program_to_start(), plan.start)
                 teacher = inputs.teacher and inputs.teacher.lm
-                found = plan.optimizer.run(Job(study, inputs, inputs.request, student, plan.options, teacher))
-                study.returned[study.evaluate(found.program, "validation")[0].candidate] = found.form
+                found = plan.optimizer.run(
+                    Job(study, inputs, inputs.request, student, plan.options, teacher)
+                )
+                study.returned[study.evaluate(found.program, "validation")[0].candidate] = (
+                    found.form
+                )
     finally:
         inputs.terms.settle()
 
 
 def _work_interruptibly(inputs: Inputs, study: Study) -> None:
-    # In another thread, so that Ctrl-C breaks off no model call half-way. After the first one nothing begins, and what
-    # is in flight is waited for, GRACE seconds at most: it is paid for. At the second one nothing is waited for.
+    # In another thread, so that Ctrl-C breaks off no model call half-way. After the first one
+    # nothing begins, and what is in flight is waited for, GRACE seconds at most: it is paid for. At
+    # the second one nothing is waited for.
     work = in_thread(lambda: _work(inputs, study))
     try:
         wait_until(work.done)
@@ -328,7 +402,9 @@ class _Log(io.TextIOWrapper):
 
 
 @contextmanager
-def _quiet(study: Study) -> Iterator[None]:  # what DSPy prints and logs goes to optimizer.log, not our own talk
+def _quiet(
+    study: Study,
+) -> Iterator[None]:  # what DSPy prints and logs goes to optimizer.log, not our own talk
     file = disk.open_file(study.folder / "optimizer.log", "ab")
     with _Log(file, encoding="utf-8", errors="backslashreplace") as log:
         handler = logging.StreamHandler(log)
@@ -351,9 +427,10 @@ def _quiet(study: Study) -> Iterator[None]:  # what DSPy prints and logs goes to
                 logger.propagate = propagate
 
 
-# What the engine without a model answers to DSPy's optimizers: having no words of its own, what it is shown. With it
-# every optimizer runs from end to end without key or network, and finds no better instruction, because there is none to
-# find. What it answers to a program, the program says (programs/base.py).
+# What the engine without a model answers to DSPy's optimizers: having no words of its own, what it
+# is shown. With it every optimizer runs from end to end without key or network, and finds no better
+# instruction, because there is none to find. What it answers to a program, the program says
+# (programs/base.py).
 
 
 def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> str:
@@ -362,16 +439,25 @@ def _same_instruction(inputs: Mapping[str, Any], statistics: TermStatistics) -> 
             return str(inputs[name])
     attempts = inputs.get("attempted_instructions", "")
     text = attempts if isinstance(attempts, str) else "\n".join(map(str, attempts))
-    found = re.findall(r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)", text, re.DOTALL)
+    found = re.findall(
+        r"Instruction #\d+: (.*?)(?=\n*(?:Prefix|Instruction) #|\Z)", text, re.DOTALL
+    )
     return found[-1].strip() if found else ""
 
 
 _UNTOLD = (
     *("proposed_prefix_for_output_field", "discussion", "reasoning", "natural_language_rules"),
-    *("observations", "summary", "program_description", "module_description"),  # of MIPROv2, about data and program
+    *(
+        "observations",
+        "summary",
+        "program_description",
+        "module_description",
+    ),  # of MIPROv2, about data and program
 )
 _RULES: Rules = {
-    **dict.fromkeys(("proposed_instruction", "new_instruction", "shortened_instruction"), _same_instruction),
+    **dict.fromkeys(
+        ("proposed_instruction", "new_instruction", "shortened_instruction"), _same_instruction
+    ),
     **dict.fromkeys(_UNTOLD, lambda inputs, statistics: ""),
     "objective": lambda inputs, statistics: (inputs["drafts"] or [environments.base.GENERIC])[-1],
     "module_advice": lambda inputs, statistics: {},

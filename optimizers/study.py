@@ -1,12 +1,15 @@
-"""What DSPy's optimizers see of a compilation: a program and a metric, whose evaluations are kept in the books.
+"""What DSPy's optimizers see of a compilation: a program and a metric, whose evaluations are kept
+in the books.
 
-A call of an instrumented program with the id of a training query searches for that query, scores the ranking, writes
-the evaluation down and returns a small prediction, whatever calls it: an evaluation, a bootstrap, a sampled trajectory.
-While an optimizer works, DSPy's executor is replaced, which runs slow examples several times, drops everything after
-ten errors and hides faults of the provider; and demonstrations made of its traces have a few passages, cut short.
+A call of an instrumented program with the id of a training query searches for that query, scores
+the ranking, writes the evaluation down and returns a small prediction, whatever calls it: an
+evaluation, a bootstrap, a sampled trajectory. While an optimizer works, DSPy's executor is
+replaced, which runs slow examples several times, drops everything after ten errors and hides faults
+of the provider; and demonstrations made of its traces have a few passages, cut short.
 
-Resuming is replaying: an optimizer starts again from its first step, with the same seed; evaluations that are on disk
-are not made again, and model calls are answered from the ledger (tools/models/answers.py).
+Resuming is replaying: an optimizer starts again from its first step, with the same seed;
+evaluations that are on disk are not made again, and model calls are answered from the ledger
+(tools/models/answers.py).
 """
 
 import contextvars
@@ -67,9 +70,15 @@ class Study(Books):
         say: Callable[[str], None] = lambda line: None,  # is told of progress
     ) -> None:
         parts = {"train": training.train, "validation": training.validation}
-        self._objectives = own = {query.query_id: one for one in objectives for query in one.environment.queries}
-        usable = {query.query_id for one in objectives for query in one.usable(one.environment.queries)}
-        super().__init__(folder, {part: tuple(q for q in parts[part] if q.query_id in usable) for part in parts})
+        self._objectives = own = {
+            query.query_id: one for one in objectives for query in one.environment.queries
+        }
+        usable = {
+            query.query_id for one in objectives for query in one.usable(one.environment.queries)
+        }
+        super().__init__(
+            folder, {part: tuple(q for q in parts[part] if q.query_id in usable) for part in parts}
+        )
         self.tasks = {query_id: one.environment.task for query_id, one in own.items()}
         self.fold_of = dict(training.fold_of)
         self.training = training
@@ -100,16 +109,26 @@ class Study(Books):
         return [example(query) for query in self.parts[part]]
 
     def metric(
-        self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
+        self,
+        gold: Any,
+        pred: Any,
+        trace: Any = None,
+        pred_name: str | None = None,
+        pred_trace: Any = None,
     ) -> Any:
         """DSPy's metric: the objective's value; with words for a predictor, as GEPA asks, or "" for all of them."""
         if pred_name is None:
             return pred.evaluation.value
-        return dspy.Prediction(score=pred.evaluation.value, feedback=self._feedback(pred, pred_name))
+        return dspy.Prediction(
+            score=pred.evaluation.value, feedback=self._feedback(pred, pred_name)
+        )
 
     def _feedback(self, rollout: Rollout, predictor: str) -> str:
         outcome = rollout.outcome
-        if outcome is None or (query := self._queries[outcome["query_id"]]) not in self.parts["train"]:
+        if (
+            outcome is None
+            or (query := self._queries[outcome["query_id"]]) not in self.parts["train"]
+        ):
             return ""  # nothing is learnt from the judgements that candidates are chosen by
         return feedback(
             query,
@@ -136,7 +155,10 @@ class Study(Books):
         """Return the values of a candidate, as `of`, weighed so that their mean is the mean over tasks."""
         found = self.of(digest, part, like)
         tasks = Counter(self.tasks[one.query_id] for one in found)
-        return [one.value * (len(found) / (len(tasks) * tasks[self.tasks[one.query_id]])) for one in found]
+        return [
+            one.value * (len(found) / (len(tasks) * tasks[self.tasks[one.query_id]]))
+            for one in found
+        ]
 
     def mean(self, digest: str, part: str, like: str = "") -> float:
         """Return the mean over tasks of what is maximised, for a candidate with evaluations on a part."""
@@ -160,7 +182,9 @@ class Study(Books):
         with ThreadPoolExecutor(self._workers) as pool:
             made = [pool.submit(contextvars.copy_context().run, function, one) for one in data]
             for first in wait(made, return_when=FIRST_EXCEPTION).done:
-                if first.exception():  # what is on its way is paid for, and written down when it is there
+                if (
+                    first.exception()
+                ):  # what is on its way is paid for, and written down when it is there
                     pool.shutdown(cancel_futures=True)
                     first.result()
         return [one.result() for one in made]
@@ -182,7 +206,9 @@ class Study(Books):
         if listener is not None or evaluation is None:
             twin = self._objectives[query_id].twin(query)
             told = {"objective": parameters[OBJECTIVE]} if OBJECTIVE in parameters else {}
-            outcome, trace = self._answer(program, replace(query, **told), traced=listener is not None)
+            outcome, trace = self._answer(
+                program, replace(query, **told), traced=listener is not None
+            )
             other = self._answer(program, replace(twin, **told), traced=False)[0] if twin else None
             if listener is not None:
                 listener += map(trim, trace)
@@ -190,7 +216,9 @@ class Study(Books):
         made = Rollout(ranking=evaluation.ranking, error=evaluation.error or "")
         made.evaluation = evaluation
         made.outcome = outcome
-        made.outputs = {name: tuple(one.signature.output_fields) for name, one in program.named_predictors()}
+        made.outputs = {
+            name: tuple(one.signature.output_fields) for name, one in program.named_predictors()
+        }
         return made
 
     def _answer(self, program: Any, query: Query, *, traced: bool) -> tuple[Outcome, list[Any]]:
@@ -201,7 +229,9 @@ class Study(Books):
             trace: list[Any] = []
 
             def search(trace: list[Any] = trace) -> Outcome | Exception:
-                DEADLINE.set(time.monotonic() + self._query_seconds)  # in this context, which is of the query
+                DEADLINE.set(
+                    time.monotonic() + self._query_seconds
+                )  # in this context, which is of the query
                 with dspy.context(trace=trace if traced else None):
                     return answer(partial(type(program).forward, program), query, documents)
 
@@ -217,7 +247,12 @@ class Study(Books):
         raise Halt(RunIncomplete(f"the model's provider failed {OUTAGE} times in a row: {first}"))
 
     def _book(
-        self, candidate: Candidate, query: Query, sample: str, outcome: Outcome, other: Outcome | None
+        self,
+        candidate: Candidate,
+        query: Query,
+        sample: str,
+        outcome: Outcome,
+        other: Outcome | None,
     ) -> Evaluation:
         spent = total(usage_from_json(one["usage"]) for one in (outcome, other) if one)
         objective = self._objectives[query.query_id]
@@ -250,17 +285,28 @@ class Study(Books):
         for part, queries in self.parts.items():
             if not sample and query in queries and self.is_whole(digest, part):
                 mean = self.mean(digest, part)
-                self._say(f"candidate {digest}  {part} {mean:.4f} over {console.queries(len(queries))}")
+                self._say(
+                    f"candidate {digest}  {part} {mean:.4f} over {console.queries(len(queries))}"
+                )
 
-    def _sample(self, program: Any) -> str:  # its other model, or numbered sample; "" for the student as in a run
-        own = next((predictor.lm for predictor in program.predictors() if predictor.lm is not None), None)
+    def _sample(
+        self, program: Any
+    ) -> str:  # its other model, or numbered sample; "" for the student as in a run
+        own = next(
+            (predictor.lm for predictor in program.predictors() if predictor.lm is not None), None
+        )
         identity = _identity(own or dspy.settings.lm)
         return "" if identity == self._student else " ".join(map(str, identity))
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:
     settings = lm.kwargs
-    return lm.model, lm.wire.url if lm.wire else "", settings.get("temperature"), settings.get("rollout_id")
+    return (
+        lm.model,
+        lm.wire.url if lm.wire else "",
+        settings.get("temperature"),
+        settings.get("rollout_id"),
+    )
 
 
 @dataclass(slots=True)

@@ -1,9 +1,10 @@
 """The teleprompters: how each is made, with what at which effort, and what it may be given.
 
-All are DSPy's own, at work inside `Study.working`, but for three: `knn`, which makes its demonstrations once instead of
-again for each query (programs/compiled.py says how it differs), `tune`, which searches parameters and no prompts
-(optimizers/tune.py), and `objective`, which words the task (optimizers/describe.py). What one returns is only one more
-candidate: what is kept is chosen by validation.
+All are DSPy's own, at work inside `Study.working`, but for three: `knn`, which makes its
+demonstrations once instead of again for each query (programs/compiled.py says how it differs),
+`tune`, which searches parameters and no prompts (optimizers/tune.py), and `objective`, which words
+the task (optimizers/describe.py). What one returns is only one more candidate: what is kept is
+chosen by validation.
 """
 
 import math
@@ -27,7 +28,9 @@ from tools.errors import UnknownName, UsageError
 from tools.models.adapter import Adapter
 from tools.models.prompting import instructed
 
-Options = Mapping[str, tuple[Any, Any, Any]]  # what `-O name=value` may set -> its values at each effort
+Options = Mapping[
+    str, tuple[Any, Any, Any]
+]  # what `-O name=value` may set -> its values at each effort
 Made = tuple[Any, dict[str, Any]]  # (DSPy's object, the arguments of its compile())
 Make = Callable[[Job], Any]  # makes that, or does the work itself and returns Found
 
@@ -53,16 +56,22 @@ class Teleprompter:
 TELEPROMPTERS: dict[str, Teleprompter] = {}  # in the order in which they are listed
 
 
-def _row(options: Options, **about: bool) -> Callable[[Make], Make]:  # the docstring is shown by `--optimizer list`
+def _row(
+    options: Options, **about: bool
+) -> Callable[[Make], Make]:  # the docstring is shown by `--optimizer list`
     def add(make: Make) -> Make:
         what = str(make.__doc__).removesuffix(".")
-        TELEPROMPTERS[make.__name__] = Teleprompter(what[0].lower() + what[1:], options, make, **about)
+        TELEPROMPTERS[make.__name__] = Teleprompter(
+            what[0].lower() + what[1:], options, make, **about
+        )
         return make
 
     return add
 
 
-def _shuffled(examples: list[dspy.Example], seed: int) -> list[dspy.Example]:  # most have no seed of their own
+def _shuffled(
+    examples: list[dspy.Example], seed: int
+) -> list[dspy.Example]:  # most have no seed of their own
     if seed:
         random.Random(seed).shuffle(examples)
     return examples
@@ -80,7 +89,9 @@ def _both(job: Job) -> dict[str, Any]:
     return {**_train(job), "valset": job.study.examples("validation")}
 
 
-def _threshold(job: Job) -> float:  # from which a trajectory is worth showing; DSPy's own default takes any but 0
+def _threshold(
+    job: Job,
+) -> float:  # from which a trajectory is worth showing; DSPy's own default takes any but 0
     if job.options["threshold"]:
         return float(job.options["threshold"])
     start = job.study.mean(job.study.start, "validation")
@@ -110,13 +121,18 @@ def labeled(job: Job) -> Made:
 @_row({**_DEMOS, "rounds": (1, 1, 2)}, teacher=True)
 def bootstrap(job: Job) -> Made:
     """Demonstrations out of trajectories that did well (BootstrapFewShot)."""
-    return dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=job.options["rounds"]), _train(job)
+    return dspy.BootstrapFewShot(**_bootstrapping(job), max_rounds=job.options["rounds"]), _train(
+        job
+    )
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16)}, teacher=True)
 def bootstrap_rs(job: Job) -> Made:
     """The best of several random sets of such demonstrations (BootstrapFewShotWithRandomSearch)."""
-    given = {"num_candidate_programs": job.options["candidates"], "num_threads": job.request.at_once}
+    given = {
+        "num_candidate_programs": job.options["candidates"],
+        "num_threads": job.request.at_once,
+    }
     return dspy.BootstrapFewShotWithRandomSearch(**_bootstrapping(job), **given), _both(job)
 
 
@@ -127,7 +143,9 @@ def knn(job: Job) -> Found:
 
     def traced(query: Any) -> tuple[float, list[Any]]:
         with dspy.context(lm=job.teacher_lm or job.inputs.student.lm, trace=[]):
-            return job.study.metric(None, job.student(query_id=query.query_id)), list(dspy.settings.trace)
+            return job.study.metric(None, job.student(query_id=query.query_id)), list(
+                dspy.settings.trace
+            )
 
     threshold = _threshold(job)
     names = {id(predictor): name for name, predictor in job.student.named_predictors()}
@@ -138,15 +156,22 @@ def knn(job: Job) -> Found:
         demos: dict[str, list[dict[str, Any]]] = {}
         for predictor, inputs, outputs in trace:
             if name := names.get(id(predictor)):
-                demos[name] = [{**inputs, **plain(outputs)}]  # the last call of each: it has seen the most
+                demos[name] = [
+                    {**inputs, **plain(outputs)}
+                ]  # the last call of each: it has seen the most
         neighbours.append(Neighbour(query.query_id, query.text, demos))
     if not neighbours:
         return Found(job.student)
     nearest = job.options["k"]
     program = Neighbours(job.inputs.program_to_start(), neighbours, nearest)
     parameters = {"nearest": nearest, "neighbours": len(neighbours)}
-    parameters |= {"fold": job.study.fold} if job.study.fold_of else {}  # else those of two folds were one candidate
-    return Found(job.study.instrument(program, parameters), {"neighbours": tuple(neighbours), "nearest": nearest})
+    parameters |= (
+        {"fold": job.study.fold} if job.study.fold_of else {}
+    )  # else those of two folds were one candidate
+    return Found(
+        job.study.instrument(program, parameters),
+        {"neighbours": tuple(neighbours), "nearest": nearest},
+    )
 
 
 @_row({**_DEMOS, "candidates": (4, 8, 16), "trials": (12, 24, 48)}, teacher=True, proposes=True)
@@ -177,7 +202,10 @@ def copro(job: Job) -> Made:
         breadth=job.options["breadth"],
         depth=job.options["depth"],
     )
-    return made, {**_train(job), "eval_kwargs": {"num_threads": job.request.at_once, "display_progress": False}}
+    return made, {
+        **_train(job),
+        "eval_kwargs": {"num_threads": job.request.at_once, "display_progress": False},
+    }
 
 
 @_row(
@@ -209,7 +237,8 @@ def gepa(job: Job) -> Made:
         max_full_evals=job.options["evaluations"],
         reflection_minibatch_size=min(job.options["batch"], len(job.study.parts["train"])),
         reflection_lm=job.inputs.prompter.lm,
-        # DSPy's own proposer asks for JSON by default; the form that the programs use is answered more reliably.
+        # DSPy's own proposer asks for JSON by default; the form that the programs use is answered
+        # more reliably.
         instruction_proposer=InstructionProposer(adapter=Adapter()),
         num_threads=job.request.at_once,
         warn_on_score_mismatch=False,
@@ -218,13 +247,19 @@ def gepa(job: Job) -> Made:
     return made, _both(job)
 
 
-class _InferRules(dspy.InferRules):  # with rules on a signature of the candidate's own, which no copies share
+class _InferRules(
+    dspy.InferRules
+):  # with rules on a signature of the candidate's own, which no copies share
     def update_program_instructions(self, predictor: Any, natural_language_rules: str) -> None:
-        instructions = f"{predictor.signature.instructions}\n\nFollow these rules:\n{natural_language_rules}"
+        instructions = (
+            f"{predictor.signature.instructions}\n\nFollow these rules:\n{natural_language_rules}"
+        )
         predictor.signature = instructed(predictor.signature, instructions)
 
 
-_RULES_FROM = 10  # examples that rules are made from: all of them would make a prompt of a hundred pages
+_RULES_FROM = (
+    10  # examples that rules are made from: all of them would make a prompt of a hundred pages
+)
 
 
 @_row({**_DEMOS, "candidates": (3, 6, 10), "rules": (5, 10, 10)}, teacher=True, proposes=True)
@@ -243,7 +278,12 @@ def infer_rules(job: Job) -> Made:
 _SEPARATOR = " -> "
 
 
-@_row({"strategy": ("bootstrap_rs -> gepa",) * 3, "effort": EFFORT}, teacher=True, proposes=True, step=False)
+@_row(
+    {"strategy": ("bootstrap_rs -> gepa",) * 3, "effort": EFFORT},
+    teacher=True,
+    proposes=True,
+    step=False,
+)
 def better_together(job: Job) -> Found:
     """Several of these after one another, each from where the last one ended (BetterTogether)."""
     steps = _steps(job.options["strategy"])
@@ -255,7 +295,9 @@ def better_together(job: Job) -> Found:
         one = replace(job, options=options, teacher_lm=job.teacher_lm if row.teacher else None)
         teleprompter, given = row.make(one)
         made[step] = _freed(teleprompter)
-        arguments[step] = {name: value for name, value in given.items() if name not in ("trainset", "valset")}
+        arguments[step] = {
+            name: value for name, value in given.items() if name not in ("trainset", "valset")
+        }
     # It asks each predictor for its model, because others of its steps train weights.
     job.student.set_lm(job.inputs.student.lm)
     best = dspy.BetterTogether(metric=job.study.metric, **made).compile(
@@ -273,8 +315,8 @@ def better_together(job: Job) -> Found:
 
 
 def _freed(teleprompter: Any) -> Any:
-    # With models of their own, a student's predictors would not listen to the teacher, nor to the model of a second
-    # round. BetterTogether gives them back.
+    # With models of their own, a student's predictors would not listen to the teacher, nor to the
+    # model of a second round. BetterTogether gives them back.
     theirs = teleprompter.compile
 
     @wraps(theirs)
@@ -320,7 +362,10 @@ def objective(job: Job) -> Found:
 
 def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a teleprompter at a level of effort, with what `-O name=value` sets."""
-    found = {option: values[EFFORT.index(level)] for option, values in TELEPROMPTERS[name].options.items()}
+    found = {
+        option: values[EFFORT.index(level)]
+        for option, values in TELEPROMPTERS[name].options.items()
+    }
     for option, value in given.items():
         if option not in found:
             raise UnknownName(f"option of {name}", option, found)
@@ -328,7 +373,10 @@ def settings(name: str, level: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-_LEAST = {"threshold": 0, "breadth": 2}  # what an option may be at least; any other 1. COPRO takes no breadth of 1
+_LEAST = {
+    "threshold": 0,
+    "breadth": 2,
+}  # what an option may be at least; any other 1. COPRO takes no breadth of 1
 
 
 def _option(option: str, text: str, now: Any) -> Any:

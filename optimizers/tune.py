@@ -1,12 +1,14 @@
-"""Tuning what is not a prompt: parameters of a program, and its retriever, by a plain seeded search.
+"""Tuning what is not a prompt: parameters of a program, and its retriever, by a plain seeded
+search.
 
     python -m optimizers.compile --program multihop --task congress --optimizer tune --range hops=1..6
         --retriever "fusion(bm25,rank_bm25,weights=[1,{w}])" --range "w=0.25|0.5|1|2"
 
-A range is `low..high` or values with | between. It names a parameter of the program, or `retriever`, or a {name} in
---retriever, which is how weights, depths and the constants of BM25 are tuned. The values are drawn at random without
-repeats (Bergstra and Bengio, JMLR 2012: better than a grid where few parameters matter), or all are tried where there
-are few. Every combination is evaluated on the training queries, the best on the validation queries too.
+A range is `low..high` or values with | between. It names a parameter of the program, or
+`retriever`, or a {name} in --retriever, which is how weights, depths and the constants of BM25 are
+tuned. The values are drawn at random without repeats (Bergstra and Bengio, JMLR 2012: better than a
+grid where few parameters matter), or all are tried where there are few. Every combination is
+evaluated on the training queries, the best on the validation queries too.
 """
 
 import itertools
@@ -23,11 +25,15 @@ from tools.errors import UnknownName, UsageError
 from tools.options import list_parameters
 
 RETRIEVER = "retriever"
-VALIDATED = 3  # combinations that the validation queries choose from, the best on the training queries
-_MOST = 20  # values of a range of whole numbers; of a longer one so many, evenly spread, both ends among them
+VALIDATED = (
+    3  # combinations that the validation queries choose from, the best on the training queries
+)
+# Values of a range of whole numbers; of a longer one so many, evenly spread, both ends among them
+_MOST = 20
 _PARTS = 5  # that a range of other numbers is cut into: six values
 
-# What is tried of a parameter when no --range is given; values around what the papers and our programs take.
+# What is tried of a parameter when no --range is given; values around what the papers and our
+# programs take.
 USUAL: Mapping[str, str] = {
     "hops": "1..6",
     "per_hop": "10|25|50",
@@ -53,7 +59,10 @@ def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, s
         remedy = "declare one, e.g. --range 'retriever=bm25|...'"
         raise UsageError(f"{program} has no parameter with a usual range; {remedy}")
     if RETRIEVER in given and (places or "{" in given[RETRIEVER]):
-        raise UsageError("--range retriever=... and {names} in a retriever do not go together; write out its values")
+        raise UsageError(
+            "--range retriever=... and {names} in a retriever do not go together; write out its "
+            "values"
+        )
     if lacking := [name for name in places if name not in given]:
         raise UsageError(f"--retriever has {{{lacking[0]}}}, and no --range says what it may be")
     found: dict[str, list[Any]] = {}
@@ -61,9 +70,14 @@ def ranges(program: str, constructor: Any, retriever: str, given: Mapping[str, s
         if not text.strip():
             raise UsageError(f"--range '{name}=' has no values; write NAME=low..high or NAME=a|b|c")
         if name in known:
-            found[name] = [parse_parameters(program, constructor, {name: one})[name] for one in _values(name, text)]
+            found[name] = [
+                parse_parameters(program, constructor, {name: one})[name]
+                for one in _values(name, text)
+            ]
         elif name in (RETRIEVER, *places):
-            found[name] = _values(name, text) if name in places else [one.strip() for one in text.split("|")]
+            found[name] = (
+                _values(name, text) if name in places else [one.strip() for one in text.split("|")]
+            )
         else:
             raise UnknownName(f"parameter of {program}", name, [*known, RETRIEVER, *places])
         if len(found[name]) != len(set(found[name])):
@@ -97,7 +111,11 @@ def fill(retriever: str, chosen: Mapping[str, Any]) -> str:
 
 def each_retriever(template: str, declared: Ranges) -> list[str]:
     """List every retriever that a combination may have; at most a thousand of them."""
-    names = [RETRIEVER] if RETRIEVER in declared else list(dict.fromkeys(re.findall(r"\{(\w+)\}", template)))
+    names = (
+        [RETRIEVER]
+        if RETRIEVER in declared
+        else list(dict.fromkeys(re.findall(r"\{(\w+)\}", template)))
+    )
     product = itertools.islice(itertools.product(*(declared[name] for name in names)), 1000)
     return [fill(template, dict(zip(names, one, strict=True))) for one in product]
 
@@ -106,7 +124,9 @@ def combinations(declared: Ranges, trials: int, seed: int) -> list[dict[str, Any
     """Draw at most `trials` different combinations of values; all of them when there are no more."""
     whole = math.prod(map(len, declared.values()))
     if whole <= trials:
-        return [dict(zip(declared, one, strict=True)) for one in itertools.product(*declared.values())]
+        return [
+            dict(zip(declared, one, strict=True)) for one in itertools.product(*declared.values())
+        ]
     drawn = []
     for number in random.Random(seed).sample(range(min(whole, sys.maxsize)), trials):
         # a number of the product, whose digits are places in the ranges
@@ -129,5 +149,7 @@ def search(job: Job) -> Found:
         return job.study.mean(job.study.evaluate(variant(chosen), part)[0].candidate, part)
 
     drawn = combinations(job.inputs.plan.ranges, job.options["trials"], job.request.seed)
-    tried = sorted(drawn, key=lambda chosen: -mean(chosen, "train"))  # stable: of equal ones as they were drawn
+    tried = sorted(
+        drawn, key=lambda chosen: -mean(chosen, "train")
+    )  # stable: of equal ones as they were drawn
     return Found(variant(max(tried[:VALIDATED], key=lambda chosen: mean(chosen, "validation"))))

@@ -7,10 +7,10 @@ from sextant_search import require_ours
 
 require_ours("tools")
 
-# To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are what
-# `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers, tools.retrievers) or
-# InputFile (tools/disk.py). For `--lm offline`, `offline` names a rule for every output field of its signatures;
-# tools/models/offline.py has some.
+# To add one: a Program (programs/base.py) in its own file, named here. Its annotated attributes are
+# what `-P name=value` may set: int, float, bool, str, Expression or Expressions (retrievers,
+# tools.retrievers) or InputFile (tools/disk.py). For `--lm offline`, `offline` names a rule for
+# every output field of its signatures; tools/models/offline.py has some.
 PROGRAMS = {
     "closed_book": "programs.closed_book:ClosedBook",
     "decompose": "programs.decompose:Decompose",
@@ -27,20 +27,25 @@ PROGRAMS = {
     "tournament": "programs.listwise:Tournament",
 }
 
-# What may stand before a colon, as in served:NAME -> the program that is made; it is `called` the rest.
+# What may stand before a colon, as in served:NAME -> the program that is made; it is `called` the
+# rest.
 SCHEMES = {"command": "programs.command:Command", "served": "programs.served:Served"}
 
 FLOOR = "retrieve"  # one search, no model: what every other program has to be above
-VERIFIER = "tournament"  # orders a pool that has everything relevant: what recognising alone would reach
+VERIFIER = (
+    "tournament"  # orders a pool that has everything relevant: what recognising alone would reach
+)
 
-# How a program differs from its paper's, beside the wording of its prompts (docs/decisions/programs.md); the tables of
-# its runs say it. Agents have rows, too.
+# How a program differs from its paper's, beside the wording of its prompts
+# (docs/decisions/programs.md); the tables of its runs say it. Agents have rows, too.
 DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
     "closed_book": (
         "both of BIRCO's signs count in every task, and nobody judges by hand",
         deviations.compare_birco_model,
     ),
-    "decompose": ("ReDI trains models for it, and searches with its readings of the sub-queries, too",),
+    "decompose": (
+        "ReDI trains models for it, and searches with its readings of the sub-queries, too",
+    ),
     "multihop": deviations.MULTI_HOP,
     "notes": deviations.MULTI_HOP,
     "query_to_answer": deviations.REWRITING,
@@ -51,16 +56,22 @@ DIFFERS: dict[str, Sequence[deviations.Deviation]] = {
         deviations.compare_birco_model,
     ),
     "reason": (
-        "the criteria are a call of their own, once a query, where figure 13 has them in the call for each document",
+        "the criteria are a call of their own, once a query, where figure 13 has them in the call "
+        "for each document",
         *deviations.POINTWISE,
     ),
     "reasoning_trace": (
         "an example document is asked for as well, as Table 10 has it and Figure 9 has not",
-        "the query's own words are not searched for, where the paper calls the trace a part of the query",
+        "the query's own words are not searched for, where the paper calls the trace a part of "
+        "the query",
         *deviations.REWRITING,
     ),
     "retrieve": (deviations.compare_bm25,),
-    "rewrite": (deviations.compare_search, "no rationale is asked for", deviations.compare_obliq_model),
+    "rewrite": (
+        deviations.compare_search,
+        "no rationale is asked for",
+        deviations.compare_obliq_model,
+    ),
     "score": (deviations.compare_thinking, *deviations.POINTWISE),
     "subtask": (
         "a requirement is met from 0 to 10, not or not at all, and its judge is told the objective",

@@ -1,4 +1,5 @@
-"""`python -m programs show multihop`: the prompts of a program as a file to edit (programs/prompts.py).
+"""`python -m programs show multihop`: the prompts of a program as a file to edit
+(programs/prompts.py).
 
 `python -m programs draw planner`: the graph of an agent, as Mermaid draws it.
 """
@@ -17,7 +18,9 @@ from tools.options import pair
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m programs", description="The prompts of a program, to edit, or its graph.")
+    made = Parser(
+        prog="python -m programs", description="The prompts of a program, to edit, or its graph."
+    )
     verbs = made.add_subparsers(dest="verb", required=True, metavar="show | draw")
     for name, about in (
         ("show", "print the prompts of a program, to edit for evals.run --prompts FILE"),
@@ -25,15 +28,21 @@ def parser() -> Parser:
     ):
         verb = verbs.add_parser(name, help=about, description=about)
         verb.add_argument("program", metavar="NAME", help="as evals.run takes it")
-        verb.add_argument("-P", dest="parameters", action="append", default=[], type=pair, metavar="NAME=VALUE")
-        verb.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+        verb.add_argument(
+            "-P", dest="parameters", action="append", default=[], type=pair, metavar="NAME=VALUE"
+        )
+        verb.add_argument(
+            "--json", action="store_true", help="print one JSON object and nothing else"
+        )
     return made
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the prompts, or the graph."""
     constructor = find_program(arguments.program)
-    program = trial(constructor, parse_parameters(arguments.program, constructor, dict(arguments.parameters)))
+    program = trial(
+        constructor, parse_parameters(arguments.program, constructor, dict(arguments.parameters))
+    )
     if arguments.verb == "draw":
         graph: Any = getattr(program, "graph", getattr(program, "inner", None))
         if not hasattr(graph, "get_graph"):
@@ -42,7 +51,9 @@ def command(arguments: argparse.Namespace) -> int:
         put_out(json.dumps({"mermaid": drawn}) + "\n" if arguments.json else drawn)
         return 0
     if not (prompts := describe(program)):
-        raise UsageError(f"{arguments.program} has no predictor of DSPy's, so no prompt that a file could set")
+        raise UsageError(
+            f"{arguments.program} has no predictor of DSPy's, so no prompt that a file could set"
+        )
     put_out(json.dumps(prompts) + "\n" if arguments.json else write_toml(program))
     return 0
 

@@ -1,7 +1,9 @@
-"""Annotate a pool's documents, and rank them by their annotations alone: how a lens's prompt is compiled.
+"""Annotate a pool's documents, and rank them by their annotations alone: how a lens's prompt is
+compiled.
 
-The prompt is that of the lens retriever (tools/retrievers/lens/annotate.py), which takes the compiled file up as
-`lens(bm25,prompts=FILE)`. It is no search program, and not in the table of them.
+The prompt is that of the lens retriever (tools/retrievers/lens/annotate.py), which takes the
+compiled file up as `lens(bm25,prompts=FILE)`. It is no search program, and not in the table of
+them.
 """
 
 from collections.abc import Mapping
@@ -23,8 +25,14 @@ from tools.text import words
 
 def annotate_by_signs(inputs: Mapping[str, Any], statistics: Any) -> list[dict[str, str]]:
     """Annotate by counting for the lens that is asked for, without a model; the rarest words for another attribute."""
-    name = next((name for name, one in LENSES.items() if one.annotate == inputs["attribute"]), "recollection")
-    return [{"id": one.id, "text": signs.seen(name, one.text, lambda: statistics)} for one in inputs["passages"]]
+    name = next(
+        (name for name, one in LENSES.items() if one.annotate == inputs["attribute"]),
+        "recollection",
+    )
+    return [
+        {"id": one.id, "text": signs.seen(name, one.text, lambda: statistics)}
+        for one in inputs["passages"]
+    ]
 
 
 class Annotator(Program):
@@ -47,7 +55,9 @@ class Annotator(Program):
     def forward(self, query: Query) -> Submission:
         """Annotate the candidates, a few at a time, and search in what was written down."""
         if not self.wording:
-            raise UsageError("annotator: the task has no lens; say what to write down with -P attribute=TEXT")
+            raise UsageError(
+                "annotator: the task has no lens; say what to write down with -P attribute=TEXT"
+            )
         session = self.toolbox.open(query)
         pool = sorted(hit.doc_id for hit in find_candidates(session, query, self.pool))
         session.hop = 2
@@ -58,7 +68,9 @@ class Annotator(Program):
         text = annotate_text(*asked, query.text[: self.read_chars]) if self.query else query.text
         found = list[Hit]()
         if any(map(words, notes.values())):
-            found = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(text, len(pool))
+            found = BM25(Corpus(Document(doc_id, notes[doc_id]) for doc_id in pool)).search(
+                text, len(pool)
+            )
         ranked = complete((hit.doc_id for hit in found), pool)
         session.rank(ranked)
         return session.submit(ranked[: self.depth])

@@ -32,15 +32,25 @@ class Program(dspy.Module):
     toolbox: Toolbox = field(kw_only=False)
     depth: int = 1000  # documents of a ranking
 
-    offline: ClassVar[Mapping[str, Any]] = {}  # output field -> what the engine without a model writes into it
+    offline: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # output field -> what the engine without a model writes into it
     pooled: ClassVar[bool] = False  # whether the calls of a query grow with its pool
-    cumulative: ClassVar[bool] = False  # whether each prompt has all before it, so that tokens grow as calls squared
-    least_calls: ClassVar[float] = 1.0  # the fewest, as a share of those with the engine without a model
-    compiled_with: ClassVar[Mapping[str, Any]] = {}  # parameters that compiling sets where none is given
+    cumulative: ClassVar[bool] = (
+        False  # whether each prompt has all before it, so that tokens grow as calls squared
+    )
+    least_calls: ClassVar[float] = (
+        1.0  # the fewest, as a share of those with the engine without a model
+    )
+    compiled_with: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # parameters that compiling sets where none is given
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        dataclass(eq=False, repr=False, kw_only=True)(cls)  # which leaves an __init__ of its own as it is
+        dataclass(eq=False, repr=False, kw_only=True)(
+            cls
+        )  # which leaves an __init__ of its own as it is
 
     def __call__(self, *args: Any, **named: Any) -> Submission:
         """Search for one query."""
@@ -83,5 +93,6 @@ def check_offline(name: str, program: Any) -> None:
     if fields := getattr(program, "unanswerable", []):
         raise UsageError(
             f"{name} needs a model: offline does not know what to answer for {', '.join(fields)}; "
-            "name a model with --lm, or give the program a rule for each field (programs/base.py: offline)"
+            "name a model with --lm, or give the program a rule for each field (programs/base.py: "
+            "offline)"
         )

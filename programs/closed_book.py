@@ -1,11 +1,14 @@
-"""What does the model know by heart? It guesses the wanted documents without the corpus; each guess is looked up.
+"""What does the model know by heart? It guesses the wanted documents without the corpus; each guess
+is looked up.
 
-BIRCO's test for contamination (section 3.3, appendix I). A guess names a document by its title, or by five words in a
-row that both share. The ranking is the documents that the guesses name, so recall and reciprocal rank say how often a
-gold document was known by heart: a lower bound, because a paraphrase from memory has neither sign.
+BIRCO's test for contamination (section 3.3, appendix I). A guess names a document by its title, or
+by five words in a row that both share. The ranking is the documents that the guesses name, so
+recall and reciprocal rank say how often a gold document was known by heart: a lower bound, because
+a paraphrase from memory has neither sign.
 
-A shared run is weak evidence where texts share phrases (forms, licences, eligibility criteria of trials): there a guess
-names the document with the longest piece of the phrase, which in a small pool can hit by chance. The trace has the why.
+A shared run is weak evidence where texts share phrases (forms, licences, eligibility criteria of
+trials): there a guess names the document with the longest piece of the phrase, which in a small
+pool can hit by chance. The trace has the why.
 """
 
 from collections.abc import Sequence
@@ -34,8 +37,12 @@ class GuessDocuments(dspy.Signature):
     documents, the likeliest first. Guess even when you are not sure, and do not repeat the request.
     """
 
-    objective: str = dspy.InputField(desc="what the collection is, and what counts as a find; may be empty")
-    kind: str = dspy.InputField(desc="what a document of the collection is; empty when it has to be inferred")
+    objective: str = dspy.InputField(
+        desc="what the collection is, and what counts as a find; may be empty"
+    )
+    kind: str = dspy.InputField(
+        desc="what a document of the collection is; empty when it has to be inferred"
+    )
     description: str = dspy.InputField(desc="the request")
     most: int = dspy.InputField(desc="how many guesses there may be")
     guesses: list[str] = dspy.OutputField(desc="titles or texts, the likeliest first")
@@ -57,8 +64,15 @@ class ClosedBook(Program):
     def forward(self, query: Query) -> Submission:
         """Return the documents that the guesses name, in their order; maybe none. The answer is the guesses."""
         session = self.toolbox.open(query)
-        inputs = {"objective": query.objective, "kind": self.document, "description": query.text, "most": self.guesses}
-        lines = (" ".join(text.split()) for text in ask(self.guess, filled("guesses"), **inputs).guesses)
+        inputs = {
+            "objective": query.objective,
+            "kind": self.document,
+            "description": query.text,
+            "most": self.guesses,
+        }
+        lines = (
+            " ".join(text.split()) for text in ask(self.guess, filled("guesses"), **inputs).guesses
+        )
         guesses = list(filter(None, lines))[: self.guesses]
         named = []
         why = "done"
@@ -75,8 +89,13 @@ class ClosedBook(Program):
 
     def _look_up(self, session: Session, query: Query, guess: str) -> list[str]:
         found = session.search(guess, self.lookup, instruction=instruct(query, LIKE))
-        signs = {hit.doc_id: sign(guess, hit.title, session.read_whole(hit.doc_id), query.text) for hit in found}
-        doc_id = max(signs, key=signs.__getitem__, default="")  # of equal ones, the one that the search put first
+        signs = {
+            hit.doc_id: sign(guess, hit.title, session.read_whole(hit.doc_id), query.text)
+            for hit in found
+        }
+        doc_id = max(
+            signs, key=signs.__getitem__, default=""
+        )  # of equal ones, the one that the search put first
         if not signs.get(doc_id):
             session.note(f"names no document: {guess}")
             return []

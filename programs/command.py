@@ -1,13 +1,15 @@
-r"""`command:LINE`: an agent outside, as a process for each query. It searches by MCP, and is given its address.
+r"""`command:LINE`: an agent outside, as a process for each query. It searches by MCP, and is given
+its address.
 
     python -m evals.run --task congress --split dev --query-timeout 10m \
         --program 'command:claude -p --mcp-config $SEXTANT_MCP_CONFIG --allowedTools mcp__sextant --output-format json'
 
-The line is split into words as a shell does, and no shell runs it, for texts of queries are data. In its words and its
-environment are $SEXTANT_QUERY, which {query} is as well, $SEXTANT_MCP_URL, $SEXTANT_TOKEN and $SEXTANT_MCP_CONFIG, a
-file as `claude --mcp-config` takes it. On stdin is a prompt. What the agent prints last is kept as a note, and what it
-has used where its last line is JSON that says so, as of `claude --output-format json` and `codex exec --json`. Its
-processes end with ours, however ours ends.
+The line is split into words as a shell does, and no shell runs it, for texts of queries are data.
+In its words and its environment are $SEXTANT_QUERY, which {query} is as well, $SEXTANT_MCP_URL,
+$SEXTANT_TOKEN and $SEXTANT_MCP_CONFIG, a file as `claude --mcp-config` takes it. On stdin is a
+prompt. What the agent prints last is kept as a note, and what it has used where its last line is
+JSON that says so, as of `claude --output-format json` and `codex exec --json`. Its processes end
+with ours, however ours ends.
 """
 
 import json
@@ -50,7 +52,8 @@ The query:
 KEPT = 20_000  # characters of what an agent prints, from its end
 _LONGEST = 30_000  # characters of a query in an environment, which the system bounds
 _STARTING = threading.Lock()
-# A pipe into which nobody writes ends with this process; then what was started with these words kills its whole group.
+# A pipe into which nobody writes ends with this process; then what was started with these words
+# kills its whole group.
 _ALIVE = os.pipe()
 _START = ("sh", "-c", '(read -r _ < "/dev/fd/$0"; kill -9 0) & exec "$@"', str(_ALIVE[0]))
 
@@ -79,7 +82,9 @@ class Command(Program):
     @staticmethod
     def open_clients() -> Any:
         """Return the server that agents come in by. A subclass gives it, because servers are above programs."""
-        raise UsageError("nothing is there for an agent to come in by; evaluate(program='command:LINE') starts it")
+        raise UsageError(
+            "nothing is there for an agent to come in by; evaluate(program='command:LINE') starts it"
+        )
 
     def _let_clients_in(self) -> Any:
         """Return the server that all agents of this process come in by."""
@@ -87,22 +92,39 @@ class Command(Program):
             try:
                 return self.open_clients()
             except ModuleNotFoundError as error:
-                raise UsageError(f"agents come in over MCP, which needs {explain_missing(error.name, 'mcp')}") from None
+                raise UsageError(
+                    f"agents come in over MCP, which needs {explain_missing(error.name, 'mcp')}"
+                ) from None
 
     def forward(self, query: Query) -> Submission:
         """Start the agent, and wait until it ends; what it has not submitted by then is made of its trace."""
         if not (caller := getattr(dspy.settings.lm, "caller", None)):
-            raise UsageError("what an agent outside will use is not known before it runs; leave --dry-run out")
+            raise UsageError(
+                "what an agent outside will use is not known before it runs; leave --dry-run out"
+            )
         place = TemporaryDirectory(prefix="sextant-agent-")
         budget = caller.terms.budget
         budget.check()
-        with self._let_clients_in().admit(self.toolbox, self.depth, query) as (episode, token, server), place as name:
+        with (
+            self._let_clients_in().admit(self.toolbox, self.depth, query) as (
+                episode,
+                token,
+                server,
+            ),
+            place as name,
+        ):
             opened = episode.desk.session
             folder = Path(name)
             session.enter(opened)
-            given = {"SEXTANT_MCP_URL": server["url"], "SEXTANT_TOKEN": token, "SEXTANT_QUERY": query.text[:_LONGEST]}
+            given = {
+                "SEXTANT_MCP_URL": server["url"],
+                "SEXTANT_TOKEN": token,
+                "SEXTANT_QUERY": query.text[:_LONGEST],
+            }
             given["SEXTANT_MCP_CONFIG"] = str(folder / "mcp.json")
-            (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"sextant": server}}), encoding="utf-8")
+            (folder / "mcp.json").write_text(
+                json.dumps({"mcpServers": {"sextant": server}}), encoding="utf-8"
+            )
             prompt = PROMPT.format(objective=query.objective, query=query.text)
             (folder / "stdin").write_text(prompt, encoding="utf-8", errors="replace")
             code = self._run(given, folder)
@@ -115,8 +137,11 @@ class Command(Program):
             raise OutOfTime("the query's time is up (--query-timeout), and the agent was ended")
         if code and not any(step.tool != "note" for step in opened.trace.steps):
             last = (said or "it said nothing").splitlines()[-1]
-            raise AgentFailed(f"{self.words[0]} ended with exit code {code}: {hide_keys(last)[:500]}")
-        # The agent has ended by itself. If a search was refused, the session says that its limit was the reason.
+            raise AgentFailed(
+                f"{self.words[0]} ended with exit code {code}: {hide_keys(last)[:500]}"
+            )
+        # The agent has ended by itself. If a search was refused, the session says that its limit
+        # was the reason.
         episode.cut(why="error" if code else "done")
         session.enter(None)
         submission: Submission = replace(episode.submission, usage=opened.usage)
@@ -125,14 +150,23 @@ class Command(Program):
     def _run(self, given: dict[str, str], folder: Path) -> int | None:
         """Return the exit code of the agent; None where the query's time was up before."""
         pattern = re.compile(r"\$(SEXTANT_\w+)|\{query\}")
-        words = [pattern.sub(lambda one: given.get(one[1] or "SEXTANT_QUERY", one[0]), word) for word in self.words]
+        words = [
+            pattern.sub(lambda one: given.get(one[1] or "SEXTANT_QUERY", one[0]), word)
+            for word in self.words
+        ]
         with ExitStack() as files:
             stdin, stdout, stderr = (
                 files.enter_context((folder / name).open("rb" if name == "stdin" else "wb"))
                 for name in ("stdin", "stdout", "stderr")
             )
-            how: Any = {"env": os.environ | given, "start_new_session": True, "pass_fds": _ALIVE[:1]}
-            process = subprocess.Popen([*_START, *words], stdin=stdin, stdout=stdout, stderr=stderr, **how)
+            how: Any = {
+                "env": os.environ | given,
+                "start_new_session": True,
+                "pass_fds": _ALIVE[:1],
+            }
+            process = subprocess.Popen(
+                [*_START, *words], stdin=stdin, stdout=stdout, stderr=stderr, **how
+            )
         try:
             return process.wait(max(0.0, DEADLINE.get() - time.monotonic()))
         except subprocess.TimeoutExpired:

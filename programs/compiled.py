@@ -1,11 +1,13 @@
-"""Compiled programs: what an optimizer found, as one readable JSON file, and how a program takes it up.
+"""Compiled programs: what an optimizer found, as one readable JSON file, and how a program takes it
+up.
 
-The file has instructions and demonstrations of every predictor, the program's parameters, and their origin
-(optimizers/compilation.py). What was made for another program, version or signature is refused. Nothing in it is code.
-Prompts that a user wrote (programs/prompts.py) are one, too: what they do not name stays as the program has it.
-An ensemble runs every member on the query, each in a session of its own, and fuses the rankings by reciprocal ranks
-(Cormack, Clarke and Buettcher, SIGIR 2009). Neighbours are DSPy's KNNFewShot, but demonstrations are made once, when
-compiling, and BM25 finds the near training queries.
+The file has instructions and demonstrations of every predictor, the program's parameters, and their
+origin (optimizers/compilation.py). What was made for another program, version or signature is
+refused. Nothing in it is code. Prompts that a user wrote (programs/prompts.py) are one, too: what
+they do not name stays as the program has it. An ensemble runs every member on the query, each in a
+session of its own, and fuses the rankings by reciprocal ranks (Cormack, Clarke and Buettcher, SIGIR
+2009). Neighbours are DSPy's KNNFewShot, but demonstrations are made once, when compiling, and BM25
+finds the near training queries.
 """
 
 import hashlib
@@ -59,7 +61,9 @@ class Prompt:
     signature: str = ""  # its name
     fields: tuple[str, ...] = ()
     before: str = ""  # a digest of the instructions that it had
-    descriptions: Mapping[str, str] = field(default_factory=dict)  # of fields, where they are not the program's own
+    descriptions: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of fields, where they are not the program's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,9 @@ class Compiled:
     def prompts_alone(self, where: str) -> "Compiled":
         """Return it; UsageError, which names the file `where`, for an ensemble or neighbours."""
         if self.members or self.neighbours:
-            raise UsageError(f"{where} is not made of prompts alone, as of `ensemble` or `knn`; take another")
+            raise UsageError(
+                f"{where} is not made of prompts alone, as of `ensemble` or `knn`; take another"
+            )
         return self
 
     def assemble(self, program: Any) -> Any:
@@ -122,8 +128,12 @@ class Compiled:
         for name, predictor in program.named_predictors():
             if prompt := self.prompts.get(name):
                 now = predictor.signature
-                predictor.signature = instructed(now, prompt.instructions or now.instructions, prompt.descriptions)
-                predictor.demos = predictor.demos if self.by_hand else [dict(demo) for demo in prompt.demos]
+                predictor.signature = instructed(
+                    now, prompt.instructions or now.instructions, prompt.descriptions
+                )
+                predictor.demos = (
+                    predictor.demos if self.by_hand else [dict(demo) for demo in prompt.demos]
+                )
         return Neighbours(program, self.neighbours, self.nearest) if self.neighbours else program
 
     def without_defaults(self, program: Any) -> "Compiled | None":
@@ -136,8 +146,13 @@ class Compiled:
         for name, prompt in after.items():
             same = prompt.instructions == before[name].instructions
             if prompt.descriptions or not same:
-                kept[name] = Prompt("" if same else prompt.instructions, descriptions=prompt.descriptions)
-        about = {"edited": f"{len(kept)} of {plural(len(after), 'predictor')}", "differs": list(kept)}
+                kept[name] = Prompt(
+                    "" if same else prompt.instructions, descriptions=prompt.descriptions
+                )
+        about = {
+            "edited": f"{len(kept)} of {plural(len(after), 'predictor')}",
+            "differs": list(kept),
+        }
         return replace(self, prompts=kept, origin={**self.origin, **about}) if kept else None
 
 
@@ -157,9 +172,15 @@ def _check_prompt(prompt: Prompt, now: Prompt, place: str, where: str) -> None:
         change = f"was {prompt.signature}, and is {now.signature}"
         raise UsageError(f"{where}: the signature of {place} {change}; compile again")
     if changed := sorted({*map(_bare, prompt.fields)} ^ {*map(_bare, now.fields)}):
-        raise UsageError(f"{where}: {prompt.signature} has other fields now ({', '.join(changed)}); compile again")
+        raise UsageError(
+            f"{where}: {prompt.signature} has other fields now ({', '.join(changed)}); compile "
+            f"again"
+        )
     if prompt.before and now.before != prompt.before:
-        raise UsageError(f"{where}: the instructions of {place} that it started from have changed since; compile again")
+        raise UsageError(
+            f"{where}: the instructions of {place} that it started from have changed since; "
+            f"compile again"
+        )
 
 
 def _bare(field: str) -> str:  # without the modules of its type, which may move
@@ -177,7 +198,11 @@ def _without_origin(body: dict[str, Any]) -> dict[str, Any]:
 def write(path: Path, compiled: Compiled) -> None:
     """Replace `path` in one step. The digest at its end tells a later reader whether the file was edited."""
     body = json.loads(json.dumps(asdict(compiled)))
-    text = json.dumps({**body, "digest": _digest(json.dumps(body, sort_keys=True))[:16]}, indent=2, ensure_ascii=False)
+    text = json.dumps(
+        {**body, "digest": _digest(json.dumps(body, sort_keys=True))[:16]},
+        indent=2,
+        ensure_ascii=False,
+    )
     disk.replace(path, text + "\n")
 
 
@@ -193,18 +218,26 @@ def read(path: Path) -> Compiled:
     try:
         body = forms.read_file(Versions, file, mend)
     except FileNotFoundError:
-        raise DataError(f"there is no compiled program {file}; python -m optimizers.compile makes one") from None
+        raise DataError(
+            f"there is no compiled program {file}; python -m optimizers.compile makes one"
+        ) from None
     made_with = body.get("versions") or now
     for name, ours in now.items():  # before what another version may hold otherwise
         then = str(made_with.get(name, "unknown"))
         if then.split(".")[:2] != ours.split(".")[:2]:
-            raise UsageError(f"{file} was compiled with {name} {then}, and this is {name} {ours}; compile again")
+            raise UsageError(
+                f"{file} was compiled with {name} {then}, and this is {name} {ours}; compile again"
+            )
     intact = body.pop("digest", None) == _digest(json.dumps(body, sort_keys=True))[:16]
     try:
         found = forms.make(Compiled, body)
     except ValueError as error:
         raise DataError(f"{file} is damaged ({error}); {mend}") from None
-    return found if intact else replace(found, origin={**found.origin, "edited": "after it was compiled"})
+    return (
+        found
+        if intact
+        else replace(found, origin={**found.origin, "edited": "after it was compiled"})
+    )
 
 
 def prompts_of(program: Any) -> dict[str, Prompt]:
@@ -214,17 +247,31 @@ def prompts_of(program: Any) -> dict[str, Prompt]:
         signature = predictor.signature
         known = signature.fields
         instructions = signature.instructions
-        demos = [{key: plain(one) for key, one in dict(demo).items() if key in known} for demo in predictor.demos]
-        fields = _list_fields("in", signature.input_fields) + _list_fields("out", signature.output_fields)
+        demos = [
+            {key: plain(one) for key, one in dict(demo).items() if key in known}
+            for demo in predictor.demos
+        ]
+        fields = _list_fields("in", signature.input_fields) + _list_fields(
+            "out", signature.output_fields
+        )
         before = _digest(instructions)[:8]
-        others = {key: description(key, one) for key, one in known.items() if one.json_schema_extra.get("described")}
-        prompts[name] = Prompt(instructions, tuple(demos), signature.__name__, tuple(fields), before, others)
+        others = {
+            key: description(key, one)
+            for key, one in known.items()
+            if one.json_schema_extra.get("described")
+        }
+        prompts[name] = Prompt(
+            instructions, tuple(demos), signature.__name__, tuple(fields), before, others
+        )
     return prompts
 
 
 def _list_fields(side: str, fields: Mapping[str, Any]) -> list[str]:
     types = ((name, one.annotation) for name, one in fields.items())
-    return [f"{side} {name}: {one if '[' in str(one) else getattr(one, '__name__', '') or one}" for name, one in types]
+    return [
+        f"{side} {name}: {one if '[' in str(one) else getattr(one, '__name__', '') or one}"
+        for name, one in types
+    ]
 
 
 def plain(value: Any) -> Any:
@@ -255,7 +302,9 @@ def fuse(submissions: Sequence[Submission]) -> Submission:
         last = max((step.hop for step in trace.steps), default=0)
         end = max((step.started + step.seconds for step in trace.steps), default=0.0)
         for step in other.steps:
-            trace.steps.append(replace(step, hop=step.hop + last if step.hop else 0, started=step.started + end))
+            trace.steps.append(
+                replace(step, hop=step.hop + last if step.hop else 0, started=step.started + end)
+            )
         trace.notes += other.notes
         trace.calls += other.calls
         trace.invented_ids += other.invented_ids
@@ -263,7 +312,11 @@ def fuse(submissions: Sequence[Submission]) -> Submission:
         trace.followed |= other.followed | trace.followed
     ranking = tuple(order[: max(len(submission.ranking) for submission in submissions)])
     usage = total(submission.usage for submission in submissions)
-    scores = tuple(points[doc_id] for doc_id in ranking) if any(one.scores for one in submissions) else ()
+    scores = (
+        tuple(points[doc_id] for doc_id in ranking)
+        if any(one.scores for one in submissions)
+        else ()
+    )
     return Submission(ranking, trace, first.answer, usage, scores)
 
 
@@ -281,8 +334,13 @@ class Neighbours(Shared, dspy.Module):
         """Search with a copy of the program that has the query's own demonstrations."""
         program = self.program.deepcopy()
         own = frozenset({query.query_id})  # a training query is not shown its own answer
-        near = [self._neighbours[hit.doc_id] for hit in self._index.search(query.text, self._nearest, excluded=own)]
+        near = [
+            self._neighbours[hit.doc_id]
+            for hit in self._index.search(query.text, self._nearest, excluded=own)
+        ]
         for name, predictor in program.named_predictors():
             # The nearest last: models give most weight to what stands next to the question.
-            predictor.demos = [dict(demo) for one in reversed(near) for demo in one.demos.get(name, ())]
+            predictor.demos = [
+                dict(demo) for one in reversed(near) for demo in one.demos.get(name, ())
+            ]
         return program(query=query)  # type: ignore[no-any-return]

@@ -1,9 +1,11 @@
-"""Split a request into sub-queries, search for each, fuse the lists; made for requests that combine sets.
+"""Split a request into sub-queries, search for each, fuse the lists; made for requests that combine
+sets.
 
-OBLIQ-Bench (related work) points to ReDI (Zhong et al. 2026, arXiv:2509.06544): sub-queries, each with a reading of
-what is meant, searched one by one and fused. CRUMB (section 5.2.4) finds that retrievers don't grasp "and", "or" and
-"not"; so each sub-query has a role, and the fusion does the set operation, on passages where a corpus has those. Left
-out: ReDI's trained models and its readings in the searches; here a reading goes into the trace.
+OBLIQ-Bench (related work) points to ReDI (Zhong et al. 2026, arXiv:2509.06544): sub-queries, each
+with a reading of what is meant, searched one by one and fused. CRUMB (section 5.2.4) finds that
+retrievers don't grasp "and", "or" and "not"; so each sub-query has a role, and the fusion does the
+set operation, on passages where a corpus has those. Left out: ReDI's trained models and its
+readings in the searches; here a reading goes into the trace.
 """
 
 import math
@@ -30,11 +32,15 @@ class SubQuery(pydantic.BaseModel):
     """One condition of a request, to be searched for by itself."""
 
     search: str = pydantic.Field(description="a search text for this condition alone")
-    reading: str = pydantic.Field(description="what kind of condition it is, and how it is to be understood")
+    reading: str = pydantic.Field(
+        description="what kind of condition it is, and how it is to be understood"
+    )
     role: Role = pydantic.Field(
         description="must: every find meets it; may: it speaks for a find; not: no find meets it"
     )
-    weight: float = pydantic.Field(default=1.0, description="how much it counts beside the others, from 0 to 1")
+    weight: float = pydantic.Field(
+        default=1.0, description="how much it counts beside the others, from 0 to 1"
+    )
 
 
 class SplitRequest(Request):
@@ -48,7 +54,9 @@ class SplitRequest(Request):
     request with a single condition stays in one piece.
     """
 
-    most: int = dspy.InputField(desc="how many conditions there may be; join the least important ones")
+    most: int = dspy.InputField(
+        desc="how many conditions there may be; join the least important ones"
+    )
     subqueries: list[SubQuery] = dspy.OutputField(desc="the conditions, the most telling first")
 
 
@@ -59,7 +67,9 @@ class Decompose(Program):
 
     parts: int = 5  # the most sub-queries
     per_search: int = 1000  # documents of each
-    exclude_depth: int = 10  # how many of the first documents for a condition that is shut out are put last
+    exclude_depth: int = (
+        10  # how many of the first documents for a condition that is shut out are put last
+    )
 
     def __post_init__(self) -> None:
         at_least(1, "decompose", parts=self.parts, per_search=self.per_search)
@@ -70,7 +80,9 @@ class Decompose(Program):
         """Return the fused documents of all sub-queries."""
         session = self.toolbox.open(query)
         inputs = {"objective": query.objective, "description": query.text, "most": self.parts}
-        subqueries = ask(self.split, filled("subqueries"), check_usable(self.parts), **inputs).subqueries[: self.parts]
+        subqueries = ask(
+            self.split, filled("subqueries"), check_usable(self.parts), **inputs
+        ).subqueries[: self.parts]
         parts = []
         why = "done"
         for hop, subquery in enumerate(subqueries, start=1):
@@ -97,15 +109,21 @@ def fuse(parts: Sequence[Part], exclude_depth: int) -> list[str]:
     Documents among the first `exclude_depth` of a not part come last; before that, those in more must parts first, then
     by the sum of weight / (60 + rank) over must and may alike, then by doc_id.
     """
-    unwanted = {doc_id for part in parts if part.role == "not" for doc_id in part.doc_ids[:exclude_depth]}
+    unwanted = {
+        doc_id for part in parts if part.role == "not" for doc_id in part.doc_ids[:exclude_depth]
+    }
     met: Counter[str] = Counter()
     gains: dict[str, list[float]] = {}
     for part in [one for one in parts if one.role != "not"]:
         for rank, doc_id in enumerate(part.doc_ids, start=1):
             met[doc_id] += part.role == "must"
             gains.setdefault(doc_id, []).append(part.weight / (CONSTANT + rank))
-    score = {doc_id: math.fsum(gained) for doc_id, gained in gains.items()}  # whatever the order of the parts
-    return sorted(score, key=lambda doc_id: (doc_id in unwanted, -met[doc_id], -score[doc_id], doc_id))
+    score = {
+        doc_id: math.fsum(gained) for doc_id, gained in gains.items()
+    }  # whatever the order of the parts
+    return sorted(
+        score, key=lambda doc_id: (doc_id in unwanted, -met[doc_id], -score[doc_id], doc_id)
+    )
 
 
 def check_usable(most: int) -> Check:
@@ -115,15 +133,30 @@ def check_usable(most: int) -> Check:
         subqueries: list[SubQuery] = outputs["subqueries"]
         for subquery in subqueries:
             if not subquery.search.strip():
-                raise Fault("empty", f"the search of the condition {subquery.reading!r} is empty; it is needed")
+                raise Fault(
+                    "empty",
+                    f"the search of the condition {subquery.reading!r} is empty; it is needed",
+                )
             if not 0 <= subquery.weight <= 1:
-                raise Fault("wrong type", f"a weight is {subquery.weight:g}; it is a number from 0 to 1")
+                raise Fault(
+                    "wrong type", f"a weight is {subquery.weight:g}; it is a number from 0 to 1"
+                )
         # Judged by what would be used, should the answer have too many.
         if all(subquery.role == "not" for subquery in subqueries[:most]):
-            raise Fault("empty", "every condition is shut out; one at least has to say what is wanted")
+            raise Fault(
+                "empty", "every condition is shut out; one at least has to say what is wanted"
+            )
         if len(subqueries) > most:
-            raise Fault("wrong type", f"there are {len(subqueries)} conditions; {most} at most", tolerable=True)
+            raise Fault(
+                "wrong type",
+                f"there are {len(subqueries)} conditions; {most} at most",
+                tolerable=True,
+            )
 
     weight = {"minimum": 0, "maximum": 1}
-    vars(check)["asks"] = {"subqueries": {"minItems": 1}, "search": {"minLength": 1}, "weight": weight}
+    vars(check)["asks"] = {
+        "subqueries": {"minItems": 1},
+        "search": {"minLength": 1},
+        "weight": weight,
+    }
     return check

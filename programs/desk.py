@@ -1,8 +1,10 @@
-"""The tools that a model is given: search, read and select, over the session of its query, with texts as results.
+"""The tools that a model is given: search, read and select, over the session of its query, with
+texts as results.
 
-Text of documents is JSON in these, and cannot open a field of a prompt (docs/decisions/untrusted-text.md). The
-functions `search`, `read` and `select` use the desk of the query that is being answered: a user's own program may
-import them, or ask for them (programs/own.py).
+Text of documents is JSON in these, and cannot open a field of a prompt
+(docs/decisions/untrusted-text.md). The functions `search`, `read` and `select` use the desk of the
+query that is being answered: a user's own program may import them, or ask for them
+(programs/own.py).
 """
 
 import inspect
@@ -68,14 +70,21 @@ class Desk:
     def search(self, query: str) -> str:
         """Search the collection; gives the best matches with their doc_id and the beginning of their text."""
         found = self.find(query, self.per_search)
-        return Found(as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in found]), found)
+        return Found(
+            as_json([{"doc_id": s.doc_id, "title": s.title, "text": s.text} for s in found]), found
+        )
 
     def read(self, doc_id: str) -> str:
         """Read one document that a search returned, by its doc_id."""
         fit = partial(prompting.cut_to_share, share=A_READING)
         doc_id = Ids(self.best_rank).find(doc_id) or doc_id
         try:
-            return as_json({"doc_id": doc_id, "text": self.session.read(doc_id, self.read_chars or None, fit=fit)})
+            return as_json(
+                {
+                    "doc_id": doc_id,
+                    "text": self.session.read(doc_id, self.read_chars or None, fit=fit),
+                }
+            )
         except DocumentNotFound:
             self.session.count_invented([doc_id])
             self.session.blame(doc_id, "named an id that it gives")
@@ -110,25 +119,34 @@ class Desk:
         known = [doc_id for doc_id in named if doc_id in there]
         if unseen := [doc_id for doc_id in named if doc_id not in there]:
             self.session.count_invented(unseen)
-            said = f"no search brought {len(unseen)} of the {len(named)} ids that it returned, e.g. {unseen[0][:60]!r}"
+            said = (
+                f"no search brought {len(unseen)} of the {len(named)} ids that it returned, e.g. "
+                f"{unseen[0][:60]!r}"
+            )
             if not known:
                 raise Fault("unknown ids", said)
             self.session.note(f"{said}: left out")
         return known
 
-    def hand_in(self, doc_ids: Sequence[str], depth: int, *, why: str = "done", answer: str = "") -> Submission:
+    def hand_in(
+        self, doc_ids: Sequence[str], depth: int, *, why: str = "done", answer: str = ""
+    ) -> Submission:
         """End the session with a ranking of `depth` documents at most."""
         ranking = doc_ids[:depth]
         session = self.session
         shown = [one for one in ranking if one in self.best_rank]
-        if not self.selected and len(shown) < len(self.best_rank):  # else it selects nothing, and ranks what it has
+        if not self.selected and len(shown) < len(
+            self.best_rank
+        ):  # else it selects nothing, and ranks what it has
             session.select(shown, among=self.best_rank.keys())
         session.rank(ranking)
         return session.submit(ranking, why=why, answer=answer)
 
     def rank_all(self) -> list[str]:
         """Return what was selected, then the rest by its best rank."""
-        return list(dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__)))
+        return list(
+            dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__))
+        )
 
 
 def as_json(content: Any) -> str:
@@ -136,7 +154,9 @@ def as_json(content: Any) -> str:
     return defuse(json.dumps(content, ensure_ascii=False))
 
 
-def convert_arguments(tool: str, given: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+def convert_arguments(
+    tool: str, given: Mapping[str, Any], kinds: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return arguments of a tool by its own names, as values of the types of its parameters where that can be.
 
     Models write docIds for doc_ids, and add arguments of their own, which are left out where all others are there.
@@ -166,7 +186,9 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
     return {parameter.name: parameter.annotation for parameter in parameters}
 
 
-DESK: ContextVar[Desk | None] = ContextVar("desk", default=None)  # of the query that is being answered
+DESK: ContextVar[Desk | None] = ContextVar(
+    "desk", default=None
+)  # of the query that is being answered
 
 
 def _of_present(tool: Callable[..., str]) -> Callable[..., str]:

@@ -1,8 +1,9 @@
 """How programs differ from those of the papers, for the line under the tables that have their runs.
 
-`programs.DIFFERS` has a row for each program: texts, and functions that look at a run first, because a deviation of the
-defaults (such as the retriever) can be gone in a run. A function returns "" where its deviation does not apply.
-docs/decisions/programs.md has the papers' sections beside them.
+`programs.DIFFERS` has a row for each program: texts, and functions that look at a run first,
+because a deviation of the defaults (such as the retriever) can be gone in a run. A function returns
+"" where its deviation does not apply. docs/decisions/programs.md has the papers' sections beside
+them.
 """
 
 import re
@@ -53,20 +54,32 @@ BM25 = {
 
 def uses_model(expression: str, model: str) -> bool:
     """Return whether a retriever is one model's alone: KIND:MODEL, KIND:OWNER/MODEL or KIND:FOLDER/MODEL."""
-    return re.fullmatch(rf"\w+:(\S*/)?{re.escape(model)}(\(.*\))?", expression, re.IGNORECASE) is not None
+    return (
+        re.fullmatch(rf"\w+:(\S*/)?{re.escape(model)}(\(.*\))?", expression, re.IGNORECASE)
+        is not None
+    )
 
 
 def compare_search(setup: Setup) -> str:
     """Compare a run's retriever with OBLIQ-Bench's, whose programs all search with one embedding model."""
     if uses_model(setup.retriever, _OBLIQ_EMBEDDING):
         return ""
-    return f"it searches with {setup.retriever}, the paper's with Gemini Embedding 2, on which its figures rest"
+    return (
+        f"it searches with {setup.retriever}, the paper's with Gemini Embedding 2, on which its "
+        f"figures rest"
+    )
 
 
 def compare_bm25(setup: Setup) -> str:
     """Compare a run over BM25 with the BM25 of its task's paper."""
-    theirs = next((bm25 for prefix, bm25 in BM25.items() if setup.config["task"].startswith(prefix)), "")
-    if not theirs or setup.retriever == theirs or not re.match(r"\w*bm25\w*\b(?!:)", setup.retriever):
+    theirs = next(
+        (bm25 for prefix, bm25 in BM25.items() if setup.config["task"].startswith(prefix)), ""
+    )
+    if (
+        not theirs
+        or setup.retriever == theirs
+        or not re.match(r"\w*bm25\w*\b(?!:)", setup.retriever)
+    ):
         return ""
     return f"its BM25 is {setup.retriever}, the paper's is --retriever '{theirs}'"
 
@@ -102,7 +115,10 @@ def compare_tournament_pool(setup: Setup) -> str:
         ours = "the query's candidates"
     else:
         ours = f"the first {setup.parameter('pool')} of {setup.retriever}, whatever these miss"
-    return f"its pool is {ours}, the paper's is some 300 of three dense retrievers, with all that is relevant"
+    return (
+        f"its pool is {ours}, the paper's is some 300 of three dense retrievers, with all that is "
+        f"relevant"
+    )
 
 
 def compare_birco_pool(setup: Setup) -> str:
@@ -119,7 +135,10 @@ def compare_ties(setup: Setup) -> str:
     if uses_model(ties, _BIRCO_TIES):
         return ""
     ours = {"": setup.retriever, "dense": "all-MiniLM-L6-v2"}.get(ties, ties)
-    return f"equal scores are ordered by {ours}, the paper's by E5-Large-v2 (-P ties=dense:intfloat/e5-large-v2)"
+    return (
+        f"equal scores are ordered by {ours}, the paper's by E5-Large-v2 (-P "
+        f"ties=dense:intfloat/e5-large-v2)"
+    )
 
 
 def compare_reranking(setup: Setup) -> str:
@@ -133,7 +152,10 @@ def compare_thinking(setup: Setup) -> str:
     """Compare with BIRCO's section 4.2, which figure 12 contradicts."""
     if not setup.parameter("think"):
         return ""
-    return "it thinks and quotes before it scores, as in figure 12; section 4.2 has a score alone (-P think=false)"
+    return (
+        "it thinks and quotes before it scores, as in figure 12; section 4.2 has a score alone "
+        "(-P think=false)"
+    )
 
 
 def compare_answer_length(setup: Setup) -> str:
@@ -141,12 +163,16 @@ def compare_answer_length(setup: Setup) -> str:
     limit = setup.config["lm"].get("max_tokens")
     if setup.lm == "offline" or limit is None or limit == _CRUMB_TOKENS:
         return ""
-    return f"an answer may have {limit:,} tokens, the paper's {_CRUMB_TOKENS:,} (--max-tokens {_CRUMB_TOKENS})"
+    return (
+        f"an answer may have {limit:,} tokens, the paper's {_CRUMB_TOKENS:,} (--max-tokens "
+        f"{_CRUMB_TOKENS})"
+    )
 
 
 MULTI_HOP: Sequence[Deviation] = (
     compare_search,
-    "the model also sees its earlier searches, may end early, and gives no rationale and no summary",
+    "the model also sees its earlier searches, may end early, and gives no rationale and no "
+    "summary",
     "it does not read again what it has read in an earlier hop",
     compare_reranking,
     compare_obliq_model,
@@ -159,9 +185,15 @@ REWRITING: Sequence[Deviation] = (
 )
 
 
-def describe_deviations(deviations: Iterable[Deviation], config: Mapping[str, Any], *, has_candidates: bool) -> str:
+def describe_deviations(
+    deviations: Iterable[Deviation], config: Mapping[str, Any], *, has_candidates: bool
+) -> str:
     """Say in a line which of a program's deviations its run has; "" where it has none."""
     setup = Setup(config, has_candidates)
-    texts = [deviation if isinstance(deviation, str) else deviation(setup) for deviation in deviations]
+    texts = [
+        deviation if isinstance(deviation, str) else deviation(setup) for deviation in deviations
+    ]
     differing = [text for text in texts if text]
-    return f"{config['program']} differs from the paper's: {'; '.join(differing)}" if differing else ""
+    return (
+        f"{config['program']} differs from the paper's: {'; '.join(differing)}" if differing else ""
+    )

@@ -1,7 +1,9 @@
-"""Name why a searcher lost a relevant document, from its steps: what evals.behaviour --name-failures asks a model.
+"""Name why a searcher lost a relevant document, from its steps: what evals.behaviour
+--name-failures asks a model.
 
-The kinds of failure that are counted (evals/measuring/behaviour.py) say what happened to a document; a cause says why,
-as far as a reader can tell. The causes are ours. It is no search program, and not in the table of them.
+The kinds of failure that are counted (evals/measuring/behaviour.py) say what happened to a
+document; a cause says why, as far as a reader can tell. The causes are ours. It is no search
+program, and not in the table of them.
 """
 
 import json
@@ -27,7 +29,18 @@ CAUSES = {
     "doubtful": "it is doubtful whether it is relevant",
     "other": "none of these, or nothing that can be told from the steps",
 }
-Cause = Literal["wording", "misread", "narrow", "broad", "astray", "cut", "surface", "order", "doubtful", "other"]
+Cause = Literal[
+    "wording",
+    "misread",
+    "narrow",
+    "broad",
+    "astray",
+    "cut",
+    "surface",
+    "order",
+    "doubtful",
+    "other",
+]
 
 
 class NameCause(About):
@@ -40,9 +53,15 @@ class NameCause(About):
 
     fate: str = dspy.InputField(desc="what became of the document")
     steps: list[str] = dspy.InputField(desc="what the searcher did, in order")
-    passages: list[Passage] = dspy.InputField(desc="the document, or a passage of it; it may be missing")
-    cause: Cause = dspy.OutputField(desc="; ".join(f"{name}: {said}" for name, said in CAUSES.items()))
-    because: str = dspy.OutputField(desc="what in the steps or the document shows it, in a sentence")
+    passages: list[Passage] = dspy.InputField(
+        desc="the document, or a passage of it; it may be missing"
+    )
+    cause: Cause = dspy.OutputField(
+        desc="; ".join(f"{name}: {said}" for name, said in CAUSES.items())
+    )
+    because: str = dspy.OutputField(
+        desc="what in the steps or the document shows it, in a sentence"
+    )
 
 
 class Explainer(Program):
@@ -51,7 +70,10 @@ class Explainer(Program):
     The query's candidate is the document, if it is known; `losses` are the fate and the steps, by query id.
     """
 
-    offline: ClassVar = {"cause": lambda inputs, statistics: "other", "because": lambda inputs, statistics: "unread"}
+    offline: ClassVar = {
+        "cause": lambda inputs, statistics: "other",
+        "because": lambda inputs, statistics: "unread",
+    }
 
     read_chars: int = 4000  # characters of the document, 0 all
 
@@ -65,6 +87,8 @@ class Explainer(Program):
         (fate, *steps) = self.losses[query.query_id]
         about = {"objective": query.objective, "description": query.text, "fate": fate}
         told = reading.recall(session, self.name_cause, "steps", steps, **about)
-        shown = reading.show_all(session, self.name_cause, sorted(query.candidates or ()), self.read_chars, **told)
+        shown = reading.show_all(
+            session, self.name_cause, sorted(query.candidates or ()), self.read_chars, **told
+        )
         said = ask(self.name_cause, filled("because"), **told, passages=shown)
         return session.submit((), answer=json.dumps({"cause": said.cause, "because": said.because}))

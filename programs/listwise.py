@@ -1,14 +1,16 @@
 """Programs that have a model order several documents of a pool in one call.
 
-Rank is RankGPT's window that slides up the retriever's order (Sun et al. 2023), which is BIRCO's Rank (section 4.1).
-Rank+O is the run with the objective, Rank that with `--instruction none`. The last window begins at the top.
+Rank is RankGPT's window that slides up the retriever's order (Sun et al. 2023), which is BIRCO's
+Rank (section 4.1). Rank+O is the run with the objective, Rank that with `--instruction none`. The
+last window begins at the top.
 
-Tournament is OBLIQ-Bench's GPT-5.2 Tournament (appendix C; prompts in D.3.6 and D.4.1). The pool is shuffled and cut
-into batches of 20; the first 4 of each go on, until one batch holds all that are left. The others follow, the last
-round's first; their order within a round, and how survivors are batched, is ours. `think` is the two-stage variant
-(D.3.6): an analysis of the query and each candidate before the ranking, in the same call. `solutions` is for
-Tournament+Soln (D.3.6): the user's own file, because the public release has none, of JSON Lines {"_id", "solution"},
-where _id is that of a query or a document.
+Tournament is OBLIQ-Bench's GPT-5.2 Tournament (appendix C; prompts in D.3.6 and D.4.1). The pool is
+shuffled and cut into batches of 20; the first 4 of each go on, until one batch holds all that are
+left. The others follow, the last round's first; their order within a round, and how survivors are
+batched, is ours. `think` is the two-stage variant (D.3.6): an analysis of the query and each
+candidate before the ranking, in the same call. `solutions` is for Tournament+Soln (D.3.6): the
+user's own file, because the public release has none, of JSON Lines {"_id", "solution"}, where _id
+is that of a query or a document.
 """
 
 import random
@@ -26,7 +28,18 @@ from programs.reading import OFFLINE, RankCandidates, complete, find_candidates,
 from tools.disk import InputFile, read_input, read_object
 from tools.errors import DataError, UsageError, at_least
 from tools.models import offline as rules
-from tools.models.prompting import Passage, ask, defuse, filled, fit_length, fits, known_ids, lens, show, through
+from tools.models.prompting import (
+    Passage,
+    ask,
+    defuse,
+    filled,
+    fit_length,
+    fits,
+    known_ids,
+    lens,
+    show,
+    through,
+)
 from tools.records import Query, Submission
 from tools.session import Session
 
@@ -34,7 +47,10 @@ _LARGEST_SOLUTIONS = 1 << 30  # bytes of the file
 
 
 def slide(
-    doc_ids: Sequence[str], rank_window: Callable[[list[str]], Sequence[str]], window: int, step: int
+    doc_ids: Sequence[str],
+    rank_window: Callable[[list[str]], Sequence[str]],
+    window: int,
+    step: int,
 ) -> list[str]:
     """Return `doc_ids` after one pass of the window from the end to the beginning; always a permutation of them."""
     order = list(doc_ids)
@@ -72,7 +88,9 @@ class Rank(Program):
         session = self.toolbox.open(query)
         pool = [hit.doc_id for hit in find_candidates(session, query, self.pool)]
         session.hop = 2
-        order_window = partial(rank, session, self.rank_candidates, query, read_chars=self.read_chars)
+        order_window = partial(
+            rank, session, self.rank_candidates, query, read_chars=self.read_chars
+        )
         order = slide(pool, order_window, self.window, self.step)
         session.rank(order)
         return session.submit(order[: self.depth])
@@ -83,7 +101,11 @@ RankBatch = Callable[[list[str], int, int], Sequence[str]]
 
 
 def tournament(
-    doc_ids: Collection[str], rank_batch: RankBatch, batch: int, promote: int, shuffle: Callable[[list[str]], None]
+    doc_ids: Collection[str],
+    rank_batch: RankBatch,
+    batch: int,
+    promote: int,
+    shuffle: Callable[[list[str]], None],
 ) -> list[str]:
     """Rank `doc_ids` by rounds of batches: a permutation of them, whatever `rank_batch` answers; promote < batch.
 
@@ -99,7 +121,9 @@ def tournament(
         return complete(rank_batch(list(shown), number, stay), shown) if len(shown) > 1 else shown
 
     while len(left) > batch:
-        orders = [ranked(left[first : first + batch], promote) for first in range(0, len(left), batch)]
+        orders = [
+            ranked(left[first : first + batch], promote) for first in range(0, len(left), batch)
+        ]
         left = [doc_id for order in orders for doc_id in order[:promote]]
         places = zip_longest(*(order[promote:] for order in orders))
         tails.append([doc_id for place in places for doc_id in place if doc_id is not None])
@@ -130,14 +154,20 @@ class ThinkThenRank(About):
 
     passages: list[Passage] = dspy.InputField(desc="the candidates, in no particular order")
     description_insight: Insight = dspy.OutputField(desc="what the description comes down to")
-    passage_insights: list[PassageInsight] = dspy.OutputField(desc="what each of the passages comes down to")
+    passage_insights: list[PassageInsight] = dspy.OutputField(
+        desc="what each of the passages comes down to"
+    )
     ranked: list[str] = dspy.OutputField(desc="the ids of all passages, best first")
 
 
 class Tournament(Program):
     """OBLIQ-Bench's Tournament: a shuffled pool in batches, of each of which the best go on."""
 
-    offline: ClassVar = {**OFFLINE, "description_insight": rules.describe, "passage_insights": rules.describe_passages}
+    offline: ClassVar = {
+        **OFFLINE,
+        "description_insight": rules.describe,
+        "passage_insights": rules.describe_passages,
+    }
     pooled: ClassVar[bool] = True
 
     pool: int = 100  # documents of the first search, where the query has no candidates
@@ -151,7 +181,13 @@ class Tournament(Program):
     solution_chars: int = 1500  # characters of each solution
 
     def __post_init__(self) -> None:
-        at_least(1, "tournament", pool=self.pool, promote=self.promote, solution_chars=self.solution_chars)
+        at_least(
+            1,
+            "tournament",
+            pool=self.pool,
+            promote=self.promote,
+            solution_chars=self.solution_chars,
+        )
         at_least(0, "tournament", read_chars=self.read_chars)
         at_least(2, "tournament", batch=self.batch)
         if self.promote >= self.batch:
@@ -172,11 +208,15 @@ class Tournament(Program):
             own = "has one" if query.query_id in self.solved else "has none"
             session.note(f"solutions: {have} of {len(pool)} candidates have one, the query {own}")
         shuffle = random.Random(f"{self.seed}:{query.query_id}").shuffle
-        order = tournament(pool, partial(self._rank_batch, session, query), self.batch, self.promote, shuffle)
+        order = tournament(
+            pool, partial(self._rank_batch, session, query), self.batch, self.promote, shuffle
+        )
         session.rank(order)
         return session.submit(order[: self.depth])
 
-    def _rank_batch(self, session: Session, query: Query, doc_ids: list[str], number: int, stay: int) -> list[str]:
+    def _rank_batch(
+        self, session: Session, query: Query, doc_ids: list[str], number: int, stay: int
+    ) -> list[str]:
         session.hop = 1 + number
 
         def fit(passages: list[Passage], chars: int) -> bool:
@@ -187,12 +227,19 @@ class Tournament(Program):
             bare = [Passage(id=doc_id, text="") for doc_id in doc_ids]
             chars = fit_length(self.solution_chars, lambda most: fit(bare, most))
             if chars < self.solution_chars:
-                session.shorten(f"solutions: cut to {chars} characters each, instead of {self.solution_chars}")
+                session.shorten(
+                    f"solutions: cut to {chars} characters each, instead of {self.solution_chars}"
+                )
         passages = show(session, doc_ids, self.read_chars, lambda passages: fit(passages, chars))
-        checks = [known_ids("ranked", doc_ids, needed=True), *([filled("passage_insights")] if self.think else [])]
+        checks = [
+            known_ids("ranked", doc_ids, needed=True),
+            *([filled("passage_insights")] if self.think else []),
+        ]
         answer = ask(self.rank_candidates, *checks, **self._make_inputs(query, passages, chars))
         if self.think:
-            session.note(f"{answer.description_insight.insight}\n{answer.description_insight.pattern}")
+            session.note(
+                f"{answer.description_insight.insight}\n{answer.description_insight.pattern}"
+            )
         session.count_invented(answer.ranked)
         order = complete(answer.ranked, doc_ids)
         session.rank(order)
@@ -208,7 +255,9 @@ class Tournament(Program):
         return {
             "objective": query.objective,
             "description": add_solution(query.text, query.query_id),
-            "passages": [Passage(id=one.id, text=add_solution(one.text, one.id)) for one in passages],
+            "passages": [
+                Passage(id=one.id, text=add_solution(one.text, one.id)) for one in passages
+            ],
         }
 
 
@@ -217,14 +266,21 @@ def read_solutions(path: str) -> dict[str, str]:
     try:
         lines = read_input(Path(path), _LARGEST_SOLUTIONS).decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"solutions {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise DataError(
+            f"solutions {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         row = read_object(line) or {}
         if not (isinstance(row.get("_id"), str) and isinstance(row.get("solution"), str)):
-            raise DataError(f'solutions {path}, line {number}: not of the form {{"_id": "...", "solution": "..."}}')
+            raise DataError(
+                f'solutions {path}, line {number}: not of the form {{"_id": "...", "solution": '
+                f'"..."}}'
+            )
         if found.setdefault(row["_id"], row["solution"]) != row["solution"]:
-            raise DataError(f"solutions {path}, line {number}: {row['_id']!r} had another solution before")
+            raise DataError(
+                f"solutions {path}, line {number}: {row['_id']!r} had another solution before"
+            )
     return found

@@ -1,4 +1,6 @@
-"""`python -m programs.lm cache list|show|export|clear`: the answers that were paid for, in RUNS/answers.sqlite3."""
+"""`python -m programs.lm cache list|show|export|clear`: the answers that were paid for, in
+RUNS/answers.sqlite3.
+"""
 
 import argparse
 import json
@@ -24,7 +26,10 @@ _usd = partial(number, form="${:.4f}", unknown="price unknown")
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m programs.lm", description="The models' answers that are kept beside the runs.")
+    made = Parser(
+        prog="python -m programs.lm",
+        description="The models' answers that are kept beside the runs.",
+    )
     verbs = made.add_subparsers(dest="verb", required=True, metavar="cache")
     about = "list, show, export or clear the answers that were paid for"
     cache = verbs.add_parser("cache", help=about, description=about)
@@ -41,9 +46,17 @@ def parser() -> Parser:
         if kind == "export":
             add("file", type=Path, metavar="FILE")
         if kind == "list":
-            add("--calls", action="store_true", help="a line for each answer: its key, its query, how it begins")
+            add(
+                "--calls",
+                action="store_true",
+                help="a line for each answer: its key, its query, how it begins",
+            )
         if kind != "show":
-            add("--run", metavar="RUN", help="those that a run has used: TASK/FOLDER, or a run folder")
+            add(
+                "--run",
+                metavar="RUN",
+                help="those that a run has used: TASK/FOLDER, or a run folder",
+            )
             add("--model", metavar="MODEL", help="of this model, as cache list has it")
         if kind == "clear":
             add("--key", metavar="KEY", help="this one")
@@ -58,19 +71,29 @@ def command(arguments: argparse.Namespace) -> int:
     """List, show, export or clear answers; return 0."""
     path = arguments.runs / NAME
     if not path.is_file():
-        raise DataError(f"{path}: no answers are kept there; runs with a model put them into --runs DIR")
+        raise DataError(
+            f"{path}: no answers are kept there; runs with a model put them into --runs DIR"
+        )
     answers = open_answers(path)
-    {"list": _list, "show": _show, "export": _export, "clear": _clear}[arguments.kind](answers, arguments)
+    {"list": _list, "show": _show, "export": _export, "clear": _clear}[arguments.kind](
+        answers, arguments
+    )
     return 0
 
 
 def _list(answers: Answers, arguments: argparse.Namespace) -> None:
     models: dict[str, Any] = {}
     where, values = _where(answers, arguments)
-    for found in answers.select(("key", "model", "usage", "at"), f"WHERE {where} ORDER BY id", values):
+    for found in answers.select(
+        ("key", "model", "usage", "at"), f"WHERE {where} ORDER BY id", values
+    ):
         at = _day(found["at"])
         row = models.setdefault(found["model"], {"answers": 0, "usage": Usage(), "first": at})
-        row |= {"answers": row["answers"] + 1, "usage": row["usage"] + usage_from_json(found["usage"]), "last": at}
+        row |= {
+            "answers": row["answers"] + 1,
+            "usage": row["usage"] + usage_from_json(found["usage"]),
+            "last": at,
+        }
     names = [found["run"] for found in answers.select(("run",), "GROUP BY run")]
     runs = {run: answers.ledger(run).books.json() for run in names}
     calls = list(_calls(answers, where, values)) if arguments.calls else []
@@ -83,19 +106,31 @@ def _list(answers: Answers, arguments: argparse.Namespace) -> None:
     for name, row in models.items():
         used: Usage = row["usage"]
         lines.append(
-            f"{name}: {row['answers']:,} answers, {used.input_tokens:,} tokens in, {used.output_tokens:,} out, "
+            f"{name}: {row['answers']:,} answers, {used.input_tokens:,} tokens in, "
+            f"{used.output_tokens:,} out, "
             f"{_usd(used.paid_usd)}; {row['first']} to {row['last']}"
         )
     for one in calls:
-        tokens = f"{one['usage']['input_tokens']:,} tokens in, {one['usage']['output_tokens']:,} out"
+        tokens = (
+            f"{one['usage']['input_tokens']:,} tokens in, {one['usage']['output_tokens']:,} out"
+        )
         tokens += "" if one["prompt"] else ", prompt not kept"
-        columns = "", one["key"], one["at"], one["query_id"] or "-", one["model"], tokens, one["begins"]
+        columns = (
+            "",
+            one["key"],
+            one["at"],
+            one["query_id"] or "-",
+            one["model"],
+            tokens,
+            one["begins"],
+        )
         lines.append("  ".join(columns))
     for run, books in {} if arguments.calls else runs.items():
         faults = ", ".join(f"{count} {fault}" for fault, count in books["faults"].items())
         lines.append(
             f"  {run.rpartition('/')[0]}: {books['sent']:,} sent, {books['answered']:,} answered, "
-            f"{books['failed']:,} failed{f' ({faults})' if faults else ''}, {books['cached']:,} from the cache, "
+            f"{books['failed']:,} failed{f' ({faults})' if faults else ''}, {books['cached']:,} "
+            f"from the cache, "
             f"{_usd(books['paid_usd'])}"
         )
     put_out("".join(f"{clean(line)}\n" for line in lines))
@@ -107,7 +142,11 @@ def _calls(answers: Answers, where: str, values: Sequence[Any]) -> Iterator[dict
     for found in answers.select(columns, f"WHERE {where} ORDER BY id", values):
         answer = _answers(found.pop("outputs"))[0]
         kept = found.pop("request") is not None
-        yield found | {"at": _day(found["at"]), "prompt": kept, "begins": " ".join(answer.split())[:_BEGINS]}
+        yield found | {
+            "at": _day(found["at"]),
+            "prompt": kept,
+            "begins": " ".join(answer.split())[:_BEGINS],
+        }
 
 
 def _show(answers: Answers, arguments: argparse.Namespace) -> None:
@@ -120,7 +159,11 @@ def _show(answers: Answers, arguments: argparse.Namespace) -> None:
         raise UsageError(f"more than one key begins with {key}: {', '.join(keys)}")
     call = read_call(answers.path, keys[0]) or {}
     call["at"] = _day(call["at"])
-    put_out(json.dumps(call) + "\n" if arguments.json else "".join(f"{clean(line)}\n" for line in _told(call)))
+    put_out(
+        json.dumps(call) + "\n"
+        if arguments.json
+        else "".join(f"{clean(line)}\n" for line in _told(call))
+    )
 
 
 def _told(call: dict[str, Any]) -> Iterator[str]:
@@ -132,7 +175,11 @@ def _told(call: dict[str, Any]) -> Iterator[str]:
     tokens = f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out"
     yield f"{tokens}, {_usd(used.paid_usd)}; it ended with {call['finish']}"
     if call["messages"] is None:
-        yield from ("", "What was sent was not kept: by --no-prompts, by an earlier version, or cleared away since.")
+        yield from (
+            "",
+            "What was sent was not kept: by --no-prompts, by an earlier version, or cleared away "
+            "since.",
+        )
     said = [(message["role"], message_text(message)) for message in call["messages"] or ()]
     said += [("reasoning", call["reasoning"])] if call["reasoning"] else []
     said += [("answer", text) for text in _answers(call["outputs"])]
@@ -141,15 +188,29 @@ def _told(call: dict[str, Any]) -> Iterator[str]:
 
 
 def _answers(outputs: Sequence[Any]) -> list[str]:
-    return [message_text(output if isinstance(output, dict) else {"content": output}) for output in outputs]
+    return [
+        message_text(output if isinstance(output, dict) else {"content": output})
+        for output in outputs
+    ]
 
 
 def _export(answers: Answers, arguments: argparse.Namespace) -> None:
     where, values = _where(answers, arguments)
-    keys = [key for (key,) in answers.query(f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values)]
+    keys = [
+        key
+        for (key,) in answers.query(
+            f"SELECT DISTINCT key FROM calls WHERE {where} ORDER BY key", values
+        )
+    ]
     run = _run(answers, arguments.run) if arguments.run else ""  # whose own answers come first
-    count = write_cassette(arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run))))
-    _done(arguments, f"{count} answers are in {arguments.file}", {"answers": count, "file": str(arguments.file)})
+    count = write_cassette(
+        arguments.file, ((key, found[0]) for key in keys if (found := answers.take(key, run)))
+    )
+    _done(
+        arguments,
+        f"{count} answers are in {arguments.file}",
+        {"answers": count, "file": str(arguments.file)},
+    )
 
 
 def _clear(answers: Answers, arguments: argparse.Namespace) -> None:
@@ -158,7 +219,11 @@ def _clear(answers: Answers, arguments: argparse.Namespace) -> None:
         raise UsageError("say which: --run, --model, --key, --days, or --all")
     count = answers.query(f"SELECT count(*) FROM calls WHERE {where}", values)[0][0]
     answers.clear(where, values)
-    _done(arguments, f"{count} answers are removed; what they cost stays in the books", {"cleared": count})
+    _done(
+        arguments,
+        f"{count} answers are removed; what they cost stays in the books",
+        {"cleared": count},
+    )
 
 
 def _where(answers: Answers, arguments: argparse.Namespace) -> tuple[str, tuple[Any, ...]]:
@@ -168,12 +233,17 @@ def _where(answers: Answers, arguments: argparse.Namespace) -> tuple[str, tuple[
         conditions["model = ?"] = (arguments.model,)
     if run := getattr(arguments, "run", None):
         begins = _run(answers, run).rpartition("/")[0] + "/"
-        conditions["key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)"] = len(begins), begins
+        conditions["key IN (SELECT key FROM calls WHERE substr(run, 1, ?) = ?)"] = (
+            len(begins),
+            begins,
+        )
     if key := getattr(arguments, "key", None):
         conditions["key = ?"] = (_checked(key),)
     if days := getattr(arguments, "days", None):
         conditions["at < ?"] = (time.time() - days * 86_400,)
-    return " AND ".join(conditions), tuple(value for values in conditions.values() for value in values)
+    return " AND ".join(conditions), tuple(
+        value for values in conditions.values() for value in values
+    )
 
 
 def _run(answers: Answers, named: str) -> str:

@@ -1,9 +1,11 @@
-"""Search, read, note, search again: OBLIQ-Bench's multi-hop agent (section 5; prompts in appendices D.4.2 and D.5.4).
+"""Search, read, note, search again: OBLIQ-Bench's multi-hop agent (section 5; prompts in appendices
+D.4.2 and D.5.4).
 
-In each of four hops a model writes a search from the description and its notes, reads those of 25 documents that it has
-not read, selects candidates and writes notes. The ranking is the selected documents in the order of selection, then the
-rest by their best rank. `lens` is the paper's per-task prompts; `rerank` the listwise reranking at the end (D.5.4),
-which the paper's main text and the default leave out. Ours: the model sees its earlier searches, and may write none.
+In each of four hops a model writes a search from the description and its notes, reads those of 25
+documents that it has not read, selects candidates and writes notes. The ranking is the selected
+documents in the order of selection, then the rest by their best rank. `lens` is the paper's
+per-task prompts; `rerank` the listwise reranking at the end (D.5.4), which the paper's main text
+and the default leave out. Ours: the model sees its earlier searches, and may write none.
 """
 
 from dataclasses import dataclass, field
@@ -43,8 +45,12 @@ class ReadPassages(About):
 
     notes: list[str] = dspy.InputField(desc="observations from earlier hops, oldest first")
     passages: list[Passage] = dspy.InputField(desc="what the search returned, best match first")
-    selected: list[str] = dspy.OutputField(desc="ids of passages to keep, likeliest first; may be empty")
-    observations: str = dspy.OutputField(desc="what fits, what does not, and what to search for next")
+    selected: list[str] = dspy.OutputField(
+        desc="ids of passages to keep, likeliest first; may be empty"
+    )
+    observations: str = dspy.OutputField(
+        desc="what fits, what does not, and what to search for next"
+    )
 
 
 class MultiHop(Program):
@@ -56,7 +62,8 @@ class MultiHop(Program):
     hops: int = 4
     per_hop: int = 25  # documents a search
     read_chars: int = 0  # characters of each document that the model reads, 0 all
-    rerank: int = 0  # how many of the first documents are ordered once more in the end, in one call; 0 is none
+    # How many of the first documents are ordered once more in the end, in one call; 0 is none
+    rerank: int = 0
     lens: str = ""
 
     def __post_init__(self) -> None:
@@ -77,7 +84,9 @@ class MultiHop(Program):
         why = ""
         for hop in range(1, self.hops + 1):
             session.hop = hop
-            if why := self.reader.hop(session, query, found, self.per_hop, hops_left=self.hops - hop):
+            if why := self.reader.hop(
+                session, query, found, self.per_hop, hops_left=self.hops - hop
+            ):
                 break
         ranking = self.rerank_first(session, query, found.ranking())
         return session.submit(ranking[: self.depth], why=why or "steps")
@@ -98,11 +107,15 @@ class Found:
     searches: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     selected: list[str] = field(default_factory=list)  # in the order of selection
-    best_rank: dict[str, int] = field(default_factory=dict)  # over all hops, in the order of surfacing
+    best_rank: dict[str, int] = field(
+        default_factory=dict
+    )  # over all hops, in the order of surfacing
 
     def ranking(self) -> list[str]:
         """Return selected documents in the order of selection, the others by their best rank, the earlier hop first."""
-        return list(dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__)))
+        return list(
+            dict.fromkeys(self.selected + sorted(self.best_rank, key=self.best_rank.__getitem__))
+        )
 
 
 class Reader(dspy.Module):
@@ -114,7 +127,9 @@ class Reader(dspy.Module):
         self.next_search = dspy.Predict(through(NextSearch, lens(lens_name).search))
         self.read_passages = dspy.Predict(through(ReadPassages, lens(lens_name).recognise))
 
-    def hop(self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int) -> str:
+    def hop(
+        self, session: Session, query: Query, found: Found, per_hop: int, *, hops_left: int
+    ) -> str:
         """Add one search and one reading to `found`; return why, when nothing more can be searched."""
         about = {"objective": query.objective, "description": query.text}
         writer = self.next_search

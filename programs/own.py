@@ -1,4 +1,5 @@
-"""A user's own program as one of ours: it gets a session, a trace, limits and books as the others do.
+"""A user's own program as one of ours: it gets a session, a trace, limits and books as the others
+do.
 
     a class over a Toolbox    as programs/base.py has them
     a dspy.Module             a class or an instance; inputs and outputs are found by their names
@@ -40,7 +41,14 @@ from tools.threads import REMEDY, EventLoop, instrument_threads, lend_event_loop
 
 __all__ = ["adapt", "read", "search", "select"]
 
-_FUNCTIONS = (*QUERY, "objective", "search", "read", "select", "depth")  # what a function of a query may ask for
+_FUNCTIONS = (
+    *QUERY,
+    "objective",
+    "search",
+    "read",
+    "select",
+    "depth",
+)  # what a function of a query may ask for
 # What a class or a maker may ask for.
 _MAKERS = ("search", "read", "select", "tools", "model", "depth", "toolbox", "config")
 _OTHER_LOOP = re.compile("different (?:event )?loop|[Ee]vent loop is closed")
@@ -55,16 +63,24 @@ def adapt(made: Any, name: str) -> Any:
     is_class = isinstance(made, type)
     is_object = isinstance(made, dspy.Module) or is_graph(made)
     asked = {} if is_object or not callable(made) else _parameters(made, name)
-    usable_class = is_class and (issubclass(made, dspy.Module) or "toolbox" in asked or _has_call(made))
+    usable_class = is_class and (
+        issubclass(made, dspy.Module) or "toolbox" in asked or _has_call(made)
+    )
     if not (is_object or usable_class or (callable(made) and not is_class)):
         raise UsageError(
-            f"{name} is {describe(made)}, and no program: it has to be a class over a toolbox, a dspy.Module, "
-            "a LangGraph graph, a function of a query, or a function of tools that returns one of these"
+            f"{name} is {describe(made)}, and no program: it has to be a class over a toolbox, a "
+            f"dspy.Module, "
+            "a LangGraph graph, a function of a query, or a function of tools that returns one of "
+            "these"
         )
     answers = not is_class and not is_object and _is_of_a_query(asked)
     needed = _check_needed(asked, _FUNCTIONS if answers else _MAKERS, name, first_is_query=answers)
     offered = _FUNCTIONS if answers else _MAKERS
-    settings = [one.replace(kind=one.KEYWORD_ONLY) for one in asked.values() if one.name not in (*needed, *offered)]
+    settings = [
+        one.replace(kind=one.KEYWORD_ONLY)
+        for one in asked.values()
+        if one.name not in (*needed, *offered)
+    ]
     base = inspect.signature(Own.__init__).parameters
     about = {
         "__init__": Own.__init__,  # a dataclass would make another one
@@ -72,7 +88,9 @@ def adapt(made: Any, name: str) -> Any:
         "__signature__": inspect.Signature([base["toolbox"], base["depth"], *settings]),
         "source": (made,),  # a function by itself would be a method
         "label": names.label(name),
-        "asks": tuple(one for one in asked if one in (*needed, *offered)),  # what it is given by name
+        "asks": tuple(
+            one for one in asked if one in (*needed, *offered)
+        ),  # what it is given by name
         "answers": answers,  # whether it is a function of a query
     }
     _watch_requests()
@@ -83,12 +101,17 @@ def _parameters(made: Any, name: str = "") -> dict[str, inspect.Parameter]:
     """Return what a function, or the constructor of a class, asks for by name. UsageError where that is hidden."""
     is_class = isinstance(made, type)  # whose own signature DSPy hides
     try:
-        parameters = [*inspect.signature(made.__init__ if is_class else made).parameters.values()][is_class:]
+        parameters = [*inspect.signature(made.__init__ if is_class else made).parameters.values()][
+            is_class:
+        ]
     except (ValueError, TypeError):
         raise UsageError(
-            f"Python does not know the parameters of {name}; call it in a function answer(query, search)"
+            f"Python does not know the parameters of {name}; call it in a function answer(query, "
+            f"search)"
         ) from None
-    by_name = {one.name: one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    by_name = {
+        one.name: one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    }
     if not is_class and len(by_name) < len(parameters) and _hides_parameters(made, parameters):
         takes = ", ".join(str(one) for one in parameters)
         raise UsageError(
@@ -106,7 +129,9 @@ def _hides_parameters(made: Any, parameters: Sequence[inspect.Parameter]) -> boo
     if not inspect.isfunction(made):
         return False
     shown = {one.name for one in parameters}
-    wrapped = [one for one in inspect.getclosurevars(made).nonlocals.values() if inspect.isfunction(one)]
+    wrapped = [
+        one for one in inspect.getclosurevars(made).nonlocals.values() if inspect.isfunction(one)
+    ]
     return any({*inspect.signature(one).parameters} & {*_FUNCTIONS} - shown for one in wrapped)
 
 
@@ -121,7 +146,11 @@ def _is_of_a_query(asked: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def _check_needed(
-    asked: Mapping[str, inspect.Parameter], offered: Sequence[str], name: str, *, first_is_query: bool
+    asked: Mapping[str, inspect.Parameter],
+    offered: Sequence[str],
+    name: str,
+    *,
+    first_is_query: bool,
 ) -> list[str]:
     """Return the parameters without a default. UsageError for one that nothing is `offered` for."""
     needed = [one.name for one in asked.values() if one.default is one.empty]
@@ -129,7 +158,10 @@ def _check_needed(
     if first_is_query and not asked.keys() & {*QUERY}:
         unknown = unknown[1:]  # the first one is the query, whatever it is called
     if unknown:
-        raise UsageError(f"{name} asks for {unknown[-1]!r}; it is given {', '.join(offered)}; give others a default")
+        raise UsageError(
+            f"{name} asks for {unknown[-1]!r}; it is given {', '.join(offered)}; give others a "
+            f"default"
+        )
     return needed
 
 
@@ -156,9 +188,10 @@ class Text(_There, str):
     """A text; a query's has `text`, `objective` and `query_id`."""
 
 
-# What the engine without a model answers to a program without rules, by the names and types of fields, so that any
-# runs from end to end. A field that asks for documents gets ids that the call shows; an agent's next call is a search,
-# and then its end; other texts are the heaviest words of the query.
+# What the engine without a model answers to a program without rules, by the names and types of
+# fields, so that any runs from end to end. A field that asks for documents gets ids that the call
+# shows; an agent's next call is a search, and then its end; other texts are the heaviest words of
+# the query.
 
 
 class Guesses(dict[str, Any]):
@@ -188,7 +221,9 @@ def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> 
     if name == "next_tool_args":
         return {} if ids else {"query": words}
     if kind is dspy.ToolCalls:
-        calls = [] if ids or "search" not in shown else [{"name": "search", "args": {"query": words}}]
+        calls = (
+            [] if ids or "search" not in shown else [{"name": "search", "args": {"query": words}}]
+        )
         return dspy.ToolCalls.from_dict_list(calls)
     return _fill(kind, name, ids, words)
 
@@ -205,7 +240,10 @@ def _fill(kind: Any, name: str, ids: list[str], words: str) -> Any:
             return [_fill(inside[0], name, ids, words)]
         return ids if _DOCUMENTS.search(name) else [words]
     if inspect.isclass(kind) and issubclass(kind, pydantic.BaseModel):
-        return {key: _fill(field.annotation, key, ids, words) for key, field in kind.model_fields.items()}
+        return {
+            key: _fill(field.annotation, key, ids, words)
+            for key, field in kind.model_fields.items()
+        }
     if inspect.isclass(kind) and issubclass(kind, Enum):
         return next(iter(kind)).value
     if origin in (bool, int, float, dict):
@@ -245,37 +283,58 @@ class Own(Program):
         if is_graph(source):
             return self._prepare_graph(source)
         is_class = isinstance(source, type)
-        made = self._call_maker(parameters, make_tools() if is_class else make_tools(_graphs().Tool.from_function))
+        made = self._call_maker(
+            parameters, make_tools() if is_class else make_tools(_graphs().Tool.from_function)
+        )
         if isinstance(made, dspy.Module) and not is_class:
-            made = self._call_maker(parameters, make_tools())  # with tools of DSPy's instead of LangChain's
+            made = self._call_maker(
+                parameters, make_tools()
+            )  # with tools of DSPy's instead of LangChain's
         if is_graph(made):
             return self._prepare_graph(made)
         if isinstance(made, dspy.Module) or "toolbox" in self.asks:
             return made
         if not callable(made):
             raise UsageError(
-                f"{self.label} returned {describe(made)}; it has to return a graph, a module or a function"
+                f"{self.label} returned {describe(made)}; it has to return a graph, a module or a "
+                f"function"
             )
         asked = _parameters(made, self.label)
         if not _is_of_a_query(asked):
-            raise UsageError(f"{self.label} returned a function without a query; it needs a parameter {QUERY[0]!r}")
+            raise UsageError(
+                f"{self.label} returned a function without a query; it needs a parameter "
+                f"{QUERY[0]!r}"
+            )
         needed = _check_needed(asked, _FUNCTIONS, self.label, first_is_query=True)
         self.function_asks = tuple(one for one in asked if one in (*needed, *_FUNCTIONS))
         return made
 
     def _call_maker(self, parameters: Mapping[str, Any], tools: Mapping[str, Any]) -> Any:
         """Return what a class, or a function of tools, makes."""
-        offered = {"toolbox": self.toolbox, "depth": self.depth, "config": {"configurable": {}}, **tools}
+        offered = {
+            "toolbox": self.toolbox,
+            "depth": self.depth,
+            "config": {"configurable": {}},
+            **tools,
+        }
         offered["tools"] = list(tools.values())
         if "model" in self.asks:
             offered["model"] = _graphs().Model()
         made = self.source[0](**{name: offered[name] for name in self.asks}, **parameters)
         if inspect.iscoroutine(made):
             return self._loop.run(made)
-        if isinstance(made, AbstractAsyncContextManager) and not isinstance(made, dspy.Module) and not is_graph(made):
+        if (
+            isinstance(made, AbstractAsyncContextManager)
+            and not isinstance(made, dspy.Module)
+            and not is_graph(made)
+        ):
             self._opened = made  # as LangGraph's server takes it; it stays open until the end
             return self._loop.run(made.__aenter__())
-        if isinstance(made, AbstractContextManager) and not isinstance(made, dspy.Module) and not is_graph(made):
+        if (
+            isinstance(made, AbstractContextManager)
+            and not isinstance(made, dspy.Module)
+            and not is_graph(made)
+        ):
             self._opened = made
             return made.__enter__()
         return made
@@ -293,7 +352,10 @@ class Own(Program):
 
     def forward(self, query: Query) -> Submission:
         """Search for one query."""
-        with dspy.context(callbacks=[*dspy.settings.callbacks, _Watch(dspy.settings.lm)]), lend_event_loop():
+        with (
+            dspy.context(callbacks=[*dspy.settings.callbacks, _Watch(dspy.settings.lm)]),
+            lend_event_loop(),
+        ):
             try:
                 return self._answer(query)
             except Exception as error:
@@ -302,7 +364,9 @@ class Own(Program):
                 if isinstance(error, RuntimeError) and names.show(error).startswith(
                     "dspy.settings can only be changed"
                 ):
-                    error.args = (f"{error} Use `with dspy.context(...)` instead of dspy.configure here.",)
+                    error.args = (
+                        f"{error} Use `with dspy.context(...)` instead of dspy.configure here.",
+                    )
                 raise
 
     def _answer(self, query: Query) -> Submission:
@@ -310,7 +374,9 @@ class Own(Program):
             found = self.inner(query=query)
             if isinstance(found, Submission):
                 return found
-            return self._hand_in(query, Desk(session.current() or self.toolbox.open(query)), found, "done")
+            return self._hand_in(
+                query, Desk(session.current() or self.toolbox.open(query)), found, "done"
+            )
         desk = Desk(self.toolbox.open(query), hops=0)
         DESK.set(desk)
         found, why = self._ask(query, desk)
@@ -325,8 +391,14 @@ class Own(Program):
                 return state, why
             return next((state[name] for name in ANSWERS if _is_filled(state.get(name))), None), why
         if isinstance(self.inner, dspy.Module):
-            texts = {name: query.objective if name == "objective" else query.text for name in self.inputs}
-            found = self.inner(**texts) if hasattr(type(self.inner), "forward") else self.inner.acall(**texts)
+            texts = {
+                name: query.objective if name == "objective" else query.text for name in self.inputs
+            }
+            found = (
+                self.inner(**texts)
+                if hasattr(type(self.inner), "forward")
+                else self.inner.acall(**texts)
+            )
         else:
             found = self._call(query, desk)
         if inspect.isasyncgen(found):
@@ -339,17 +411,27 @@ class Own(Program):
         text = Text(query.text)
         vars(text).update(text=query.text, objective=query.objective, query_id=query.query_id)
         tools = _Tools(desk)
-        given: dict[str, Any] = {"objective": query.objective, "select": desk.keep, "depth": self.depth}
+        given: dict[str, Any] = {
+            "objective": query.objective,
+            "select": desk.keep,
+            "depth": self.depth,
+        }
         given |= {"search": tools.search, "read": tools.read}
         arguments = {name: given.get(name, text) for name in self.function_asks or self.asks}
-        by_place = [one.name for one in _parameters(self.inner).values() if one.kind is one.POSITIONAL_ONLY]
+        by_place = [
+            one.name for one in _parameters(self.inner).values() if one.kind is one.POSITIONAL_ONLY
+        ]
         in_place = [arguments.pop(name) for name in by_place if name in arguments]
         return self.inner(*in_place, **arguments)
 
     def _hand_in(self, query: Query, desk: Desk, found: Any, why: str) -> Submission:
         """End the session with the documents that the program returned, of those that it can have found."""
         made = self.source[0]
-        code = getattr(made.forward if isinstance(made, type) and hasattr(made, "forward") else made, "__code__", None)
+        code = getattr(
+            made.forward if isinstance(made, type) and hasattr(made, "forward") else made,
+            "__code__",
+            None,
+        )
         place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
         try:
             named = list_ids(found)
@@ -391,11 +473,15 @@ def _explain(error: BaseException) -> str:
     for cause in names.list_causes(error):
         words = names.show(cause)
         if isinstance(cause, ValueError) and words.startswith("No LM is loaded"):  # DSPy's
-            return f"asks the model in a thread or process that does not belong to the query: {REMEDY}"
+            return (
+                f"asks the model in a thread or process that does not belong to the query: {REMEDY}"
+            )
         if isinstance(cause, RuntimeError) and _OTHER_LOOP.search(words):
             return (
-                f"uses an object of another event loop ({words[:200]}); each query has a loop of its own: "
-                "make clients, locks and sessions of asyncio's in the function, not at the top of the file"
+                f"uses an object of another event loop ({words[:200]}); each query has a loop of "
+                f"its own: "
+                "make clients, locks and sessions of asyncio's in the function, not at the top of "
+                "the file"
             )
     return ""
 
@@ -404,14 +490,22 @@ def _inputs_of(module: Any, label: str) -> list[str]:
     """Return the inputs that a module is given: for the query's text, and `objective`."""
     kind = type(module)
     asked = _parameters(kind.forward if hasattr(kind, "forward") else kind.aforward)
-    inputs = [name for name, one in [*asked.items()][1:] if one.default is one.empty or name in (*QUERY, "objective")]
+    inputs = [
+        name
+        for name, one in [*asked.items()][1:]
+        if one.default is one.empty or name in (*QUERY, "objective")
+    ]
     if len(asked) == 1:  # it takes what its signature has
-        signed = [one.signature for one in (module, *module.predictors()) if hasattr(one, "signature")]
+        signed = [
+            one.signature for one in (module, *module.predictors()) if hasattr(one, "signature")
+        ]
         inputs = [name for one in signed[:1] for name in one.input_fields]
     texts = [name for name in inputs if name != "objective"]
     if not texts or (len(texts) > 1 and not {*texts} <= {*QUERY}):
         given = f"{', '.join(QUERY)} and objective, or the only input; give others a default"
-        raise UsageError(f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {given}")
+        raise UsageError(
+            f"{label} has the inputs {', '.join(inputs) or 'none'}; it is given {given}"
+        )
     return inputs
 
 
@@ -436,7 +530,9 @@ def _watch_requests() -> None:
     for one in (httpx.Client, httpx.AsyncClient):
         one.send = counted(one.send, lambda client, request, **options: request.url.host)  # type: ignore[method-assign]
     connection: Any = HTTPConnection  # of urllib, and of requests and urllib3
-    connection.putrequest = counted(connection.putrequest, lambda client, *arguments, **options: client.host)
+    connection.putrequest = counted(
+        connection.putrequest, lambda client, *arguments, **options: client.host
+    )
 
 
 class _Watch(BaseCallback):

@@ -1,4 +1,6 @@
-"""A user's own LangGraph graph (programs/own.py): its tools, its model, what it begins with, what it ends with."""
+"""A user's own LangGraph graph (programs/own.py): its tools, its model, what it begins with,
+what it ends with.
+"""
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -37,7 +39,9 @@ class Tool(StructuredTool):
         """Call its function."""
         return self.func(*arguments, **named)  # type: ignore[misc]  # all have one
 
-    def _parse_input(self, tool_input: str | dict[str, Any], tool_call_id: str | None) -> str | dict[str, Any]:
+    def _parse_input(
+        self, tool_input: str | dict[str, Any], tool_call_id: str | None
+    ) -> str | dict[str, Any]:
         if isinstance(tool_input, dict):
             parameters = inspect.signature(self.func or self).parameters
             kinds = {name: parameter.annotation for name, parameter in parameters.items()}
@@ -51,7 +55,9 @@ class NextMessage(dspy.Signature):
     conversation: list[dict[str, Any]] = dspy.InputField(desc="the messages so far, oldest first")
     tools: list[dict[str, Any]] = dspy.InputField(desc="what can be called")
     message: str = dspy.OutputField(desc="what is said; may be empty beside calls")
-    calls: dspy.ToolCalls = dspy.OutputField(desc="calls of tools; none where the message is an answer")
+    calls: dspy.ToolCalls = dspy.OutputField(
+        desc="calls of tools; none where the message is an answer"
+    )
 
 
 class Model(BaseChatModel):
@@ -65,9 +71,13 @@ class Model(BaseChatModel):
 
     def bind_tools(self, tools: Sequence[Any], **options: Any) -> "Model":
         """Return the model with tools that it may call."""
-        return self.model_copy(update={"offered": tuple(convert_to_openai_tool(tool) for tool in tools)})
+        return self.model_copy(
+            update={"offered": tuple(convert_to_openai_tool(tool) for tool in tools)}
+        )
 
-    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any) -> ChatResult:
+    def _generate(
+        self, messages: Any, stop: Any = None, run_manager: Any = None, **options: Any
+    ) -> ChatResult:
         written = convert_to_openai_messages(messages)
         conversation = [
             message | original.additional_kwargs.get("parts", {})
@@ -96,7 +106,9 @@ class Model(BaseChatModel):
                 raise
             model.tools = None  # for the rest of the run: it says that it takes none
             return None
-        parameters = {one["function"]["name"]: one["function"].get("parameters", {}) for one in self.offered}
+        parameters = {
+            one["function"]["name"]: one["function"].get("parameters", {}) for one in self.offered
+        }
         calls = []
         for call in answer["tool_calls"]:
             names = parameters.get(call["name"], {}).get("properties")
@@ -108,7 +120,10 @@ class Model(BaseChatModel):
         """Return the next message as the fields of a prompt."""
         answer = ask(dspy.Predict(NextMessage), conversation=conversation, tools=[*self.offered])
         names = [one["function"]["name"] for one in self.offered]
-        calls = [{"name": find_tool(call.name, names), "args": call.args} for call in answer.calls.tool_calls]
+        calls = [
+            {"name": find_tool(call.name, names), "args": call.args}
+            for call in answer.calls.tool_calls
+        ]
         return {"content": answer.message, "calls": calls}
 
 
@@ -120,14 +135,23 @@ class Runner(Shared):
         self.graph = graph.compile() if hasattr(graph, "compile") else graph
         self._label = label
         graphs = [self.graph, *(subgraph for _, subgraph in self.graph.get_subgraphs(recurse=True))]
-        savers = [each.checkpointer for each in graphs if isinstance(each.checkpointer, BaseCheckpointSaver)]
+        savers = [
+            each.checkpointer
+            for each in graphs
+            if isinstance(each.checkpointer, BaseCheckpointSaver)
+        ]
         if loop is None and any(hasattr(saver, "loop") for saver in savers):
             loop = EventLoop()  # one for all queries, which share the locks of such a checkpointer
-        self._run_async: Callable[[Coroutine[Any, Any, Any]], Any] = loop.run if loop else run_coroutine
+        self._run_async: Callable[[Coroutine[Any, Any, Any]], Any] = (
+            loop.run if loop else run_coroutine
+        )
         self._inputs = _find_inputs(self.graph, label)
         if self.graph.interrupt_before_nodes or self.graph.interrupt_after_nodes:
             stops = "interrupt_before or interrupt_after"
-            raise UsageError(f"{label} is compiled with {stops}, and nobody is there to go on with it; leave that out")
+            raise UsageError(
+                f"{label} is compiled with {stops}, and nobody is there to go on with it; leave "
+                f"that out"
+            )
         self._is_async = self._can_await(savers)
         if not self._is_async and (awaited := _find_async_node(graphs)):
             raise UsageError(
@@ -147,7 +171,10 @@ class Runner(Shared):
             state, why = self._walk(self._make_input(query), options)
         if isinstance(state, Mapping) and (interrupts := state.get("__interrupt__")):
             asked = str(interrupts[0].value)[:60]
-            raise RuntimeError(f"{self._label} waits for somebody's answer (interrupt: {asked!r}), and nobody is there")
+            raise RuntimeError(
+                f"{self._label} waits for somebody's answer (interrupt: {asked!r}), and nobody is "
+                f"there"
+            )
         return state, why
 
     def _walk(self, begin: Any, options: dict[str, Any]) -> tuple[Any, str]:
@@ -191,7 +218,9 @@ class Runner(Shared):
             return True
         try:
             for saver in savers:
-                in_thread(partial(saver.get_tuple, somewhere)).result()  # as queries are answered in threads
+                in_thread(
+                    partial(saver.get_tuple, somewhere)
+                ).result()  # as queries are answered in threads
         except Exception as error:
             remedy = "with sqlite3, connect(FILE, check_same_thread=False)"
             wrong = f"the checkpointer of {self._label} cannot be used in a thread; {remedy}"
@@ -217,14 +246,19 @@ def _find_inputs(graph: Any, label: str) -> list[str] | None:
         return None
     hints = _read_hints(schema)
     takes_any = not builder and (get_origin(schema) or schema) is dict  # of a function
-    names_of_inputs = [name for name in ("messages", *QUERY, "objective") if name in hints or takes_any]
+    names_of_inputs = [
+        name for name in ("messages", *QUERY, "objective") if name in hints or takes_any
+    ]
     if not {"messages", *QUERY}.isdisjoint(names_of_inputs):
         return names_of_inputs
-    texts = [name for name, hint in hints.items() if hint is str and name not in ("objective", *ANSWERS)]
+    texts = [
+        name for name, hint in hints.items() if hint is str and name not in ("objective", *ANSWERS)
+    ]
     if len(texts) == 1:
         return [*texts, *names_of_inputs]
     raise UsageError(
-        f"the state of {label} has none of messages, {', '.join(QUERY)}: the query goes there, or to its only text"
+        f"the state of {label} has none of messages, {', '.join(QUERY)}: the query goes there, or "
+        f"to its only text"
     )
 
 

@@ -1,4 +1,6 @@
-"""What a user's own program returned, as a list of document ids, and names in its inputs and outputs."""
+"""What a user's own program returned, as a list of document ids, and names in its inputs and
+outputs.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -10,8 +12,21 @@ import dspy
 from tools import names
 
 QUERY = ("query", "question", "description")  # names under which the text of a query is asked for
-ANSWERS = ("doc_ids", "ranking", "documents", "document_ids", "ids")  # names under which a ranking is handed in
-_ID_NAMES = ("doc_id", "docid", "docno", "document_id", "id", "_id")  # of a document's id in an object or a mapping
+ANSWERS = (
+    "doc_ids",
+    "ranking",
+    "documents",
+    "document_ids",
+    "ids",
+)  # names under which a ranking is handed in
+_ID_NAMES = (
+    "doc_id",
+    "docid",
+    "docno",
+    "document_id",
+    "id",
+    "_id",
+)  # of a document's id in an object or a mapping
 _EXPECTED = "a list of document ids is expected"
 
 
@@ -19,7 +34,9 @@ def list_ids(returned: Any) -> list[str]:
     """Return the ids in what a program returned, in their order. TypeError, as the end of a sentence, for none."""
     documents = _find_documents(returned)
     if isinstance(documents, set | frozenset):
-        raise TypeError(f"returned a {type(documents).__name__}, which has no order; return a list, best first")
+        raise TypeError(
+            f"returned a {type(documents).__name__}, which has no order; return a list, best first"
+        )
     if isinstance(documents, str | bytes | Mapping) or not isinstance(documents, Iterable):
         raise TypeError(f"returned {describe(documents)}; {_EXPECTED}")
     return [_read_id(document) for document in documents]
@@ -42,7 +59,10 @@ def _find_documents(returned: Any) -> Any:
     if hasattr(returned, "columns"):  # a frame of pandas or polars
         column = next((name for name in (*ANSWERS, *_ID_NAMES) if name in returned.columns), None)
         if column is None:
-            raise TypeError(f"returned a frame with columns {', '.join(map(str, returned.columns))}; name one doc_id")
+            raise TypeError(
+                f"returned a frame with columns {', '.join(map(str, returned.columns))}; name one "
+                f"doc_id"
+            )
         return returned[column]
     if isinstance(returned, Mapping):
         fields = [returned[name] for name in ANSWERS if name in returned]
@@ -52,14 +72,19 @@ def _find_documents(returned: Any) -> Any:
         if scores and all(isinstance(score, Real) for score in scores.values()):
             unordered = next((doc_id for doc_id, score in scores.items() if score != score), None)
             if unordered is not None:
-                raise TypeError(f"returned nan as the score of {names.show(unordered)[:40]!r}, which gives no order")
+                raise TypeError(
+                    f"returned nan as the score of {names.show(unordered)[:40]!r}, which gives no "
+                    f"order"
+                )
             return sorted(scores, key=lambda doc_id: -scores[doc_id])
     return returned
 
 
 def _pick_field(outputs: dict[str, Any]) -> Any:
     """Return the documents of a prediction: by the name of the field, or else the only list, or the only field."""
-    outputs = {name: value for name, value in outputs.items() if name not in ("trajectory", "reasoning")}
+    outputs = {
+        name: value for name, value in outputs.items() if name not in ("trajectory", "reasoning")
+    }
     fields = [outputs[name] for name in ANSWERS if name in outputs][:1]
     fields = fields or [value for value in outputs.values() if isinstance(value, list | tuple)]
     fields = fields or list(outputs.values())
@@ -81,7 +106,10 @@ def _read_id(document: Any) -> str:
     value = _unwrap(document)
     if isinstance(value, list | tuple) and not hasattr(value, "doc_id"):
         if len(value) != 2 or not isinstance(_unwrap(value[1]), Real):
-            raise TypeError(f"returned a list with {describe(document)}; {_EXPECTED}, or of pairs of an id and a score")
+            raise TypeError(
+                f"returned a list with {describe(document)}; {_EXPECTED}, or of pairs of an id "
+                f"and a score"
+            )
         value = _unwrap(value[0])
     if isinstance(value, bytes):  # of an array of NumPy's
         value = value.decode("utf-8", "replace")
@@ -98,7 +126,9 @@ def _find_id(value: Any) -> Any:
     """Return the id that an object or a mapping has under one of its names, or in its metadata; else the value."""
     for holder in (value, getattr(value, "metadata", None)):  # as LangChain's documents have it
         for name in _ID_NAMES:
-            doc_id = holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+            doc_id = (
+                holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+            )
             doc_id = _unwrap(doc_id)
             if isinstance(doc_id, str | Integral):
                 return doc_id

@@ -1,8 +1,8 @@
 """BIRCO's Score, Reason and Subtask: every document of a pool is judged by itself, from 0 to 10.
 
-BIRCO (section 4.1) breaks the ties of a model's scores by an embedding model, E5-Large-v2; the parameter `ties` is the
-retriever that does so here (the paper's is dense:intfloat/e5-large-v2). `--instruction none` leaves the objective
-empty: the paper's variants without the O.
+BIRCO (section 4.1) breaks the ties of a model's scores by an embedding model, E5-Large-v2; the
+parameter `ties` is the retriever that does so here (the paper's is dense:intfloat/e5-large-v2).
+`--instruction none` leaves the objective empty: the paper's variants without the O.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,18 @@ from tools.records import Hit, Query, Submission
 from tools.retrievers import Expression
 from tools.session import Session
 
-OBJECTIVE = "what the collection is, and what counts as a find; where it is empty, likeness in meaning counts"
+OBJECTIVE = (
+    "what the collection is, and what counts as a find; where it is empty, likeness in meaning "
+    "counts"
+)
 QUOTES = "what in the passage shows that it is wanted, word for word; few or none where little does"
 FACETS = 30  # the most that a query of BIRCO has (Table 4), where nothing limits the requirements
 
 _DECIMALS = 4  # to which scores are compared
-# Documents that `ties` told apart are no ties to a protocol that counts those as losses (MultiConIR's).
-_PLACE = 1e-9  # between places of equal scores; below 50,000 documents, all of these stay below the decimals
+# Documents that `ties` told apart are no ties to a protocol that counts those as losses
+# (MultiConIR's).
+# Between places of equal scores; below 50,000 documents, all of these stay below the decimals
+_PLACE = 1e-9
 
 
 class Pointwise(Program):
@@ -38,7 +43,9 @@ class Pointwise(Program):
 
     pool: int = 100  # documents of the first search, where a query has no candidates
     read_chars: int = 0  # characters of each document, 0 all
-    ties: Expression = Expression("dense")  # the retriever that orders equal scores; "" leaves it to the run's own
+    ties: Expression = Expression(
+        "dense"
+    )  # the retriever that orders equal scores; "" leaves it to the run's own
 
     def __post_init__(self) -> None:
         name = type(self).__name__.lower()
@@ -57,7 +64,9 @@ class Pointwise(Program):
         kept = ranked[: self.depth]
         return session.submit([hit.doc_id for hit in kept], scores=[hit.score for hit in kept])
 
-    def judge(self, session: Session, predictor: dspy.Predict, doc_id: str, why: str = "", **inputs: Any) -> float:
+    def judge(
+        self, session: Session, predictor: dspy.Predict, doc_id: str, why: str = "", **inputs: Any
+    ) -> float:
         """Return the score, from 0 to 10, of one document shown alone; the trace has it, with the answer's `why`."""
         passages = show_all(session, predictor, [doc_id], self.read_chars, **inputs)
         answer = ask(predictor, within("score", 0, 10), **inputs, passages=passages)
@@ -65,12 +74,16 @@ class Pointwise(Program):
         session.note(f"{doc_id} {answer.score:g}{reason}")
         return float(answer.score)
 
-    def _untie(self, session: Session, query: Query, pool: list[Hit], scores: dict[str, float]) -> dict[str, float]:
+    def _untie(
+        self, session: Session, query: Query, pool: list[Hit], scores: dict[str, float]
+    ) -> dict[str, float]:
         """Search with `ties` where scores are equal; without it, or without a search left, keep the pool's order."""
         found: Sequence[Any] = pool
         if self.ties and len({round(score, _DECIMALS) for score in scores.values()}) < len(scores):
             with suppress(LimitReached):
-                found = session.search(query.text, len(pool), retriever=self.ties, among=list(scores))
+                found = session.search(
+                    query.text, len(pool), retriever=self.ties, among=list(scores)
+                )
         return {hit.doc_id: hit.score for hit in found}
 
 
@@ -101,13 +114,19 @@ class ScorePassage(Judging):
     """
 
     passages: list[Passage] = dspy.InputField(desc="the one passage to be judged")
-    score: float = dspy.OutputField(desc="from 0, surely not what is wanted, to 10, surely what is wanted")
+    score: float = dspy.OutputField(
+        desc="from 0, surely not what is wanted, to 10, surely what is wanted"
+    )
 
 
 ThinkThenScore = ScorePassage.prepend("quotes", dspy.OutputField(desc=QUOTES), list[str]).prepend(
-    "thinking", dspy.OutputField(desc="what speaks for the passage and what against it, step by step"), str
+    "thinking",
+    dspy.OutputField(desc="what speaks for the passage and what against it, step by step"),
+    str,
 )
-ThinkThenScore.__name__ = "ThinkThenScore"  # DSPy calls it StringSignature, and a compiled program goes by its name
+ThinkThenScore.__name__ = (
+    "ThinkThenScore"  # DSPy calls it StringSignature, and a compiled program goes by its name
+)
 
 
 class Score(Pointwise):
@@ -127,7 +146,9 @@ class Score(Pointwise):
 
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
         """Make one call a document."""
-        return partial(self.judge, session, self.score_passage, why="thinking" if self.think else "", **inputs)
+        return partial(
+            self.judge, session, self.score_passage, why="thinking" if self.think else "", **inputs
+        )
 
 
 class WriteCriteria(Judging):
@@ -137,7 +158,9 @@ class WriteCriteria(Judging):
     a passage is what is wanted; leave out what would not change that.
     """
 
-    criteria: list[str] = dspy.OutputField(desc="the criteria, a sentence or two each, the weightiest first")
+    criteria: list[str] = dspy.OutputField(
+        desc="the criteria, a sentence or two each, the weightiest first"
+    )
 
 
 class FollowCriteria(Judging):
@@ -148,9 +171,13 @@ class FollowCriteria(Judging):
 
     criteria: list[str] = dspy.InputField(desc="what to check, the weightiest first")
     passages: list[Passage] = dspy.InputField(desc="the one passage to be judged")
-    assessment: str = dspy.OutputField(desc="for each criterion in turn, how far the passage meets it, and why")
+    assessment: str = dspy.OutputField(
+        desc="for each criterion in turn, how far the passage meets it, and why"
+    )
     quotes: list[str] = dspy.OutputField(desc=QUOTES)
-    score: float = dspy.OutputField(desc="from 0, surely not what is wanted, to 10, surely what is wanted")
+    score: float = dspy.OutputField(
+        desc="from 0, surely not what is wanted, to 10, surely what is wanted"
+    )
 
 
 class Reason(Pointwise):
@@ -160,7 +187,11 @@ class Reason(Pointwise):
     quotes, which nothing uses, and a score (section 4.2, appendix L.2).
     """
 
-    offline: ClassVar = {**Score.offline, "criteria": rules.list_criteria, "assessment": rules.assess}
+    offline: ClassVar = {
+        **Score.offline,
+        "criteria": rules.list_criteria,
+        "assessment": rules.assess,
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,7 +202,9 @@ class Reason(Pointwise):
         """Make one call for the criteria, then one a document."""
         criteria = ask(self.write_criteria, filled("criteria"), **inputs).criteria
         session.note("\n".join(criteria))
-        return partial(self.judge, session, self.follow_criteria, why="assessment", **inputs, criteria=criteria)
+        return partial(
+            self.judge, session, self.follow_criteria, why="assessment", **inputs, criteria=criteria
+        )
 
 
 class ListRequirements(Judging):
@@ -181,7 +214,9 @@ class ListRequirements(Judging):
     description asks for, and nothing beyond it.
     """
 
-    most: int = dspy.InputField(desc="how many requirements there may be; 0 is as many as there are")
+    most: int = dspy.InputField(
+        desc="how many requirements there may be; 0 is as many as there are"
+    )
     requirements: list[str] = dspy.OutputField(desc="one sentence each, the weightiest first")
 
 
@@ -195,7 +230,9 @@ class JudgeRequirement(Judging):
 
     requirement: str = dspy.InputField(desc="the one part of the description to be judged")
     passages: list[Passage] = dspy.InputField(desc="the one passage to be judged")
-    score: float = dspy.OutputField(desc="from 0, the requirement is not met at all, to 10, it is met in full")
+    score: float = dspy.OutputField(
+        desc="from 0, the requirement is not met at all, to 10, it is met in full"
+    )
 
 
 class Subtask(Pointwise):
@@ -223,7 +260,9 @@ class Subtask(Pointwise):
 
     def scorer(self, session: Session, inputs: dict[str, Any]) -> Callable[[str], float]:
         """Make one call for the requirements, then one for each of them and document."""
-        answer = ask(self.list_requirements, filled("requirements"), **inputs, most=self.requirements)
+        answer = ask(
+            self.list_requirements, filled("requirements"), **inputs, most=self.requirements
+        )
         requirements = answer.requirements[: self.requirements or None]
         session.note("\n".join(requirements))
         judge: Callable[..., float] = partial(self.judge, session, self.judge_requirement, **inputs)

@@ -1,7 +1,9 @@
-"""A program's prompts as a TOML file: `python -m programs show multihop` prints one, `--prompts FILE` takes it up.
+"""A program's prompts as a TOML file: `python -m programs show multihop` prints one, `--prompts
+FILE` takes it up.
 
-A table is a predictor, by its name in the program. What a file leaves out stays as the program has it. Names and types
-of fields belong to the program's code, and how all this becomes a message to DSPy: no file changes them.
+A table is a predictor, by its name in the program. What a file leaves out stays as the program has
+it. Names and types of fields belong to the program's code, and how all this becomes a message to
+DSPy: no file changes them.
 """
 
 from pathlib import Path
@@ -31,7 +33,9 @@ def read(file: Path, program: str) -> Compiled:
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{file} is not TOML: {error}; `python -m programs show` prints such a file") from None
+        raise DataError(
+            f"{file} is not TOML: {error}; `python -m programs show` prints such a file"
+        ) from None
     try:
         forms.check(dict[str, Table], document)
     except ValueError as error:
@@ -40,7 +44,9 @@ def read(file: Path, program: str) -> Compiled:
     prompts = dict[str, Prompt]()
     for name, table in document.items():
         prompts[name] = Prompt(table.get("instructions", ""), descriptions=table.get("fields", {}))
-    return Compiled(program, {}, "bm25", prompts, origin={"optimizer": BY_HAND, "edited": ", ".join(prompts)})
+    return Compiled(
+        program, {}, "bm25", prompts, origin={"optimizer": BY_HAND, "edited": ", ".join(prompts)}
+    )
 
 
 def describe(program: Any) -> dict[str, Table]:
@@ -54,15 +60,26 @@ def describe(program: Any) -> dict[str, Table]:
 
 def write_toml(program: Any) -> str:
     """Return the prompts of a program as a file to edit."""
-    lines = ["# What is left out stays as it is. A model is shown the fields' names and types, too."]
+    lines = [
+        "# What is left out stays as it is. A model is shown the fields' names and types, too."
+    ]
     for name, predictor in program.named_predictors():
         table = describe(program)[name]
         inputs = predictor.signature.input_fields
         told = table["instructions"]
-        plain = "'''" not in told and all(one.isprintable() or one in "\n\t" for one in told)  # as TOML has it
+        plain = "'''" not in told and all(
+            one.isprintable() or one in "\n\t" for one in told
+        )  # as TOML has it
         block = f"'''\n{told}\n'''" if plain else forms.toml(told)
-        lines += ["", f"[{forms.toml(name)}]  # what the model is told to do", f"instructions = {block}", ""]
+        lines += [
+            "",
+            f"[{forms.toml(name)}]  # what the model is told to do",
+            f"instructions = {block}",
+            "",
+        ]
         lines.append(f"[{forms.toml(name)}.fields]  # what it is told of each field")
         for key, text in table["fields"].items():
-            lines.append(f"{key} = {forms.toml(text)}  # {'shown' if key in inputs else 'asked for'}")
+            lines.append(
+                f"{key} = {forms.toml(text)}  # {'shown' if key in inputs else 'asked for'}"
+            )
     return "\n".join(lines) + "\n"

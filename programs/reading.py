@@ -1,4 +1,6 @@
-"""Documents found, read and ordered by a model, in as few calls as its window allows, with its notes beside them."""
+"""Documents found, read and ordered by a model, in as few calls as its window allows, with
+its notes beside them.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -15,7 +17,9 @@ from tools.records import Hit, Query
 from tools.session import Session
 
 UNFOUND = float("-inf")  # the score of what a search did not return
-Checks = Callable[[Sequence[str]], Check]  # makes the check of an answer about documents with these ids
+Checks = Callable[
+    [Sequence[str]], Check
+]  # makes the check of an answer about documents with these ids
 OFFLINE = {"ranked": rules.rank, "selected": rules.select, "observations": rules.observe}
 
 
@@ -46,11 +50,15 @@ class RankCandidates(About):
     ranked: list[str] = dspy.OutputField(desc="the ids of all passages, best first")
 
 
-def rank(session: Session, predictor: dspy.Predict, query: Query, doc_ids: list[str], read_chars: int) -> list[str]:
+def rank(
+    session: Session, predictor: dspy.Predict, query: Query, doc_ids: list[str], read_chars: int
+) -> list[str]:
     """Return `doc_ids` in the order that the model gives; it reads `read_chars` characters of each, 0 all."""
     inputs = {"objective": query.objective, "description": query.text}
     passages = show_all(session, predictor, doc_ids, read_chars, **inputs)
-    named = ask(predictor, known_ids("ranked", doc_ids, needed=True), **inputs, passages=passages).ranked
+    named = ask(
+        predictor, known_ids("ranked", doc_ids, needed=True), **inputs, passages=passages
+    ).ranked
     session.count_invented(named)
     return complete(named, doc_ids)
 
@@ -72,22 +80,35 @@ def read(
 ) -> Iterator[tuple[list[str], Any]]:
     """Read documents, `chars` of each (0 all); yield ids and answer of each call, which `check` of the ids checks."""
     left = list(doc_ids)
-    for passages in batches(session, left, chars, lambda some: prompting.fits(predictor, **inputs, passages=some)):
+    for passages in batches(
+        session, left, chars, lambda some: prompting.fits(predictor, **inputs, passages=some)
+    ):
         shown = left[: len(passages)]
         left = left[len(passages) :]
-        # Copies, because DSPy keeps a call's inputs for demonstrations, and lists of notes go on growing.
-        kept = {name: list(value) if isinstance(value, list) else value for name, value in inputs.items()}
+        # Copies, because DSPy keeps a call's inputs for demonstrations, and lists of notes go on
+        # growing.
+        kept = {
+            name: list(value) if isinstance(value, list) else value
+            for name, value in inputs.items()
+        }
         yield shown, ask(predictor, check(shown), *also, **kept, passages=passages)
 
 
 def read_and_note(
-    session: Session, predictor: dspy.Predict, doc_ids: Sequence[str], chars: int, notes: Sequence[str], **inputs: Any
+    session: Session,
+    predictor: dspy.Predict,
+    doc_ids: Sequence[str],
+    chars: int,
+    notes: Sequence[str],
+    **inputs: Any,
 ) -> tuple[list[str], list[str]]:
     """Have documents read beside the `notes` so far; return what is selected of them, and the new notes."""
     inputs = recall(session, predictor, "notes", notes, **inputs)
     selected = list[str]()
     noted = list[str]()
-    for shown, answer in read(session, predictor, doc_ids, chars, partial(known_ids, "selected"), **inputs):
+    for shown, answer in read(
+        session, predictor, doc_ids, chars, partial(known_ids, "selected"), **inputs
+    ):
         selected += session.select(answer.selected, among=shown)
         if observations := answer.observations.strip():
             session.note(observations)
@@ -99,21 +120,35 @@ def show_all(
     session: Session, predictor: dspy.Predict, doc_ids: Sequence[str], chars: int, **inputs: Any
 ) -> list[Passage]:
     """Return the documents as passages of one call, `chars` characters of each (0 all), cut where they do not fit."""
-    return show(session, doc_ids, chars, lambda passages: prompting.fits(predictor, **inputs, passages=passages))
+    return show(
+        session,
+        doc_ids,
+        chars,
+        lambda passages: prompting.fits(predictor, **inputs, passages=passages),
+    )
 
 
-def recall(session: Session, predictor: dspy.Predict, name: str, notes: Sequence[str], **inputs: Any) -> dict[str, Any]:
+def recall(
+    session: Session, predictor: dspy.Predict, name: str, notes: Sequence[str], **inputs: Any
+) -> dict[str, Any]:
     """Add the latest notes as the input `name`: half of the room at most, so that passages fit beside them."""
     fits = partial(prompting.fits, predictor, **inputs, passages=[])
     return {**inputs, name: fit_notes(session, notes, lambda some: fits(**{name: some * 2}))}
 
 
 def look_back(
-    session: Session, predictor: dspy.Predict, searches: Sequence[str], name: str, notes: Sequence[str], **inputs: Any
+    session: Session,
+    predictor: dspy.Predict,
+    searches: Sequence[str],
+    name: str,
+    notes: Sequence[str],
+    **inputs: Any,
 ) -> dict[str, Any]:
     """Return the inputs of a call that writes a search, with the latest earlier searches and notes that fit."""
     fits = partial(prompting.fits, predictor, **inputs)
     what = "earlier searches"
-    earlier = fit_notes(session, searches, lambda some: fits(earlier_searches=some, **{name: []}), what=what)
+    earlier = fit_notes(
+        session, searches, lambda some: fits(earlier_searches=some, **{name: []}), what=what
+    )
     told = fit_notes(session, notes, lambda some: fits(earlier_searches=earlier, **{name: some}))
     return {**inputs, "earlier_searches": earlier, name: told}

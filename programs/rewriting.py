@@ -1,8 +1,9 @@
 """One call of a model that has seen nothing of the corpus, one search with what it wrote.
 
-Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's (section 4.2.2, appendix
-A, Tables 4 and 10), whose model may write 8,192 tokens (section 4.4): `--max-tokens 8192`. Thinking is in fields before
-what is kept, not in a free text with a mark at its end. A blank answer is unusable.
+Rewrite is OBLIQ-Bench's (section 5; for Congress, appendix D.5.3). The other three are CRUMB's
+(section 4.2.2, appendix A, Tables 4 and 10), whose model may write 8,192 tokens (section 4.4):
+`--max-tokens 8192`. Thinking is in fields before what is kept, not in a free text with a mark at
+its end. A blank answer is unusable.
 """
 
 from typing import ClassVar
@@ -14,7 +15,8 @@ from tools.models import offline as rules
 from tools.models.prompting import ask, filled, lens, through
 from tools.records import Query, Submission
 
-LIKE = "The text is an item of the collection. Find items like it."  # an instruction for retrievers trained with such
+# An instruction for retrievers trained with such
+LIKE = "The text is an item of the collection. Find items like it."
 
 OBJECTIVE = "what the collection is, and what counts as a find; may be empty"
 
@@ -34,7 +36,9 @@ class Rewrite(Program):
 
     offline: ClassVar = {"rewritten": rules.rewrite}
 
-    lens: str = ""  # a name of tools/models/prompting.py: what makes a document relevant in this task
+    lens: str = (
+        ""  # a name of tools/models/prompting.py: what makes a document relevant in this task
+    )
 
     def __post_init__(self) -> None:
         self.rewrite = dspy.Predict(through(RewriteDescription, lens(self.lens).search))
@@ -43,7 +47,9 @@ class Rewrite(Program):
         """Return the first `depth` documents for the rewritten text."""
         session = self.toolbox.open(query)
         session.hop = 1
-        text = ask(self.rewrite, filled("rewritten"), objective=query.objective, description=query.text).rewritten
+        text = ask(
+            self.rewrite, filled("rewritten"), objective=query.objective, description=query.text
+        ).rewritten
         found = session.search(text.strip(), self.depth)
         return session.submit([snippet.doc_id for snippet in found])
 
@@ -51,7 +57,11 @@ class Rewrite(Program):
 class Rewriter(Program):
     """One call, one search with the `kept` fields of the answer to `signature`, under an `instruction`."""
 
-    offline: ClassVar = {"analysis": rules.analyse, "brainstorming": rules.rewrite, "answer": rules.rewrite}
+    offline: ClassVar = {
+        "analysis": rules.analyse,
+        "brainstorming": rules.rewrite,
+        "answer": rules.rewrite,
+    }
 
     def __post_init__(self) -> None:
         self.write = dspy.Predict(self.signature)
@@ -114,10 +124,14 @@ class WriteDocument(dspy.Signature):
     """
 
     objective: str = dspy.InputField(desc=OBJECTIVE)
-    kind: str = dspy.InputField(desc="what a document of the collection is; empty when it has to be inferred")
+    kind: str = dspy.InputField(
+        desc="what a document of the collection is; empty when it has to be inferred"
+    )
     description: str = dspy.InputField(desc="the request")
     analysis: str = dspy.OutputField(desc="what kind of document is wanted, and what is asked for")
-    brainstorming: str = dspy.OutputField(desc="which documents could meet the request, and what they would say")
+    brainstorming: str = dspy.OutputField(
+        desc="which documents could meet the request, and what they would say"
+    )
     document: str = dspy.OutputField(desc="one whole document and nothing else")
 
 
@@ -129,7 +143,9 @@ class QueryToDoc(Rewriter):
     kept = ("document",)
     instruction = LIKE
 
-    document: str = ""  # what a document of the task is, in words; the model infers it where there are none
+    document: str = (
+        ""  # what a document of the task is, in words; the model infers it where there are none
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,6 +182,7 @@ class ReasoningTrace(Rewriter):
     signature = ReasonAboutRequest
     kept = tuple(offline)
     instruction = (
-        "The text reasons about a question: what a good answer has to contain, a draft of it, an example of a "
+        "The text reasons about a question: what a good answer has to contain, a draft of it, an "
+        "example of a "
         "document. Find what supports it or bears on it."
     )

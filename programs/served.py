@@ -1,4 +1,6 @@
-"""`served:NAME`: the program of a run whose queries an agent outside answers; python -m evals.serve hands them out."""
+"""`served:NAME`: the program of a run whose queries an agent outside answers; python -m
+evals.serve hands them out.
+"""
 
 from typing import ClassVar
 
@@ -14,4 +16,6 @@ class Served(Program):
 
     def forward(self, query: Query) -> Submission:
         """Refuse: nothing here can answer."""
-        raise UsageError("the agent of this run is outside; python -m evals.serve hands its queries out")
+        raise UsageError(
+            "the agent of this run is outside; python -m evals.serve hands its queries out"
+        )

@@ -76,7 +76,9 @@ def report(tier: Path, results: list[Folder]) -> str:
     for result in results:
         seconds = sum(test.seconds for test in result.tests)
         failed = "" if result.exit_code == 0 else " (failed)"
-        lines.append(f"| `{result.path.as_posix()}`{failed} | {len(result.tests)} | {seconds:.0f} |")
+        lines.append(
+            f"| `{result.path.as_posix()}`{failed} | {len(result.tests)} | {seconds:.0f} |"
+        )
     every_test = [test for result in results for test in result.tests]
     slowest = sorted(every_test, key=lambda test: test.seconds, reverse=True)[:LISTED]
     lines += ["", f"The slowest {len(slowest)}:", "", "| seconds | test |", "|--:|---|"]

@@ -11,7 +11,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+os.environ |= {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
 
 # What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -37,7 +41,9 @@ def own_surroundings(tmp_path, monkeypatch):
     enter(None)  # a session that another test left open
     monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_COLOR", "1")
-    keys = "SEXTANT_LM SEXTANT_API_KEY OPENAI_API_KEY GEMINI_API_KEY OPENAI_BASE_URL OPENAI_API_BASE"
+    keys = (
+        "SEXTANT_LM SEXTANT_API_KEY OPENAI_API_KEY GEMINI_API_KEY OPENAI_BASE_URL OPENAI_API_BASE"
+    )
     for name in keys.split():
         monkeypatch.delenv(name, raising=False)
 
@@ -58,7 +64,9 @@ def run(tmp_path, command_of):
     from evals import run as module
 
     command = command_of(module)
-    return lambda *words: command(*words, *(() if "--runs" in words else ("--runs", tmp_path / "runs")))
+    return lambda *words: command(
+        *words, *(() if "--runs" in words else ("--runs", tmp_path / "runs"))
+    )
 
 
 @pytest.fixture
@@ -78,7 +86,9 @@ def command_of(capsys):
             from tools.console import run_command
 
             capsys.readouterr()
-            code = run_command(module.parser(), module.command, [str(argument) for argument in arguments])
+            code = run_command(
+                module.parser(), module.command, [str(argument) for argument in arguments]
+            )
             return Result(code, *capsys.readouterr())
 
         return command
@@ -117,7 +127,9 @@ def elsewhere():
 def browser():
     """Chromium without a window; the test is skipped where there is none."""
     with chromium() as started:
-        with Watched(started) as watched:  # the first page of a browser takes longer, whatever it shows
+        with Watched(
+            started
+        ) as watched:  # the first page of a browser takes longer, whatever it shows
             watched.page.goto("data:text/html,")
         yield started
 
@@ -167,11 +179,19 @@ def folder(tmp_path):
     (place / "corpus").mkdir(parents=True)
     (place / "queries+qrels").mkdir()
     words = ["ferry", "dam", "bridge", "nurse", "pension", "orchard", "radio"]
-    documents = [{"_id": f"D{n}", "text": f"The committee heard about the {word}."} for n, word in enumerate(words)]
-    queries = [{"_id": f"Q{n}", "text": f"Something about a {word}?"} for n, word in enumerate(words[:4])]
+    documents = [
+        {"_id": f"D{n}", "text": f"The committee heard about the {word}."}
+        for n, word in enumerate(words)
+    ]
+    queries = [
+        {"_id": f"Q{n}", "text": f"Something about a {word}?"} for n, word in enumerate(words[:4])
+    ]
     lines(place / "corpus/corpus.jsonl", map(json.dumps, documents))
     lines(place / "queries+qrels/queries.jsonl", map(json.dumps, queries))
-    lines(place / "queries+qrels/qrels.tsv", ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n}\t1" for n in range(4))])
+    lines(
+        place / "queries+qrels/qrels.tsv",
+        ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n}\t1" for n in range(4))],
+    )
     return tmp_path / "data"
 
 
@@ -191,12 +211,28 @@ def compiles(tmp_path, command_of):
     """`python -m optimizers.compile` in this process; `words` may have other values for what it has by itself."""
     from optimizers import compile
 
-    def command(*words, program="multihop", task="congress", optimizer="bootstrap_rs", data="mini", runs=None):
+    def command(
+        *words,
+        program="multihop",
+        task="congress",
+        optimizer="bootstrap_rs",
+        data="mini",
+        runs=None,
+    ):
         runs = runs or tmp_path / "runs"
-        given = {"--program": program, "--task": task, "--optimizer": optimizer, "--data": data, "--runs": runs}
+        given = {
+            "--program": program,
+            "--task": task,
+            "--optimizer": optimizer,
+            "--data": data,
+            "--runs": runs,
+        }
         line = [word for name, value in given.items() if value for word in (name, value)]
         result = command_of(compile)(*line, *words)
-        return Compiled(*result, sorted(str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file()))
+        return Compiled(
+            *result,
+            sorted(str(path.relative_to(runs)) for path in runs.rglob("*") if path.is_file()),
+        )
 
     return command
 
@@ -206,7 +242,9 @@ def compiled(compiles, tmp_path):
     """Compiles something small in a folder of its own; its compiled.json."""
 
     def made(name, *words, **others):
-        assert compiles(*words, **{"optimizer": "labeled", "runs": tmp_path / name} | others).code == 0
+        assert (
+            compiles(*words, **{"optimizer": "labeled", "runs": tmp_path / name} | others).code == 0
+        )
         [file] = (tmp_path / name).glob("compiled/*/*/compiled.json")
         return file
 
@@ -223,10 +261,19 @@ def ray_nodes(tmp_path_factory):
     from ray.cluster_utils import Cluster
 
     # A busy machine takes longer than Ray waits for a node.
-    os.environ |= {"RAY_raylet_start_wait_time_s": "300", "RAY_worker_register_timeout_seconds": "300"}
-    started = Cluster(initialize_head=True, head_node_args=SMALL_NODE | {"num_cpus": 0, "include_dashboard": False})
+    os.environ |= {
+        "RAY_raylet_start_wait_time_s": "300",
+        "RAY_worker_register_timeout_seconds": "300",
+    }
+    started = Cluster(
+        initialize_head=True,
+        head_node_args=SMALL_NODE | {"num_cpus": 0, "include_dashboard": False},
+    )
     for number in (1, 2):
-        own = {"SEXTANT_HOME": str(tmp_path_factory.mktemp(f"node{number}")), "SEXTANT_API_KEY": f"of-node-{number}"}
+        own = {
+            "SEXTANT_HOME": str(tmp_path_factory.mktemp(f"node{number}")),
+            "SEXTANT_API_KEY": f"of-node-{number}",
+        }
         started.add_node(**SMALL_NODE, env_vars=own)
     yield started
     ray.shutdown()

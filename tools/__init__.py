@@ -1,4 +1,7 @@
-"""What a search system works with: records, sessions over a corpus, retrievers and models. Knows no benchmark."""
+"""What a search system works with: records, sessions over a corpus, retrievers and models.
+
+Knows no benchmark.
+"""
 
 from sextant_search import require_ours
 

@@ -1,9 +1,10 @@
-"""What every command shares: one-line errors and exit codes, argument types, Ctrl-C, progress, and numbers in words.
+"""What every command shares: one-line errors and exit codes, argument types, Ctrl-C, progress, and
+numbers in words.
 
-Signals (Ctrl-C, SIGTERM, a closed terminal): a handler only notes them, because Python drops what is raised inside a
-finalizer. The command works in a thread of its own and calls `check_interrupts`, which raises KeyboardInterrupt, where
-it waits or works for long. One that has not called it within UNHEARD, as inside a library, is ended as by a kill, which
-everything on disk survives.
+Signals (Ctrl-C, SIGTERM, a closed terminal): a handler only notes them, because Python drops what
+is raised inside a finalizer. The command works in a thread of its own and calls `check_interrupts`,
+which raises KeyboardInterrupt, where it waits or works for long. One that has not called it within
+UNHEARD, as inside a library, is ended as by a kill, which everything on disk survives.
 """
 
 import argparse
@@ -29,17 +30,30 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, TextIO, TypeVar
 
 from tools import disk
-from tools.errors import INTERRUPTED, DataError, RunIncomplete, SextantError, UsageError, check_docstrings
+from tools.errors import (
+    INTERRUPTED,
+    DataError,
+    RunIncomplete,
+    SextantError,
+    UsageError,
+    check_docstrings,
+)
 
 Number = TypeVar("Number", int, float)
 T = TypeVar("T")
 Command = Callable[[argparse.Namespace], int]
 
-UNHEARD = 1.0  # seconds until a command that does not check is left, and one that was interrupted a second time
-ENDING = 20.0  # seconds that a command has to end after an interrupt; a run waits 3 s for what is in flight
-AT_END = list[Callable[[], object]]()  # what closes the files that a command has opened, however it ends
+# Seconds until a command that does not check is left, and one that was interrupted a second time
+UNHEARD = 1.0
+# Seconds that a command has to end after an interrupt; a run waits 3 s for what is in flight
+ENDING = 20.0
+AT_END = list[
+    Callable[[], object]
+]()  # what closes the files that a command has opened, however it ends
 
-_LOG = logging.getLogger("sextant")  # long work logs here; a command that prints JSON does not show it
+_LOG = logging.getLogger(
+    "sextant"
+)  # long work logs here; a command that prints JSON does not show it
 _QUIET_SECONDS = 5.0  # shorter work shows no progress
 _LINE_SECONDS = 30.0  # between two lines of progress, in a log
 _BAR_SECONDS = 0.2  # between two bars, on a terminal
@@ -50,11 +64,15 @@ _signals = list[int]()  # those that have come
 _raised = 0  # how many of them `check_interrupts` has raised
 _working: threading.Thread | None = None  # where the command runs
 _bar = False  # whether the last line of the terminal is a bar
-_woken: SimpleQueue[None] = SimpleQueue()  # its put() may be called in a handler, whatever that interrupted
+_woken: SimpleQueue[None] = (
+    SimpleQueue()
+)  # its put() may be called in a handler, whatever that interrupted
 
 
 def spell(as_module: str, as_typed: str) -> None:
-    """Have --help show a command that was started as another, as `sextant build` is for `python -m evals.build`."""
+    """Have --help show a command that was started as another, as `sextant build` is for
+    `python -m evals.build`.
+    """
     _spellings[as_module] = as_typed
 
 
@@ -64,14 +82,20 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if empty else super()._get_help_string(action)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        """Leave paths and other long words whole, which argparse would break at hyphens or anywhere."""
-        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+        """Leave paths and other long words whole, which argparse would break at hyphens or
+        anywhere.
+        """
+        return textwrap.wrap(
+            " ".join(text.split()), width, break_long_words=False, break_on_hyphens=False
+        )
 
 
 class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public class of it
     """Stores the value of an option; of several values, the parser refuses the command line or names the last."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
         parser.check_repeat(self, option_string, "", values)
         super().__call__(parser, namespace, values, option_string)
 
@@ -79,7 +103,9 @@ class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public c
 class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
     """Appends the value of an option; of pairs of a name and a value, it refuses another value for a name."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
         if isinstance(values, tuple):
             name, value = values
             parser.check_repeat(self, option_string, name, value)
@@ -110,11 +136,15 @@ class Parser(argparse.ArgumentParser):
         self._given.clear()
         return super().parse_known_args(args, namespace)
 
-    def check_repeat(self, action: argparse.Action, option: str | None, name: str, value: Any) -> None:
-        """Raise UsageError if an option that means several things was given before with another value.
+    def check_repeat(
+        self, action: argparse.Action, option: str | None, name: str, value: Any
+    ) -> None:
+        """Raise UsageError if an option that means several things was given before with another
+        value.
 
-        That is an option that takes a list (`--task a --task b` would run b alone), and a `name` given two values
-        (`-P hops=2 -P hops=3`). Of any other option the last value counts, as usual, and a note says so.
+        That is an option that takes a list (`--task a --task b` would run b alone), and a `name`
+        given two values (`-P hops=2 -P hops=3`). Of any other option the last value counts, as
+        usual, and a note says so.
         """
         before = self._given.get((id(action), name), value)
         self._given[id(action), name] = value
@@ -123,7 +153,9 @@ class Parser(argparse.ArgumentParser):
         again = f"{option} {name}".strip()
         values = f"{str(before)!r:.100} and as {str(value)!r:.100}"
         if option in self.lists:
-            raise UsageError(f"{again} is given twice, as {values}; give it once, as {option} {before},{value}")
+            raise UsageError(
+                f"{again} is given twice, as {values}; give it once, as {option} {before},{value}"
+            )
         if isinstance(action, _Append):
             raise UsageError(f"{again} is given twice, as {values}; give it once")
         say(f"note: {option} is given twice, as {values}; the last counts")
@@ -137,7 +169,9 @@ class Parser(argparse.ArgumentParser):
         put_out(message)
 
 
-def _number(read: Callable[[str], Number], fits: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
+def _number(
+    read: Callable[[str], Number], fits: Callable[[Number], bool], what: str
+) -> Callable[[str], Number]:
     def argument(text: str) -> Number:
         with suppress(ValueError):
             if fits(number := read(text)):
@@ -169,7 +203,9 @@ def spell_in(encoding: str, text: str) -> str:
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
-    """Write what an encoding lacks: lines and bars with signs like them, anything else by its number, as in Python."""
+    """Write what an encoding lacks: lines and bars with signs like them, anything else by its
+    number, as in Python.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
@@ -197,11 +233,18 @@ codecs.register_error(_SPELLING, _spell)
 
 def is_terminal(stream: TextIO | None) -> bool:
     """Whether a stream is a terminal that can be drawn on."""
-    return stream is not None and not stream.closed and stream.isatty() and os.environ.get("TERM") != "dumb"
+    return (
+        stream is not None
+        and not stream.closed
+        and stream.isatty()
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def run_and_leave(parser: Parser, command: Command) -> NoReturn:
-    """Run a command as the whole process, and exit; after an interrupt, without waiting for its threads."""
+    """Run a command as the whole process, and exit; after an interrupt, without waiting for
+    its threads.
+    """
     _fill_closed_descriptors()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -213,7 +256,9 @@ def run_and_leave(parser: Parser, command: Command) -> NoReturn:
         last.start()
         last.join(UNHEARD)  # nobody may be reading, and a file may be locked
     if code in (None, INTERRUPTED):
-        os._exit(INTERRUPTED)  # Python would wait for the threads of a graph, which may be in the middle of a call
+        os._exit(
+            INTERRUPTED
+        )  # Python would wait for the threads of a graph, which may be in the middle of a call
     sys.exit(code)
 
 
@@ -229,7 +274,9 @@ class _Guarded(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):
-            self.own.write(re.sub(r"[^\n\r\t]+", lambda match: clean(match[0]), text) if self._cleans else text)
+            self.own.write(
+                re.sub(r"[^\n\r\t]+", lambda match: clean(match[0]), text) if self._cleans else text
+            )
         return len(text)
 
     def flush(self) -> None:
@@ -255,7 +302,9 @@ class _Guarded(io.TextIOBase):
 
 
 def guard_prints() -> None:
-    """Guard standard output and error, also where a table that is drawn has put streams of its own in their places."""
+    """Guard standard output and error, also where a table that is drawn has put streams of
+    its own in their places.
+    """
     sys.stdout, sys.stderr = map(_guard, (sys.stdout, sys.stderr))
 
 
@@ -264,12 +313,16 @@ def _guard(stream: Any) -> Any:
 
 
 def own_stream(stream: TextIO | None) -> TextIO | None:
-    """Return a standard stream without the guard against what others print, for drawing on the terminal."""
+    """Return a standard stream without the guard against what others print, for drawing on
+    the terminal.
+    """
     return stream.own if isinstance(stream, _Guarded) else stream
 
 
 def _fill_closed_descriptors() -> None:
-    """Open standard streams that are closed (`>&-`) on nothing: else the next file opened has the number of one."""
+    """Open standard streams that are closed (`>&-`) on nothing: else the next file opened has
+    the number of one.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -278,7 +331,9 @@ def _fill_closed_descriptors() -> None:
 
 
 def run_command(parser: Parser, command: Command, arguments: Sequence[str] | None = None) -> int:
-    """Parse the arguments, run the command, and turn an error into one line on stderr and its exit code."""
+    """Parse the arguments, run the command, and turn an error into one line on stderr and its
+    exit code.
+    """
     try:
         try:
             parsed = parser.parse_args(arguments)
@@ -344,7 +399,9 @@ def is_interrupted() -> bool:
 
 
 def is_own_interrupt() -> bool:
-    """Return whether a KeyboardInterrupt in this thread is of a signal; in a command, a signal is noted first."""
+    """Return whether a KeyboardInterrupt in this thread is of a signal; in a command, a
+    signal is noted first.
+    """
     return bool(_signals) or threading.current_thread() is threading.main_thread()
 
 
@@ -354,7 +411,10 @@ def may_interrupt() -> bool:
 
 
 def wait_until(ended: Callable[[], bool], seconds: float = math.inf) -> None:
-    """Wait until something has ended, for so many seconds at most. KeyboardInterrupt, as `check_interrupts`."""
+    """Wait until something has ended, for so many seconds at most.
+
+    KeyboardInterrupt, as `check_interrupts`.
+    """
     until = time.monotonic() + seconds
     while not ended() and time.monotonic() < until:
         check_interrupts()
@@ -362,14 +422,18 @@ def wait_until(ended: Callable[[], bool], seconds: float = math.inf) -> None:
 
 
 def note_signal(number: int, frame: object) -> None:
-    """Handle a signal, each as Ctrl-C; SIGHUP once: a closed terminal and its shell both send it."""
+    """Handle a signal, each as Ctrl-C; SIGHUP once: a closed terminal and its shell both send
+    it.
+    """
     if number != signal.SIGHUP or not _signals:
         _signals.append(number)
         _woken.put(None)
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
-    """Start `work` in this context and a thread of its own: a daemon in no pool, which would hold up the end."""
+    """Start `work` in this context and a thread of its own: a daemon in no pool, which would
+    hold up the end.
+    """
     done = Future[T]()
     context = copy_context()
 
@@ -392,7 +456,10 @@ def _run_in_thread(work: Callable[[], int]) -> int | None:
         return work()
 
     signal.signal(signal.SIGTERM, note_signal)
-    for number, default in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    for number, default in (
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGINT, signal.default_int_handler),
+    ):
         if signal.getsignal(number) is default:  # under nohup, SIGHUP is ignored
             signal.signal(number, note_signal)
     ended = in_thread(begin)
@@ -411,13 +478,17 @@ def _run_in_thread(work: Callable[[], int]) -> int | None:
 
 
 def clean(text: str) -> str:
-    """Replace control characters, which could colour the screen, and lone surrogates, which no stream accepts."""
+    """Replace control characters, which could colour the screen, and lone surrogates, which
+    no stream accepts.
+    """
     unsafe = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
     return re.sub(unsafe, "\N{REPLACEMENT CHARACTER}", text)
 
 
 def say(text: str, to: TextIO | None = None) -> None:
-    """Print one line on stderr, in place of a bar, or `to` another stream; nothing happens when it is closed."""
+    """Print one line on stderr, in place of a bar, or `to` another stream; nothing happens
+    when it is closed.
+    """
     global _bar
     if (stream := own_stream(to or sys.stderr)) is not None:  # print() would take stdout instead
         over = "\r\x1b[K" if _bar else ""
@@ -446,9 +517,11 @@ _LOG.addHandler(_Speaker())
 
 
 def put_out(text: str, kept: str = "") -> None:
-    """Write the command's result on stdout. A reader that has gone, as in `| head`, and a closed stdout are no errors.
+    """Write the command's result on stdout. A reader that has gone, as in `| head`, and a closed
+    stdout are no errors.
 
-    DataError when it cannot be written, or RunIncomplete where it is also `kept` elsewhere, e.g. "in the run folder".
+    DataError when it cannot be written, or RunIncomplete where it is also `kept` elsewhere, e.g.
+    "in the run folder".
     """
     if (out := own_stream(_results[0] if _results else sys.stdout)) is None:
         return
@@ -498,7 +571,11 @@ class Progress:
             self._next = now + (_BAR_SECONDS if draws else _LINE_SECONDS)
             speed = (self.done - self._before) / (now - self._started)
             rate = f"{speed:,.{1 if speed < 100 else 0}f} a second"
-            rest = f", {duration((self._total - self.done) / speed)} left" if speed > 0 and not finished else ""
+            rest = (
+                f", {duration((self._total - self.done) / speed)} left"
+                if speed > 0 and not finished
+                else ""
+            )
             text = f"{self.done:,} of {self._total:,} {self._unit}, {rate}{rest}"
             if draws:
                 _draw_bar(self._what, self.done / self._total, text)
@@ -507,7 +584,9 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration in its two largest units, e.g. "8 min 34 s"; less than a minute is "34 s"."""
+    """Write a duration in its two largest units, e.g. "8 min 34 s"; less than a minute is "34
+    s".
+    """
     minutes, seconds = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"
@@ -520,18 +599,33 @@ def plural(count: int, one: str, more: str = "") -> str:
 
 
 def count_failed(failed: int, answers: int, repeats: int = 1, repeat: str = "seed") -> str:
-    """Write how many answers failed: "3 of 12"; of several runs of all queries "9 of 36 answers (12 queries, 3 seeds)".
+    """Write how many answers failed: "3 of 12"; of several runs of all queries "9 of 36 answers (12
+    queries, 3 seeds)".
 
     `repeat` is what tells the runs apart.
     """
     if repeats == 1:
         return f"{failed:,} of {answers:,}"
-    return f"{failed:,} of {answers:,} answers ({queries(answers // repeats)}, {plural(repeats, repeat)})"
+    return (
+        f"{failed:,} of {answers:,} answers ({queries(answers // repeats)}, "
+        f"{plural(repeats, repeat)})"
+    )
 
 
 def ordinal(number: int) -> str:
     """Write a place in an order: "second", "third", "21st"."""
-    words = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+    words = (
+        "first",
+        "second",
+        "third",
+        "fourth",
+        "fifth",
+        "sixth",
+        "seventh",
+        "eighth",
+        "ninth",
+        "tenth",
+    )
     if 1 <= number <= len(words):
         return words[number - 1]
     if number % 100 in (11, 12, 13):
@@ -553,5 +647,11 @@ def brief(value: Any, most: int = 60) -> str:
     """Write a value of a configuration in at most so many characters."""
     if isinstance(value, dict) and "digest" in value:
         value = f"{value.get('optimizer', '')} {value['digest']}".strip()
-    text = value if isinstance(value, str) else "none" if value is None else json.dumps(value, ensure_ascii=False)
+    text = (
+        value
+        if isinstance(value, str)
+        else "none"
+        if value is None
+        else json.dumps(value, ensure_ascii=False)
+    )
     return text if len(text) <= most else f"{text[: most - 4]} ..."

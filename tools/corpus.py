@@ -1,7 +1,7 @@
 """A corpus: documents by id, in a fixed order, with a fingerprint for the indexes made of it.
 
-`Corpus` holds its documents in memory. `StoredCorpus` reads them from disk one at a time, for releases of a million
-passages. Its folder has
+`Corpus` holds its documents in memory. `StoredCorpus` reads them from disk one at a time, for
+releases of a million passages. Its folder has
 
     fields.bin              id, title, text and parent of every document, one after another
     ends.bin                where each field of fields.bin ends
@@ -12,7 +12,8 @@ passages. Its folder has
     digests.bin             a digest of every document
     meta.json               size, time and CRC-32 of every other file but fields.bin, compared when the folder is opened
 
-The small files are memory-mapped. Texts are read with pread: touched pages of a map count as this process's memory.
+The small files are memory-mapped. Texts are read with pread: touched pages of a map count as this
+process's memory.
 """
 
 import hashlib
@@ -39,7 +40,8 @@ _LOG = logging.getLogger("sextant")
 
 FORMAT = 4  # raised when the files above change their meaning
 _HELD = 1 << 18  # documents; a stored corpus of more does not hold their ids in memory
-_KEPT_BYTES = 32_000_000  # of documents, in memory: a hit is shown next, and searches of a run find much the same
+# Of documents, in memory: a hit is shown next, and searches of a run find much the same
+_KEPT_BYTES = 32_000_000
 _KEPT = (1024, 32_768)  # documents, at least and at most
 
 
@@ -72,7 +74,9 @@ class Corpus(Mapping[str, Document]):
         yield from documents if rows is None else map(list(documents).__getitem__, rows)
 
     def texts(self, rows: Sequence[int] | None = None) -> Iterator[str]:
-        """Yield the text that retrievers index of each document, in corpus order, or of those in some rows."""
+        """Yield the text that retrievers index of each document, in corpus order, or of those
+        in some rows.
+        """
         yield from map(indexed_text, self.stream(rows))
 
     @cached_property
@@ -99,7 +103,9 @@ class Corpus(Mapping[str, Document]):
         return digest.hexdigest()
 
     def slice(self, start: int, stop: int) -> "Corpus":
-        """Return the documents in the rows from `start` to before `stop`, as a corpus that another process may have."""
+        """Return the documents in the rows from `start` to before `stop`, as a corpus that
+        another process may have.
+        """
         part = Corpus(islice(self.stream(), start, stop))
         part.fingerprint = _name_slice(self.fingerprint, start, stop)
         return part
@@ -115,7 +121,9 @@ def indexed_text(document: Document) -> str:
 
 
 def _encode(document: Document) -> tuple[bytes, ...]:
-    """Return the fields of a document as bytes, in the order in which they are stored and hashed."""
+    """Return the fields of a document as bytes, in the order in which they are stored and
+    hashed.
+    """
     fields = (document.doc_id, document.title, document.text, document.parent)
     return tuple(field.encode("utf-8", "surrogatepass") for field in fields)
 
@@ -146,21 +154,32 @@ class StoredCorpus(Corpus):
             raise ValueError(f"{folder} was written in another format")
         if (now := disk.check_seals(folder, meta["files"])) != meta["files"]:
             with suppress(OSError):  # a folder that may only be read
-                disk.replace(folder / "meta.json", json.dumps(meta | {"files": now}) + "\n", disk.SHARED)
+                disk.replace(
+                    folder / "meta.json", json.dumps(meta | {"files": now}) + "\n", disk.SHARED
+                )
         self._folder = folder
         documents = int(meta["documents"])
         self._start = start
         self._stop = stop
         self._count = (documents if stop is None else stop) - start
-        self.fingerprint = str(meta["fingerprint"]) if stop is None else _name_slice(meta["fingerprint"], start, stop)
+        self.fingerprint = (
+            str(meta["fingerprint"])
+            if stop is None
+            else _name_slice(meta["fingerprint"], start, stop)
+        )
         names = ("ends", "id_ends", "order")
-        self._ends, self._id_ends, self._order = (_map(folder / f"{name}.bin", "q") for name in names)
+        self._ends, self._id_ends, self._order = (
+            _map(folder / f"{name}.bin", "q") for name in names
+        )
         self._sums, self.places = (_map(folder / f"{name}.bin", "I") for name in ("sums", "places"))
         self.places = self.places[start : start + self._count]
         self.digests = _map(folder / "digests.bin", "Q")[start : start + self._count]
         self._ids = _map(folder / "ids.bin", "B")
         self._file = (folder / "fields.bin").open("rb")
-        if len(self._ends) != 4 * documents + 1 or os.fstat(self._file.fileno()).st_size != self._ends[-1]:
+        if (
+            len(self._ends) != 4 * documents + 1
+            or os.fstat(self._file.fileno()).st_size != self._ends[-1]
+        ):
             raise ValueError(f"{folder} is not whole")
         kept = min(max(_KEPT_BYTES * documents // max(1, self._ends[-1]), _KEPT[0]), _KEPT[1])
         self.row = lru_cache(maxsize=1 << 16)(self._find_row)  # by id; KeyError where there is none
@@ -179,14 +198,19 @@ class StoredCorpus(Corpus):
         for row in range(self._start, last, 4096):  # in a third of the time of one by one
             ends = self._id_ends[row : min(row + 4096, last) + 1].tolist()
             ids = self._ids[ends[0] : ends[-1]].tobytes()
-            yield from (ids[a - ends[0] : b - ends[0]].decode("utf-8", "surrogatepass") for a, b in pairwise(ends))
+            yield from (
+                ids[a - ends[0] : b - ends[0]].decode("utf-8", "surrogatepass")
+                for a, b in pairwise(ends)
+            )
 
     def __len__(self) -> int:
         return self._count
 
     @cached_property
     def doc_ids(self) -> Sequence[str]:
-        """All document ids, in corpus order; those of a large corpus are read when they are asked for."""
+        """All document ids, in corpus order; those of a large corpus are read when they are
+        asked for.
+        """
         return tuple(self) if self._count <= _HELD else StoredIds(self)
 
     def stream(self, rows: Sequence[int] | None = None) -> Iterator[Document]:
@@ -197,7 +221,9 @@ class StoredCorpus(Corpus):
         """Return some of the rows; nothing is read."""
         return StoredCorpus(self._folder, self._start + start, self._start + stop)
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Path, int, int | None]]:  # a process gets the place, not the texts
+    def __reduce__(
+        self,
+    ) -> tuple[type[Self], tuple[Path, int, int | None]]:  # a process gets the place, not the texts
         return type(self), (self._folder.absolute(), self._start, self._stop)
 
     def _find_row(self, doc_id: str) -> int:
@@ -221,7 +247,9 @@ class StoredCorpus(Corpus):
         data = os.pread(self._file.fileno(), ends[4] - ends[0], ends[0])
         if zlib.crc32(data) != self._sums[row]:
             with suppress(OSError):
-                (self._folder / "meta.json").unlink(missing_ok=True)  # so that the next opening makes it again
+                (self._folder / "meta.json").unlink(
+                    missing_ok=True
+                )  # so that the next opening makes it again
             remedy = "the same command makes it again, or else remove its folder"
             raise DataError(f"{self._file.name} has been damaged since it was made; {remedy}")
         parts = (data[start - ends[0] : end - ends[0]] for start, end in pairwise(ends))
@@ -243,7 +271,11 @@ class StoredIds(Sequence[str]):
 
     def __getitem__(self, row: Any) -> Any:  # an id, or those of a slice
         rows = range(len(self))[row]
-        return self._corpus.id_of(rows) if isinstance(rows, int) else [self._corpus.id_of(each) for each in rows]
+        return (
+            self._corpus.id_of(rows)
+            if isinstance(rows, int)
+            else [self._corpus.id_of(each) for each in rows]
+        )
 
     def __contains__(self, doc_id: object) -> bool:
         return doc_id in self._corpus
@@ -253,11 +285,16 @@ def _map(path: Path, kind: Literal["q", "Q", "I", "B"]) -> "memoryview[int]":
     """Memory-map a file of numbers, of a kind of the module `array`."""
     with path.open("rb") as file:
         empty = not os.fstat(file.fileno()).st_size
-        return memoryview(b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)).cast(kind)
+        return memoryview(
+            b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        ).cast(kind)
 
 
 def store(documents: Iterable[Document], folder: Path) -> None:
-    """Write `documents` to the new folder `folder`, one at a time. DataError when an id comes twice."""
+    """Write `documents` to the new folder `folder`, one at a time.
+
+    DataError when an id comes twice.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     ends = array("q", [0])
     id_ends = array("q", [0])
@@ -282,19 +319,33 @@ def store(documents: Iterable[Document], folder: Path) -> None:
     places = array("I", bytes(4 * len(rows)))
     for place, row in enumerate(order):
         places[row] = place
-    numbers = {"ends": ends, "id_ends": id_ends, "order": order, "places": places, "sums": sums, "digests": digests}
+    numbers = {
+        "ends": ends,
+        "id_ends": id_ends,
+        "order": order,
+        "places": places,
+        "sums": sums,
+        "digests": digests,
+    }
     for name, each in numbers.items():
         (folder / f"{name}.bin").write_bytes(each)
-    files = {path.name: disk.seal(path) for path in sorted(folder.iterdir()) if path.name != "fields.bin"}
-    meta = {"format": FORMAT, "documents": len(rows), "fingerprint": digest.hexdigest(), "files": files}
+    files = {
+        path.name: disk.seal(path) for path in sorted(folder.iterdir()) if path.name != "fields.bin"
+    }
+    meta = {
+        "format": FORMAT,
+        "documents": len(rows),
+        "fingerprint": digest.hexdigest(),
+        "files": files,
+    }
     (folder / "meta.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
 
 
 def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> Corpus:
     """Open the corpus kept in `place`; where there is none yet, write `documents()` there first.
 
-    Whatever else is in the folder of `place` is outdated, and is removed when a new one is made. Where it cannot be
-    written, for lack of room or permission, the documents are held in memory.
+    Whatever else is in the folder of `place` is outdated, and is removed when a new one is made.
+    Where it cannot be written, for lack of room or permission, the documents are held in memory.
     """
     with suppress(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError):
         return StoredCorpus(place)
@@ -303,12 +354,17 @@ def open_or_store(place: Path, documents: Callable[[], Iterable[Document]]) -> C
         place.parent.mkdir(parents=True, exist_ok=True)
         with disk.drafting(place, disk.SHARED, folder=True) as beside:
             store(documents(), beside)
-            shutil.rmtree(place, ignore_errors=True)  # a damaged one, or that of another process, no worse than ours
+            shutil.rmtree(
+                place, ignore_errors=True
+            )  # a damaged one, or that of another process, no worse than ours
             beside.rename(place)
         for outdated in place.parent.glob("[!.]*"):
             if outdated != place:  # a process that has it open keeps it
                 shutil.rmtree(outdated, ignore_errors=True)
         return StoredCorpus(place)
     except OSError as error:
-        _LOG.info(f"{place} cannot be written ({error.strerror or error}); the documents are held in memory")
+        _LOG.info(
+            f"{place} cannot be written ({error.strerror or error}); the documents are held in "
+            f"memory"
+        )
         return Corpus(documents())

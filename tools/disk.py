@@ -1,7 +1,9 @@
-"""Files that survive a crash: lines are on disk once appended, and files are replaced whole or not at all.
+"""Files that survive a crash: lines are on disk once appended, and files are replaced whole or not
+at all.
 
-Files with answers or texts can be read by their owner alone (PRIVATE); in $SEXTANT_HOME, which several people may
-share, the umask decides (SHARED). A draft is locked while its writer lives; unlocked ones are removed.
+Files with answers or texts can be read by their owner alone (PRIVATE); in $SEXTANT_HOME, which
+several people may share, the umask decides (SHARED). A draft is locked while its writer lives;
+unlocked ones are removed.
 """
 
 import errno
@@ -42,8 +44,8 @@ class InputFile(str):
 def open_input(path: Path) -> io.BufferedReader:
     """Open a file that somebody named, or that lies in somebody's folder, for reading its bytes.
 
-    /dev/null is an empty file, as everywhere. OSError for what is no file: a pipe would be waited for without end, and
-    a device may never end.
+    /dev/null is an empty file, as everywhere. OSError for what is no file: a pipe would be waited
+    for without end, and a device may never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
@@ -61,12 +63,19 @@ def read_input(path: Path, largest: int = LARGEST_INPUT) -> bytes:
     with open_input(path) as file:
         content = file.read(largest + 1)
     if len(content) > largest:
-        raise OSError(errno.EINVAL, f"it has more than {largest >> 20} MiB, too much for such a file", str(path))
+        raise OSError(
+            errno.EINVAL,
+            f"it has more than {largest >> 20} MiB, too much for such a file",
+            str(path),
+        )
     return content
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file, as `read_input` does. ValueError for what is no TOML, or nested too deep."""
+    """Read a TOML file, as `read_input` does.
+
+    ValueError for what is no TOML, or nested too deep.
+    """
     try:
         return tomllib.loads(read_input(path).decode("utf-8-sig"))
     except RecursionError:
@@ -76,24 +85,33 @@ def read_toml(path: Path) -> dict[str, Any]:
 def walk(folder: Path, deepest: int = 100) -> Iterator[Path]:
     """Yield all that is in a folder and below, but for folders, in the order of names.
 
-    Links to folders are not followed. OSError where folders are in folders deeper than that, as nobody means.
+    Links to folders are not followed. OSError where folders are in folders deeper than that, as
+    nobody means.
     """
     todo = [(folder, 0)]
     while todo:
         place, depth = todo.pop()
         if depth > deepest:
-            raise OSError(errno.ELOOP, f"it has folders in folders, {deepest} deep and deeper", str(folder))
+            raise OSError(
+                errno.ELOOP, f"it has folders in folders, {deepest} deep and deeper", str(folder)
+            )
         try:
             with os.scandir(place) as entries:
                 inside = sorted(entries, key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue  # there is none, or it has been removed meanwhile, or is somebody else's
         yield from (Path(entry.path) for entry in inside if not entry.is_dir(follow_symlinks=False))
-        todo += [(Path(entry.path), depth + 1) for entry in reversed(inside) if entry.is_dir(follow_symlinks=False)]
+        todo += [
+            (Path(entry.path), depth + 1)
+            for entry in reversed(inside)
+            if entry.is_dir(follow_symlinks=False)
+        ]
 
 
 def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
-    """Yield the whole lines of a file, with their ends; with `repair`, also cut a torn last line off the file."""
+    """Yield the whole lines of a file, with their ends; with `repair`, also cut a torn last
+    line off the file.
+    """
     if not path.exists():
         return
     with open_input(path) as file:
@@ -104,8 +122,13 @@ def lines(path: Path, *, repair: bool = False) -> Iterator[bytes]:
                 os.truncate(path, file.tell() - len(line))
 
 
-def read_lines(path: Path, make: Callable[[bytes], T], mend: str, *, repair: bool = False) -> Iterator[tuple[bytes, T]]:
-    """Yield each line with what `make` makes of it. DataError, with the line's number, where that is a ValueError."""
+def read_lines(
+    path: Path, make: Callable[[bytes], T], mend: str, *, repair: bool = False
+) -> Iterator[tuple[bytes, T]]:
+    """Yield each line with what `make` makes of it.
+
+    DataError, with the line's number, where that is a ValueError.
+    """
     for number, line in enumerate(lines(path, repair=repair), start=1):
         try:
             made = make(line)
@@ -134,7 +157,9 @@ def dumps(row: Any) -> str:
 
 
 def describe(error: OSError) -> str:
-    """Return what an OSError says, with its file where it has one; libraries raise some that are a text alone."""
+    """Return what an OSError says, with its file where it has one; libraries raise some that
+    are a text alone.
+    """
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason
 
@@ -148,7 +173,10 @@ def read_object(text: str) -> dict[str, Any] | None:
 
 
 def append_line(path: Path, line: bytes, mode: int = PRIVATE) -> int:
-    """Add one line, and return where it begins once it is on disk. On OSError the file is as before."""
+    """Add one line, and return where it begins once it is on disk.
+
+    On OSError the file is as before.
+    """
     with open_file(path, "ab", mode, buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
@@ -175,7 +203,10 @@ def replace(path: Path, content: str | bytes, mode: int = PRIVATE) -> None:
 
 @contextmanager
 def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
-    """Replace a file, once the block that writes it ends without an exception. An OSError names it."""
+    """Replace a file, once the block that writes it ends without an exception.
+
+    An OSError names it.
+    """
     with naming(path), drafting(path, mode) as draft:
         with draft.open("w", encoding="utf-8", errors="backslashreplace") as file:
             yield file
@@ -197,8 +228,12 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def remedy(error: Exception) -> str:
-    """Return what to do about a file that cannot be written, by the OSError or the error of SQLite's."""
-    sqlite_code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bits name the system call
+    """Return what to do about a file that cannot be written, by the OSError or the error of
+    SQLite's.
+    """
+    sqlite_code = (
+        getattr(error, "sqlite_errorcode", 0) & 0xFF
+    )  # the upper bits name the system call
     if getattr(error, "errno", None) in TOO_MANY_OPEN:
         return "let it open more files (ulimit -n 4096)"
     if sqlite_code == _SQLITE_CANTOPEN:  # SQLite does not say why
@@ -208,7 +243,9 @@ def remedy(error: Exception) -> str:
 
 @contextmanager
 def drafting(path: Path, mode: int = PRIVATE, *, folder: bool = False) -> Iterator[Path]:
-    """Make a file, or folder, beside `path`: removed after the block if it is still there, as are killed writers'."""
+    """Make a file, or folder, beside `path`: removed after the block if it is still there, as
+    are killed writers'.
+    """
     for old in path.parent.glob(f".*{_DRAFT}"):
         with suppress(OSError), _opened(old, os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
             if lock(descriptor):  # else somebody is writing it
@@ -232,7 +269,9 @@ def _make_draft(path: Path, mode: int, folder: bool) -> tuple[Path, int]:
                 draft.touch(mode, exist_ok=False)
         with suppress(FileNotFoundError):  # another writer removed it before it was locked
             descriptor = os.open(draft, os.O_RDONLY)
-            with suppress(OSError):  # a file system without locks, on which no other can lock it either
+            with suppress(
+                OSError
+            ):  # a file system without locks, on which no other can lock it either
                 lock(descriptor, wait=True)
             if _is_still(descriptor, draft):
                 return draft, descriptor
@@ -240,7 +279,9 @@ def _make_draft(path: Path, mode: int, folder: bool) -> tuple[Path, int]:
 
 
 def temporary_folder() -> AbstractContextManager[Path]:
-    """Make a temporary folder, removed after the block, or by a later call where the process was killed."""
+    """Make a temporary folder, removed after the block, or by a later call where the process
+    was killed.
+    """
     return drafting(Path(tempfile.gettempdir()) / "sextant", folder=True)
 
 
@@ -267,7 +308,8 @@ def remove(path: Path) -> None:
 def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
     """Lock the file `path` among processes until it is closed, or the process ends.
 
-    Where another process holds it, `busy` is called: it raises, or logs that this one waits. Who may read may lock.
+    Where another process holds it, `busy` is called: it raises, or logs that this one waits. Who
+    may read may lock.
     """
     while True:
         try:
@@ -287,8 +329,12 @@ def hold(path: Path, busy: Callable[[], None], mode: int = SHARED) -> IO[bytes]:
 
 
 def lock(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file or folder; False where another process holds it, OSError on a file system without locks."""
-    from filelock import lock_descriptor  # brings asyncio, 0.1 s, and every command imports this module
+    """Lock an open file or folder; False where another process holds it, OSError on a file
+    system without locks.
+    """
+    from filelock import (
+        lock_descriptor,
+    )  # brings asyncio, 0.1 s, and every command imports this module
 
     return lock_descriptor(descriptor, blocking=wait)
 
@@ -327,7 +373,8 @@ def seal(path: Path) -> list[int]:
 
 
 def check_seals(folder: Path, seals: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Return the seals of files as they are now. ValueError where the bytes of one are not those that were sealed.
+    """Return the seals of files as they are now. ValueError where the bytes of one are not those
+    that were sealed.
 
     A file of the same size and time as when it was sealed is not read.
     """
@@ -356,10 +403,15 @@ def home() -> Path:
 
 
 def expanded(text: str) -> Path:
-    """Expand the ~ of a path as a user typed it. UsageError when it is empty, or ~NAME is unknown."""
+    """Expand the ~ of a path as a user typed it.
+
+    UsageError when it is empty, or ~NAME is unknown.
+    """
     if not text.strip():
         raise UsageError("the name of a folder is empty")
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise UsageError(f"{text!r} starts with a home directory that is not known; write the whole path") from None
+        raise UsageError(
+            f"{text!r} starts with a home directory that is not known; write the whole path"
+        ) from None

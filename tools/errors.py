@@ -1,7 +1,7 @@
 """Everything Sextant raises on purpose, with the exit code that each means.
 
-A message says what was wrong, shows the value, and says what to do next. The command line prints the message alone, on
-one line; any other exception is a bug and keeps its traceback.
+A message says what was wrong, shows the value, and says what to do next. The command line prints
+the message alone, on one line; any other exception is a bug and keeps its traceback.
 """
 
 import difflib
@@ -79,7 +79,9 @@ class ProviderRefused(SextantError):
     exit_code = 4
 
     def __init__(self, message: str, *, source: str = "") -> None:
-        """`source` is what is refused: a model as --lm has it, or a retriever as `api:MODEL` or `http:URL`."""
+        """`source` is what is refused: a model as --lm has it, or a retriever as `api:MODEL`
+        or `http:URL`.
+        """
         super().__init__(message)
         self.source = source
 
@@ -107,7 +109,12 @@ class BudgetReached(SextantError):
         self.larger = larger
 
 
-FAULTS = (BudgetReached, DataError, ProviderRefused, RunIncomplete)  # which say nothing about the program
+FAULTS = (
+    BudgetReached,
+    DataError,
+    ProviderRefused,
+    RunIncomplete,
+)  # which say nothing about the program
 
 
 class SessionRefusal(SextantError):
@@ -131,9 +138,14 @@ class Halt(BaseException):
 
 
 def check_docstrings() -> None:
-    """Raise UsageError where Python drops docstrings: they are instructions of prompts and descriptions of tools."""
+    """Raise UsageError where Python drops docstrings: they are instructions of prompts and
+    descriptions of tools.
+    """
     if sys.flags.optimize > 1:
-        raise UsageError("python -OO and PYTHONOPTIMIZE=2 take the instructions out of all prompts; leave them out")
+        raise UsageError(
+            "python -OO and PYTHONOPTIMIZE=2 take the instructions out of all prompts; leave them "
+            "out"
+        )
 
 
 def at_least(least: int, who: str, **values: int) -> None:

@@ -1,6 +1,8 @@
-"""Forms of JSON files that others may have written or edited, and one reader that checks a file against its form.
+"""Forms of JSON files that others may have written or edited, and one reader that checks a file
+against its form.
 
-Strictly: a text is no number, NaN and numbers beyond 2**53 are refused. Keys that a form does not name are ignored.
+Strictly: a text is no number, NaN and numbers beyond 2**53 are refused. Keys that a form does not
+name are ignored.
 """
 
 import json
@@ -102,9 +104,14 @@ def read(form: Any, data: bytes | str, loads: Callable[[bytes | str], Any] = dis
 
 
 def toml(value: Any) -> str:
-    """Write a value as TOML does behind a "=", on one line. What is None, which TOML has not, is left out."""
+    """Write a value as TOML does behind a "=", on one line.
+
+    What is None, which TOML has not, is left out.
+    """
     if isinstance(value, Mapping):
-        bare = {name: name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name) for name in value}
+        bare = {
+            name: name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name) for name in value
+        }
         pairs = (f"{bare[name]} = {toml(one)}" for name, one in value.items() if one is not None)
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
@@ -113,24 +120,39 @@ def toml(value: Any) -> str:
 
 
 def make(kind: type[T], value: Any) -> T:
-    """Make a dataclass, with those in it, of what JSON holds of it. ValueError says where that differs and how."""
+    """Make a dataclass, with those in it, of what JSON holds of it.
+
+    ValueError says where that differs and how.
+    """
     made: T = check(kind, value, strict=False)
     return made
 
 
 def check(form: Any, value: Any, *, strict: bool = True) -> Any:
-    """Check a value against a form, and return what that makes of it. ValueError says where it differs and how."""
+    """Check a value against a form, and return what that makes of it.
+
+    ValueError says where it differs and how.
+    """
     try:
         return adapter(form).validate_python(value, strict=strict)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).removeprefix(".")
-        what = first["msg"].removeprefix("Input ").removeprefix("Value error, ").replace("Field required", "is missing")
+        place = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
+        ).removeprefix(".")
+        what = (
+            first["msg"]
+            .removeprefix("Input ")
+            .removeprefix("Value error, ")
+            .replace("Field required", "is missing")
+        )
         raise ValueError(" ".join(f"{place} {what}".split())[:300]) from None
 
 
 def read_whole(form: Any, data: bytes | str) -> Any:
-    """Parse as `read` does, keeping every digit of numbers; ValueError for what is nested too deep to be written."""
+    """Parse as `read` does, keeping every digit of numbers; ValueError for what is nested too
+    deep to be written.
+    """
     value = read(form, data, json.loads)  # orjson makes floats of numbers beyond 64 bits
     if not _is_shallow(value, NESTED):
         raise ValueError(f"it is nested deeper than {NESTED} levels")
@@ -143,7 +165,10 @@ def _is_shallow(value: Any, levels: int) -> bool:
 
 
 def read_file(form: Any, path: Path, mend: str) -> Any:
-    """Read a JSON file. DataError, with the place and how to `mend` it, where it does not fit the form."""
+    """Read a JSON file.
+
+    DataError, with the place and how to `mend` it, where it does not fit the form.
+    """
     try:
         return read_whole(form, disk.read_input(path, _LARGEST))
     except ValueError as error:

@@ -1,4 +1,6 @@
-"""How Sextant is installed where it runs: its version, its repository if it runs from one, and how to add an extra."""
+"""How Sextant is installed where it runs: its version, its repository if it runs from one,
+and how to add an extra.
+"""
 
 import json
 import os
@@ -20,12 +22,20 @@ DISTRIBUTION = "sextant-search"
 _ABOVE = Path(__file__).parents[1]  # a checkout, or the folder of all installed packages
 _GIT_SECONDS = 10.0
 # Git's hooks set these, and git would then ask the hook's repository.
-_OTHER_REPOSITORY = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"}
+_OTHER_REPOSITORY = {
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+}
 
 
 @cache
 def find_repository() -> Path | None:
-    """Return the checkout whose code this is; None in an installation, whatever project it may lie in."""
+    """Return the checkout whose code this is; None in an installation, whatever project it
+    may lie in.
+    """
     project = _read_project()
     return _ABOVE if project.get("name") == DISTRIBUTION else None
 
@@ -42,12 +52,16 @@ def version() -> str:
 
 
 def git_revision() -> str | None:
-    """Return the commit of the code that runs, with "+changes" if it was edited; None if there is no repository."""
+    """Return the commit of the code that runs, with "+changes" if it was edited; None if
+    there is no repository.
+    """
     repository = find_repository()
     if repository is None:
         commit = _read_origin().get("vcs_info", {}).get("commit_id")
         return str(commit) if commit else None
-    if not (repository / ".git").exists():  # an unpacked archive, perhaps in a repository of somebody else's
+    if not (
+        repository / ".git"
+    ).exists():  # an unpacked archive, perhaps in a repository of somebody else's
         return None
     try:
         changes = "+changes" if _ask_git(repository, "status", "--porcelain") else ""
@@ -57,7 +71,8 @@ def git_revision() -> str | None:
 
 
 def find_page(page: str) -> str:
-    """Return the path of a page such as "docs/guide/task.md": in the checkout, or the copy that a wheel has in tools.
+    """Return the path of a page such as "docs/guide/task.md": in the checkout, or the copy that a
+    wheel has in tools.
 
     It is as short as the folder that one is in allows.
     """
@@ -75,7 +90,8 @@ def explain_missing(package: str | None, extra: str) -> str:
 
 @contextmanager
 def importing_extra(extra: str, module: str) -> Iterator[None]:
-    """Have imports that lack a package say which extra of ours brings it; `module` is the __name__ of who imports.
+    """Have imports that lack a package say which extra of ours brings it; `module` is the __name__
+    of who imports.
 
     A module that is run by `python -m` ends with one line and exit code 2.
     """
@@ -110,7 +126,9 @@ def _install_command(extra: str) -> str:
 
 
 def _find_source() -> str:
-    """Return from where Sextant was installed: the path of a wheel or a checkout that is still there, or a URL."""
+    """Return from where Sextant was installed: the path of a wheel or a checkout that is
+    still there, or a URL.
+    """
     origin = _read_origin()
     url = str(origin.get("url", ""))
     if url.startswith("file:"):
@@ -145,7 +163,9 @@ def _list_packages(extra: str) -> list[str]:
 def _read_project() -> Mapping[str, Any]:
     """Return the table `project` of the pyproject.toml beside our packages; {} if there is none."""
     try:
-        project = tomllib.loads((_ABOVE / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+        project = tomllib.loads((_ABOVE / "pyproject.toml").read_text(encoding="utf-8")).get(
+            "project", {}
+        )
     except (OSError, ValueError):
         return {}
     return project if isinstance(project, dict) else {}
@@ -163,7 +183,9 @@ def _read_origin() -> dict[str, Any]:
 
 
 def _ask_git(folder: Path, *arguments: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in _OTHER_REPOSITORY
+    }
     asked = subprocess.run(
         ["git", "-C", str(folder), *arguments],
         env=environment,

@@ -1,4 +1,5 @@
-"""What a name stands for: something of ours in a table, of an installed package, or of a user's own file.
+"""What a name stands for: something of ours in a table, of an installed package, or of a user's own
+file.
 
     multihop              in a table of "module:attribute"
     their_agent           an entry point of an installed package, in a group such as "sextant.programs"
@@ -31,8 +32,14 @@ RETRIEVERS = "sextant.retrievers"
 TASKS = "sextant.tasks"
 
 _ROOT = Path(__file__).parents[1]
-_INSTALLED = (*(str(_ROOT / name) + os.sep for name in PACKAGES), sysconfig.get_path("stdlib") + os.sep, "<")
-_imported = dict[str, tuple[Path, int]]()  # modules of users -> their files, and when these had last changed
+_INSTALLED = (
+    *(str(_ROOT / name) + os.sep for name in PACKAGES),
+    sysconfig.get_path("stdlib") + os.sep,
+    "<",
+)
+_imported = dict[
+    str, tuple[Path, int]
+]()  # modules of users -> their files, and when these had last changed
 _REFERENCE = re.compile(r"(?:.+\.py|[^\W\d]\w*(?:\.\w+)*):[^\W\d]\w*")
 
 
@@ -47,13 +54,20 @@ def label(name: str) -> str:
 
 
 def known(table: Collection[str], group: str) -> dict[str, str]:
-    """Return every name of a table, with "", and of entry points, with the package that each is from."""
+    """Return every name of a table, with "", and of entry points, with the package that each
+    is from.
+    """
     packages = ((name, one.dist) for name, one in _entry_points(group).items())
-    return {name: f"from package {one.name} {one.version}" for name, one in packages if one} | dict.fromkeys(table, "")
+    return {
+        name: f"from package {one.name} {one.version}" for name, one in packages if one
+    } | dict.fromkeys(table, "")
 
 
 def check(kind: str, name: str, table: Mapping[str, str], group: str = "") -> str:
-    """Return what `name` refers to, "module:attribute" or FILE.py:NAME, without importing it. UnknownName for none."""
+    """Return what `name` refers to, "module:attribute" or FILE.py:NAME, without importing it.
+
+    UnknownName for none.
+    """
     if name in table:
         return table[name]
     if group and is_reference(name):
@@ -66,13 +80,18 @@ def check(kind: str, name: str, table: Mapping[str, str], group: str = "") -> st
 
 
 def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any:
-    """Import and return what `name` stands for. UsageError, with the line of a user's code, where that cannot be."""
+    """Import and return what `name` stands for.
+
+    UsageError, with the line of a user's code, where that cannot be.
+    """
     source, _, attribute = check(kind, name, table, group).rpartition(":")
     if name in table:
         return getattr(importlib.import_module(source), attribute)
     if not {"", str(Path.cwd())} & {*sys.path}:  # as where the installed command was given
         sys.path.append(str(Path.cwd()))
-    if any(_changed(file) != before for file, before in _imported.values()):  # as between two runs in a notebook
+    if any(
+        _changed(file) != before for file, before in _imported.values()
+    ):  # as between two runs in a notebook
         for loaded in _imported:
             sys.modules.pop(loaded, None)
         _imported.clear()
@@ -91,7 +110,10 @@ def pick(kind: str, name: str, table: Mapping[str, str], group: str = "") -> Any
         ours = ""
         if top in PACKAGES:
             library = "a library of that name needs an environment of its own"
-            ours = f"; {top!r} is a package of Sextant's, so a module of yours needs another name; {library}"
+            ours = (
+                f"; {top!r} is a package of Sextant's, so a module of yours needs another name; "
+                f"{library}"
+            )
         relative = isinstance(error, ImportError) and "relative import" in show(error)
         remedy = "; name it as package.module:NAME, from the folder that has the package" * relative
         raise UsageError(f"{source} cannot be imported: {describe(error)}{ours}{remedy}") from error
@@ -115,13 +137,17 @@ def describe(error: BaseException) -> str:
     raised = error.__cause__ if isinstance(error, WouldEndProcess) else error
     words = f"{type(raised).__name__}: {show(raised)}"
     if isinstance(error, BaseExceptionGroup):
-        error = next(each for each in list_causes(error) if not isinstance(each, BaseExceptionGroup))
+        error = next(
+            each for each in list_causes(error) if not isinstance(each, BaseExceptionGroup)
+        )
         words += f", first {type(error).__name__}: {show(error)}"
     return f"{words}{user_line(error)}"
 
 
 def list_causes(error: BaseException) -> list[BaseException]:
-    """Return an error, those in it where it is a group, and those that each of them came from or was raised after."""
+    """Return an error, those in it where it is a group, and those that each of them came from
+    or was raised after.
+    """
     causes = list[BaseException]()
     todo = [error]
     while todo:
@@ -141,13 +167,17 @@ class WouldEndProcess(Exception):
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Make an exception of what a user's code raises to end the process, which would end the whole command."""
+    """Make an exception of what a user's code raises to end the process, which would end the
+    whole command.
+    """
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit) as error:
         if isinstance(error, KeyboardInterrupt) and is_own_interrupt():
             raise
-        raise WouldEndProcess(f"{type(error).__name__} was raised").with_traceback(error.__traceback__) from error
+        raise WouldEndProcess(f"{type(error).__name__} was raised").with_traceback(
+            error.__traceback__
+        ) from error
 
 
 def show(value: object) -> str:
@@ -160,7 +190,9 @@ def show(value: object) -> str:
 
 
 def user_line(error: BaseException) -> str:
-    """Return the innermost line of a user's own code that led to an error: " (my_agent.py, line 3)"; "" for none."""
+    """Return the innermost line of a user's own code that led to an error: " (my_agent.py,
+    line 3)"; "" for none.
+    """
     if hasattr(error, "user_line"):  # of another process
         return str(error.user_line)
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
@@ -181,13 +213,23 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 
 
 def _enter(path: Path) -> str:
-    """Put a file's folder first on sys.path; return the name of its module. UsageError where that is taken."""
+    """Put a file's folder first on sys.path; return the name of its module.
+
+    UsageError where that is taken.
+    """
     name = path.stem
     there = sys.modules.get(path.stem)
     file = getattr(there, "__file__", None)
-    if "." in name or name in PACKAGES or (there and (file is None or Path(file).resolve() != path)):
+    if (
+        "." in name
+        or name in PACKAGES
+        or (there and (file is None or Path(file).resolve() != path))
+    ):
         where = f" ({file})" if file else ""
-        raise UsageError(f"{path.name} cannot be imported as {name!r}, which is another module{where}; rename the file")
+        raise UsageError(
+            f"{path.name} cannot be imported as {name!r}, which is another module{where}; rename "
+            f"the file"
+        )
     if sys.path[0] != str(path.parent):
         sys.path.insert(0, str(path.parent))
     return name

@@ -1,7 +1,8 @@
 """A request's fields as the options of a command line, and back; and the checks of their values.
 
-A request is a frozen dataclass whose fields are annotated with an `Option`. What an option means, its unit, what None
-means and how its text is read stand there once: help, command line, Python and the printed command are made from it.
+A request is a frozen dataclass whose fields are annotated with an `Option`. What an option means,
+its unit, what None means and how its text is read stand there once: help, command line, Python and
+the printed command are made from it.
 """
 
 import argparse
@@ -26,7 +27,9 @@ class Option:
 
     about: str  # meaning and unit, and what None means where that is not plain
     metavar: str = ""
-    read: Callable[[str], Any] | None = None  # makes the value of its text, and refuses what cannot be one
+    read: Callable[[str], Any] | None = (
+        None  # makes the value of its text, and refuses what cannot be one
+    )
     choices: tuple[str, ...] = ()
     flag: str = ""  # --name-of-the-field where it is not given
     missing: str = ""  # where a user finds values of a field that has no default
@@ -68,11 +71,15 @@ def _fields(kind: Any) -> dict[str, Option]:
         fixed = one.default_factory is MISSING
         default = one.default if fixed else cast(Any, one.default_factory)()
         flag = option.flag or f"--{one.name.replace('_', '-')}"
-        known[one.name] = replace(option, flag=flag, name=one.name, kind=own, default=default, fixed=fixed)
+        known[one.name] = replace(
+            option, flag=flag, name=one.name, kind=own, default=default, fixed=fixed
+        )
     return known
 
 
-def add_options(parser: argparse.ArgumentParser, kind: type, *, without: Collection[str] = ()) -> None:
+def add_options(
+    parser: argparse.ArgumentParser, kind: type, *, without: Collection[str] = ()
+) -> None:
     """Add an option for every field of a request to a command line, but for those `without`."""
     groups = dict[str, Any]()
     for option in [one for name, one in _fields(kind).items() if name not in without]:
@@ -83,7 +90,11 @@ def add_options(parser: argparse.ArgumentParser, kind: type, *, without: Collect
             more["action"] = "store_true"
         else:
             path = Path if Path in (option.kind, *get_args(option.kind)) else None
-            more |= {"metavar": option.metavar, "type": option.read or path, "choices": option.choices or None}
+            more |= {
+                "metavar": option.metavar,
+                "type": option.read or path,
+                "choices": option.choices or None,
+            }
             more |= {"action": "append", "default": []} if option.collects else {}
             more |= {"nargs": "?", "const": option.alone} if option.alone else {}
             if not option.collects and option.default is not MISSING:
@@ -92,19 +103,28 @@ def add_options(parser: argparse.ArgumentParser, kind: type, *, without: Collect
 
 
 def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
-    """Return what `-P` may set of a program, by name: what has a plain default, with a type that a text can be."""
+    """Return what `-P` may set of a program, by name: what has a plain default, with a type
+    that a text can be.
+    """
     documented = constructor if hasattr(constructor, "__signature__") else constructor.__init__
     found = {}
     for name, one in inspect.signature(documented).parameters.items():
         types = [one.annotation, *get_args(one.annotation), type(one.default), str]
         if name != "depth" and isinstance(one.default, str | int | float | None):
-            kind = next(kind for kind in types if isinstance(kind, type) and issubclass(kind, int | float | str))
+            kind = next(
+                kind
+                for kind in types
+                if isinstance(kind, type) and issubclass(kind, int | float | str)
+            )
             found[name] = one.replace(annotation=kind)
     return found
 
 
 def make(kind: type[T], given: Mapping[str, Any]) -> T:
-    """Make a request of the fields that are `given`; None stands for the default. UsageError for what cannot be."""
+    """Make a request of the fields that are `given`; None stands for the default.
+
+    UsageError for what cannot be.
+    """
     known = _fields(kind)
     values = {name: value for name, value in given.items() if value is not None}
     for name in values:
@@ -112,12 +132,16 @@ def make(kind: type[T], given: Mapping[str, Any]) -> T:
             raise UnknownName("field of a request", name, known)
     for option in known.values():
         if option.name not in values and option.default is MISSING:
-            raise UsageError(f"{option.flag} is missing" + (f"; {option.missing}" if option.missing else ""))
+            raise UsageError(
+                f"{option.flag} is missing" + (f"; {option.missing}" if option.missing else "")
+            )
     return kind(**values)
 
 
 def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
-    """Return the request that a parsed command line makes; other options of the command are ignored."""
+    """Return the request that a parsed command line makes; other options of the command are
+    ignored.
+    """
     given = {}
     for option in [one for name, one in _fields(kind).items() if name in arguments]:
         given[option.name] = value = arguments[option.name]
@@ -127,7 +151,10 @@ def from_options(kind: type[T], arguments: Mapping[str, Any]) -> T:
 
 
 def check(request: object) -> None:
-    """Replace the values of a new request by checked ones. UsageError, with the option, for a wrong one."""
+    """Replace the values of a new request by checked ones.
+
+    UsageError, with the option, for a wrong one.
+    """
     kind: Any = type(request)
     known = _fields(kind)
     try:
@@ -135,7 +162,9 @@ def check(request: object) -> None:
     except ValueError as error:
         first = cast(Any, error).errors()[0]
         flag = known[first["loc"][0]].flag
-        raise UsageError(f"{flag} {first['input']!r:.200}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise UsageError(
+            f"{flag} {first['input']!r:.200}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
     for name, value in checked:
         object.__setattr__(request, name, value)
 
@@ -144,7 +173,10 @@ def check(request: object) -> None:
 def _model(kind: Any) -> Any:
     from pydantic import WrapValidator, create_model  # takes longer to import than --help may
 
-    types: Any = {one.name: (Annotated[one.kind, WrapValidator(one.check)], ...) for one in _fields(kind).values()}
+    types: Any = {
+        one.name: (Annotated[one.kind, WrapValidator(one.check)], ...)
+        for one in _fields(kind).values()
+    }
     return create_model(kind.__name__, **types)
 
 
@@ -159,11 +191,17 @@ def words(request: object, leave_out: Iterable[str] = ()) -> list[str]:
         if option.kind is bool:
             found.append(option.flag)
         elif option.collects is Mapping:
-            found += [word for one, text in value.items() for word in (option.flag, f"{one}={text}")]
+            found += [
+                word for one, text in value.items() for word in (option.flag, f"{one}={text}")
+            ]
         elif option.whole:
             found += [option.flag, json.dumps(value)]
         else:
-            found += [word for one in (value if option.collects else (value,)) for word in (option.flag, str(one))]
+            found += [
+                word
+                for one in (value if option.collects else (value,))
+                for word in (option.flag, str(one))
+            ]
     return found
 
 
@@ -178,5 +216,7 @@ def pair(text: str) -> tuple[str, str]:
 def json_object(text: str) -> dict[str, Any]:
     """An argument type: a JSON object."""
     if (found := read_object(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r:.200} is no JSON object; write it as '{{\"name\": 1}}'")
+        raise argparse.ArgumentTypeError(
+            f"{text!r:.200} is no JSON object; write it as '{{\"name\": 1}}'"
+        )
     return found

@@ -1,7 +1,8 @@
 """Processes of this machine that a starter forks: workers of a run, and parts of an index.
 
-The starter is a process that has imported everything: so another begins in a tenth of a second, and one that has ended
-is replaced in no more. It has no threads and has opened nothing, which a fork would not survive.
+The starter is a process that has imported everything: so another begins in a tenth of a second, and
+one that has ended is replaced in no more. It has no threads and has opened nothing, which a fork
+would not survive.
 """
 
 import ctypes
@@ -34,15 +35,23 @@ class Socket(Connection):
 
 @contextmanager
 def starting(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
-    """Start the starter, and yield what starts a process and returns the connection with it; OSError where it cannot.
+    """Start the starter, and yield what starts a process and returns the connection with it;
+    OSError where it cannot.
 
-    The starter is `be_starter` of a `module`; it gets a socket that asks for processes, and the `given`.
+    The starter is `be_starter` of a `module`; it gets a socket that asks for processes, and the
+    `given`.
     """
     ours, theirs = socket.socketpair()
     called = f"from {module} import be_starter; be_starter(*{(theirs.fileno(), *given)})"
     script = f"import sys; sys.path[:] = {sys.path!r}; {called}"
-    how: Any = {"stdin": subprocess.DEVNULL, "stdout": 2, "start_new_session": True}  # a Ctrl-C is for who asks
-    how["env"] = os.environ | {"RAY_ENABLE_AUTO_CONNECT": "0"}  # else Ray starts a cluster in place of one that is lost
+    how: Any = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": 2,
+        "start_new_session": True,
+    }  # a Ctrl-C is for who asks
+    how["env"] = os.environ | {
+        "RAY_ENABLE_AUTO_CONNECT": "0"
+    }  # else Ray starts a cluster in place of one that is lost
     process = subprocess.Popen([sys.executable, "-c", script], pass_fds=[theirs.fileno()], **how)
     theirs.close()
 
@@ -57,14 +66,18 @@ def starting(module: str, *given: str) -> Iterator[Callable[[], Connection]]:
     finally:
         ours.close()  # at which it ends, with what it has forked
         with suppress(subprocess.TimeoutExpired):
-            process.wait(ENDING if given else 0)  # as one that asks a cluster has something to give back
+            process.wait(
+                ENDING if given else 0
+            )  # as one that asks a cluster has something to give back
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def hear(line: Connection, lost: Callable[[], Exception]) -> Any:
-    """Return what the other side has found, or raise the error that it has met; `lost` where it has ended."""
+    """Return what the other side has found, or raise the error that it has met; `lost` where
+    it has ended.
+    """
     try:
         found, error = line.recv()
     except (EOFError, OSError):
@@ -75,11 +88,14 @@ def hear(line: Connection, lost: Callable[[], Exception]) -> Any:
 
 
 def fork_for_each(descriptor: int, serve: Callable[[Connection], object]) -> None:
-    """Fork a process for each connection that is asked for, and `serve` it there; end all when nobody asks any more.
+    """Fork a process for each connection that is asked for, and `serve` it there; end all when
+    nobody asks any more.
 
     The forks end with this process, however it ends.
     """
-    assert threading.active_count() == 1, "a fork takes one thread along, and the locks of the others for ever"
+    assert threading.active_count() == 1, (
+        "a fork takes one thread along, and the locks of the others for ever"
+    )
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     starter = os.getpid()
     for own in asked_for(descriptor):
@@ -100,7 +116,8 @@ def fork_for_each(descriptor: int, serve: Callable[[Connection], object]) -> Non
 def _end_with(starter: int) -> None:
     """Have this process killed when the `starter`, its parent, has ended.
 
-    The end of its connection is not enough, as code in C that keeps Python's lock lets no thread see it.
+    The end of its connection is not enough, as code in C that keeps Python's lock lets no thread
+    see it.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,7 @@
-"""The nouns that every package shares. A run's `outcomes.jsonl` is made of these: this is its reference, too."""
+"""The nouns that every package shares.
+
+A run's `outcomes.jsonl` is made of these: this is its reference, too.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -21,12 +24,20 @@ class Query:
 
     query_id: str
     text: str
-    objective: str = ""  # what counts as a find in this task, in words; programs show it to the model
-    excluded: frozenset[str] = frozenset()  # must not be shown: Writing-Style masks snippets of the same post
-    candidates: frozenset[str] | None = None  # the pool, where the task ranks one (BIRCO); None is the whole corpus
+    objective: str = (
+        ""  # what counts as a find in this task, in words; programs show it to the model
+    )
+    excluded: frozenset[str] = (
+        frozenset()
+    )  # must not be shown: Writing-Style masks snippets of the same post
+    candidates: frozenset[str] | None = (
+        None  # the pool, where the task ranks one (BIRCO); None is the whole corpus
+    )
 
 
-class Hit(NamedTuple):  # which is made faster than a dataclass: a search at depth 1,000 makes a thousand
+class Hit(
+    NamedTuple
+):  # which is made faster than a dataclass: a search at depth 1,000 makes a thousand
     """A retrieved document."""
 
     doc_id: str
@@ -52,10 +63,14 @@ class Usage:
     output_tokens: int = 0
     paid_usd: float | None = 0.0  # what this work cost now
     list_usd: float | None = 0.0  # what it costs at list price, cached or not
-    cached_calls: int = 0  # those of the calls whose answer had been paid for before, by another query or run
+    cached_calls: int = (
+        0  # those of the calls whose answer had been paid for before, by another query or run
+    )
     cached_tokens: int = 0  # those of the input tokens that the provider had in its own cache
     reasoning_tokens: int = 0  # those of the output tokens that the model spent on thinking
-    unmetered: int = 0  # those of the calls for which the provider reported no usage, or none that can be
+    unmetered: int = (
+        0  # those of the calls for which the provider reported no usage, or none that can be
+    )
 
     def __add__(self, other: "Usage") -> "Usage":
         pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
@@ -64,7 +79,9 @@ class Usage:
 
 
 def check_usage(usage: Usage) -> None:
-    """Raise ValueError for a number below 0, or one that is no number: nothing gives back what was used."""
+    """Raise ValueError for a number below 0, or one that is no number: nothing gives back
+    what was used.
+    """
     for name in Usage.__slots__:
         amount = getattr(usage, name)
         if amount is not None and not 0 <= amount < float("inf"):
@@ -117,8 +134,12 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     invented_ids: int = 0  # ids that a model named without having been shown them; dropped
-    unusable: dict[str, int] = field(default_factory=dict)  # answers that could not be used, by kind
-    followed: dict[str, str] = field(default_factory=dict)  # documents that speak to the model -> what it then did
+    unusable: dict[str, int] = field(
+        default_factory=dict
+    )  # answers that could not be used, by kind
+    followed: dict[str, str] = field(
+        default_factory=dict
+    )  # documents that speak to the model -> what it then did
     calls: list[str] = field(default_factory=list)  # keys of model calls after the last step
 
 
@@ -130,7 +151,8 @@ class Submission:
     trace: Trace
     answer: str = ""  # empty when the task asks only for documents
     usage: Usage = field(default_factory=Usage)  # of all model calls of the session
-    # One per ranked document, never rising, where the system gives any; in a comparison of pairs, a tie is a loss.
+    # One per ranked document, never rising, where the system gives any; in a comparison of pairs, a
+    # tie is a loss.
     scores: tuple[float, ...] = ()
 
     def __new__(cls, *_: Any, **__: Any) -> "Submission":
@@ -138,7 +160,9 @@ class Submission:
         import dspy  # takes long, and --help of commands reads this file
 
         made = globals().get("_made") or type("Submission", (Submission, dspy.Prediction), {})
-        return cast(Submission, object.__new__(globals().setdefault("_made", made)))  # one class for all threads
+        return cast(
+            Submission, object.__new__(globals().setdefault("_made", made))
+        )  # one class for all threads
 
     def __post_init__(self) -> None:
         super().__init__(**vars(self))  # of dspy.Prediction, for which fields are keys as well
@@ -148,24 +172,41 @@ class Submission:
 
 
 def step_json(step: Step) -> dict[str, Any]:
-    """Write a step as JSON: tool, argument and doc_ids always, other fields where they are not empty.
+    """Write a step as JSON: tool, argument and doc_ids always, other fields where they are not
+    empty.
 
     `tools.forms.make` reads it, and a trace; keys that a later version added are ignored.
     """
-    row: dict[str, Any] = {"tool": step.tool, "argument": step.argument, "doc_ids": list(step.doc_ids)}
+    row: dict[str, Any] = {
+        "tool": step.tool,
+        "argument": step.argument,
+        "doc_ids": list(step.doc_ids),
+    }
     row |= {"hop": step.hop, "started": round(step.started, 4), "seconds": round(step.seconds, 4)}
     if step.usage != Usage():
         row["usage"] = usage_json(step.usage)
     if step.tool == "search":
         row |= {"retriever": step.retriever, "k": step.k}
-    row |= {name: value for name in ("instruction", "cut", "among", "refused") if (value := getattr(step, name))}
-    return row | {name: list(value) for name in ("calls", "shown", "lengths") if (value := getattr(step, name))}
+    row |= {
+        name: value
+        for name in ("instruction", "cut", "among", "refused")
+        if (value := getattr(step, name))
+    }
+    return row | {
+        name: list(value)
+        for name in ("calls", "shown", "lengths")
+        if (value := getattr(step, name))
+    }
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
-    """Write usage as JSON, as in files and --json; the last four fields only where they are not 0."""
+    """Write usage as JSON, as in files and --json; the last four fields only where they are
+    not 0.
+    """
     names = Usage.__slots__
-    return {name: value for name in names if (value := getattr(usage, name)) != 0 or name in names[:6]}
+    return {
+        name: value for name in names if (value := getattr(usage, name)) != 0 or name in names[:6]
+    }
 
 
 def usage_from_json(row: dict[str, Any]) -> Usage:
@@ -174,7 +215,10 @@ def usage_from_json(row: dict[str, Any]) -> Usage:
 
 
 def trace_json(trace: Trace) -> dict[str, Any]:
-    """Write a trace as JSON. Counts are sorted: parallel lines of work count in the order of their threads."""
+    """Write a trace as JSON.
+
+    Counts are sorted: parallel lines of work count in the order of their threads.
+    """
     return {
         "steps": [step_json(step) for step in trace.steps],
         "notes": list(trace.notes),

@@ -19,7 +19,8 @@ class Search(NamedTuple):
     """One search of a batch."""
 
     text: str
-    instruction: str = ""  # what is searched for, in words; reaches models that were trained with one, and no others
+    # What is searched for, in words; reaches models that were trained with one, and no others
+    instruction: str = ""
     excluded: Ids = frozenset()  # documents that must not come back
     among: Ids | None = None  # the only documents that may; None is the whole corpus
 
@@ -37,25 +38,44 @@ class Retriever(ABC):
     gives_pool: ClassVar[bool] = False  # its first part finds the pool that the others rank
     sends: ClassVar[bool] = False  # sends texts to an API
     loads_weights: ClassVar[bool] = False  # loads a model's weights
-    ties_by_id: ClassVar[bool] = True  # of equal documents the one with the smaller doc_id goes first
-    mapped: ClassVar[bool] = False  # has only mapped files and little else, so that each process may open its own
-    needs_lens: ClassVar[bool] = False  # has documents and queries annotated, by the attribute that it is given
+    ties_by_id: ClassVar[bool] = (
+        True  # of equal documents the one with the smaller doc_id goes first
+    )
+    mapped: ClassVar[bool] = (
+        False  # has only mapped files and little else, so that each process may open its own
+    )
+    needs_lens: ClassVar[bool] = (
+        False  # has documents and queries annotated, by the attribute that it is given
+    )
 
     @classmethod  # noqa: B027  # most kinds need nothing
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
-        """Refuse what cannot be built, e.g. for want of a model. It has all `options` and so many `parts`."""
+        """Refuse what cannot be built, e.g. for want of a model.
+
+        It has all `options` and so many `parts`.
+        """
 
     def search(
-        self, text: str, k: int, *, instruction: str = "", excluded: Ids = (), among: Ids | None = None
+        self,
+        text: str,
+        k: int,
+        *,
+        instruction: str = "",
+        excluded: Ids = (),
+        among: Ids | None = None,
     ) -> list[Hit]:
-        """Return the `k` best documents, best first; fewer when there are fewer. A blank text finds nothing.
+        """Return the `k` best documents, best first; fewer when there are fewer. A blank text finds
+        nothing.
 
-        Documents in `excluded`, or outside `among` where that is given, are left out before the cut.
+        Documents in `excluded`, or outside `among` where that is given, are left out before the
+        cut.
         """
         return self.search_many([Search(text, instruction, excluded, among)], k)[0]
 
     def search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        """Return the hits of every search, in order, equal to the last digit to those of `search` for it alone."""
+        """Return the hits of every search, in order, equal to the last digit to those of
+        `search` for it alone.
+        """
         wordy = [search for search in searches if search.text.strip() and k > 0]
         found = iter(self._search_many(wordy, k) if wordy else ())
         return [next(found) if search.text.strip() and k > 0 else [] for search in searches]
@@ -65,7 +85,9 @@ class Retriever(ABC):
         """Return the hits of searches whose texts are not blank; `k` is at least 1."""
 
     def left_out(self, text: str, instruction: str = "") -> int:
-        """Return how many tokens at the end of `text` its model, or a part's, cuts off; 0 where there is no limit."""
+        """Return how many tokens at the end of `text` its model, or a part's, cuts off; 0
+        where there is no limit.
+        """
         return max((part.left_out(text, instruction) for part in self.parts), default=0)
 
 
@@ -87,21 +109,33 @@ class RanksOnly(Retriever):
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         found = self.parts[0].search_many(searches, k)
-        return [[Hit(hit.doc_id, 1 / rank) for rank, hit in enumerate(hits, start=1)] for hits in found]
+        return [
+            [Hit(hit.doc_id, 1 / rank) for rank, hit in enumerate(hits, start=1)] for hits in found
+        ]
 
 
 def best(scores: Mapping[str, float], k: int) -> list[Hit]:
     """Return the `k` best of a few candidates, best first; ties are in the order of the doc_ids."""
-    return [Hit(doc_id, scores[doc_id]) for doc_id in sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))[:k]]
+    return [
+        Hit(doc_id, scores[doc_id])
+        for doc_id in sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))[:k]
+    ]
 
 
 def find_floor(scores: NDArray[Any], k: int) -> float:
-    """Return a score that at least `k` documents reach and not many more, or -inf; `scores` has shape (documents,)."""
+    """Return a score that at least `k` documents reach and not many more, or -inf; `scores`
+    has shape (documents,).
+    """
     groups = 16 * k
     if 2 * groups <= len(scores):
-        # The k-th best of the best of each group. A group's documents are far apart, because neighbours are alike.
+        # The k-th best of the best of each group. A group's documents are far apart, because
+        # neighbours are alike.
         scores = scores[: len(scores) // groups * groups].reshape(-1, groups).max(axis=0)
-    return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if k < len(scores) else -np.inf
+    return (
+        float(np.partition(scores, len(scores) - k)[len(scores) - k])
+        if k < len(scores)
+        else -np.inf
+    )
 
 
 class Ranker:
@@ -110,7 +144,9 @@ class Ranker:
     Of equal scores the smaller `tie_order` goes first, shape (documents,), by default the order of the doc_ids.
     """
 
-    def __init__(self, doc_ids: Sequence[str], tie_order: NDArray[np.integer] | None = None) -> None:
+    def __init__(
+        self, doc_ids: Sequence[str], tie_order: NDArray[np.integer] | None = None
+    ) -> None:
         self._stored = doc_ids if isinstance(doc_ids, StoredIds) else None
         self._doc_ids = np.array(() if self._stored else doc_ids, dtype=object)
         self._size = len(doc_ids)
@@ -118,7 +154,9 @@ class Ranker:
             tie_order = np.asarray(self._stored.places)
         elif tie_order is None:
             tie_order = np.empty(len(doc_ids), dtype=np.int64)
-            tie_order[sorted(range(len(doc_ids)), key=doc_ids.__getitem__)] = np.arange(len(doc_ids))
+            tie_order[sorted(range(len(doc_ids)), key=doc_ids.__getitem__)] = np.arange(
+                len(doc_ids)
+            )
         self.tie_order = tie_order
 
     @cached_property
@@ -129,9 +167,17 @@ class Ranker:
         return self._size
 
     def top(
-        self, scores: NDArray[Any], k: int, *, excluded: Ids = (), among: Ids | None = None, above: float = -np.inf
+        self,
+        scores: NDArray[Any],
+        k: int,
+        *,
+        excluded: Ids = (),
+        among: Ids | None = None,
+        above: float = -np.inf,
     ) -> list[Hit]:
-        """Return at most `k` hits with a score over `above`, best first; `scores` has shape (documents,)."""
+        """Return at most `k` hits with a score over `above`, best first; `scores` has shape
+        (documents,).
+        """
         if k < 1:
             return []
         if (allowed := self.allowed(excluded, among)) is not None:
@@ -141,16 +187,24 @@ class Ranker:
         return self.hits(rows, scores[rows], k)
 
     def hits(self, rows: NDArray[np.integer], scores: NDArray[Any], k: int) -> list[Hit]:
-        """Return the best `k` of some documents, best first; `rows` and `scores` have shape (candidates,)."""
+        """Return the best `k` of some documents, best first; `rows` and `scores` have shape
+        (candidates,).
+        """
         if 0 < 2 * k < len(rows):  # fewer are sorted as fast
             kept = scores >= find_floor(scores, k)
             rows = rows[kept]
             scores = scores[kept]
         order = np.lexsort((self.tie_order[rows], -scores))[:k]
         best = rows[order]
-        ids = [self._stored[row] for row in best.tolist()] if self._stored else self._doc_ids[best].tolist()
+        ids = (
+            [self._stored[row] for row in best.tolist()]
+            if self._stored
+            else self._doc_ids[best].tolist()
+        )
         found = zip(ids, scores[order].tolist(), strict=True)
-        return list(map(tuple.__new__, repeat(Hit), found))  # in two thirds of the time of Hit._make
+        return list(
+            map(tuple.__new__, repeat(Hit), found)
+        )  # in two thirds of the time of Hit._make
 
     def allowed(self, excluded: Ids = (), among: Ids | None = None) -> NDArray[np.bool_] | None:
         """Return which documents may be found, shape (documents,); None when all may."""

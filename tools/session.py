@@ -1,9 +1,9 @@
 """A search session: the only way a program or an agent touches a corpus.
 
-A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the private side of one
-query. A session keeps to its limits, hides excluded documents and those outside the candidate pool, writes its trace
-(tools/trace.py) and notes which documents a model followed (tools/text.py). Neither holds judgements
-(docs/decisions/isolation.md).
+A `Toolbox` is the shared, read-only side (documents and retriever); `open` starts a `Session`, the
+private side of one query. A session keeps to its limits, hides excluded documents and those outside
+the candidate pool, writes its trace (tools/trace.py) and notes which documents a model followed
+(tools/text.py). Neither holds judgements (docs/decisions/isolation.md).
 """
 
 import operator
@@ -32,7 +32,9 @@ if TYPE_CHECKING:  # NumPy is behind it, and --help of commands reads this file
 
 _CURRENT: ContextVar["Session | None"] = ContextVar("session", default=None)
 _ANSWERED: ContextVar[Query | None] = ContextVar("answered", default=None)
-BOOKED: ContextVar[bool] = ContextVar("booked", default=False)  # whether who sends something keeps its books
+BOOKED: ContextVar[bool] = ContextVar(
+    "booked", default=False
+)  # whether who sends something keeps its books
 
 
 def current() -> "Session | None":
@@ -55,7 +57,8 @@ def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
         variable.reset(token)
 
 
-# Gives sessions opened in the block the exclusions and the pool of a query, whatever a program makes of it.
+# Gives sessions opened in the block the exclusions and the pool of a query, whatever a program
+# makes of it.
 answering = partial(setting, _ANSWERED)
 # Makes a session the current one in the block.
 using = partial(setting, _CURRENT)
@@ -71,26 +74,38 @@ class Limits:
     reads: int | None = None
     snippet_chars: int = 300
     calls: int | None = None  # of a model, including those whose answers were kept
-    tokens: int | None = None  # of prompts and answers together; a call that begins below may end above
+    tokens: int | None = (
+        None  # of prompts and answers together; a call that begins below may end above
+    )
     depth: int = 1000  # documents in the ranking that is made where a limit ends a session
 
 
 def count_unbooked(to: str) -> None:
     """Count a request that a program sends by itself: what it uses is not known. The trace says so once."""
     payer = current()
-    if payer is not None and not payer.closed and not BOOKED.get():  # a library's thread may outlive its query
+    if (
+        payer is not None and not payer.closed and not BOOKED.get()
+    ):  # a library's thread may outlive its query
         payer.charge(Usage(calls=1, paid_usd=None, list_usd=None, unmetered=1))
         said = f"sends to {to} by itself; what that used is not known"
         if said not in payer.trace.notes:
             payer.note(said)
 
 
-# Where one is set, searches make spans, as where OpenTelemetry's SDK is loaded, which MLflow does: tools/spans.py
-_SENDING = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_ELSEWHERE = (
-    "a query is answered in one process: a program may search, read and ask the model in threads, in no other process"
+# Where one is set, searches make spans, as where OpenTelemetry's SDK is loaded, which MLflow does:
+# tools/spans.py
+_SENDING = (
+    "OTEL_TRACES_EXPORTER",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
 )
-_World = tuple[Mapping[str, Document], "Mapping[str, Retriever]", Limits, Callable[[], float]]  # of a toolbox
+_ELSEWHERE = (
+    "a query is answered in one process: a program may search, read and ask the model in threads, "
+    "in no other process"
+)
+_World = tuple[
+    Mapping[str, Document], "Mapping[str, Retriever]", Limits, Callable[[], float]
+]  # of a toolbox
 
 
 class Shared:
@@ -115,7 +130,12 @@ class Toolbox(Shared):
     ) -> None:
         """`others` are retrievers that a search may name; `checkpoints` is a folder for what an agent keeps on disk."""
         self.checkpoints = checkpoints
-        self._world: _World = documents, {"": retriever, **(others or {})}, limits or Limits(), clock
+        self._world: _World = (
+            documents,
+            {"": retriever, **(others or {})},
+            limits or Limits(),
+            clock,
+        )
         if any(map(os.environ.get, _SENDING)):
             from tools import spans  # OpenTelemetry, which most runs go without
 
@@ -128,7 +148,10 @@ class Toolbox(Shared):
         """
         if (answered := _ANSWERED.get()) is not None:
             if query.query_id != answered.query_id:
-                other = f"a session was opened for query {query.query_id!r}, and {answered.query_id!r} is asked"
+                other = (
+                    f"a session was opened for query {query.query_id!r}, and "
+                    f"{answered.query_id!r} is asked"
+                )
                 raise ValueError(f"{other}; open it with the query that the program was given")
             query = replace(query, excluded=answered.excluded, candidates=answered.candidates)
         session_class = Session
@@ -201,7 +224,9 @@ class Session(Recorder):
                 self._over = f"all {limits.calls} model calls of this session are used"
                 self.ended_by_limit = True
             if not self._over and limits.tokens is not None and tokens >= limits.tokens:
-                self._over = f"all {limits.tokens} tokens of this session are used ({tokens} so far)"
+                self._over = (
+                    f"all {limits.tokens} tokens of this session are used ({tokens} so far)"
+                )
                 self.ended_by_limit = True
             if self._over:
                 self._unshow()
@@ -226,7 +251,9 @@ class Session(Recorder):
         `hop` is that of the search where other threads may begin the next one meanwhile.
         """
         if retriever not in self._retrievers:
-            raise UsageError(f"the toolbox has no retriever {retriever!r}; give it as one of its others")
+            raise UsageError(
+                f"the toolbox has no retriever {retriever!r}; give it as one of its others"
+            )
         if not isinstance(text, str):
             raise TypeError(f"search takes a text, not {type(text).__name__!r}")
         k = operator.index(k)
@@ -236,7 +263,11 @@ class Session(Recorder):
         used = query.objective if instruction is None else instruction
         pool = query.candidates if among is None else self._surfaced.intersection(among)
         try:
-            with names.contained(), using(self), booking():  # a thread of a program's may have no session
+            with (
+                names.contained(),
+                using(self),
+                booking(),
+            ):  # a thread of a program's may have no session
                 hits = engine.search(text, k, instruction=used, excluded=query.excluded, among=pool)
         except FAULTS as fault:  # of embeddings, a server, an index
             self.fault = self.fault or fault
@@ -244,7 +275,8 @@ class Session(Recorder):
         except Exception as error:
             if isinstance(error, SextantError) or _is_of_provider(error):
                 raise
-            # A full disk, too little memory, a broken index: no fault of the program, so no outcome of its query.
+            # A full disk, too little memory, a broken index: no fault of the program, so no outcome
+            # of its query.
             self.fault = self.fault or DataError(
                 f"retriever {engine.name} failed: {type(error).__name__}: {names.show(error)}; "
                 "the query stays pending, and the same command goes on once the retriever works"
@@ -256,14 +288,32 @@ class Session(Recorder):
         with self._lock:
             self._surfaced.update(doc_ids)
             self._shown.update(doc_ids if shown else ())
-        about: dict[str, Any] = {"instruction": instruction or "", "cut": engine.left_out(text, used), "hop": hop or 0}
+        about: dict[str, Any] = {
+            "instruction": instruction or "",
+            "cut": engine.left_out(text, used),
+            "hop": hop or 0,
+        }
         if shown:
-            about |= {"shown": tuple(map(len, texts)), "lengths": tuple(len(document.text) for document in found)}
-        self._record("search", text, doc_ids, retriever=engine.name, k=k, among=among is not None, **about)
+            about |= {
+                "shown": tuple(map(len, texts)),
+                "lengths": tuple(len(document.text) for document in found),
+            }
+        self._record(
+            "search", text, doc_ids, retriever=engine.name, k=k, among=among is not None, **about
+        )
         parts = zip(found, texts, hits, strict=True)
-        return [Snippet(document.doc_id, document.title, snippet, hit.score) for document, snippet, hit in parts]
+        return [
+            Snippet(document.doc_id, document.title, snippet, hit.score)
+            for document, snippet, hit in parts
+        ]
 
-    def read(self, doc_id: str, chars: int | None = None, *, fit: Callable[[str], str] = lambda text: text) -> str:
+    def read(
+        self,
+        doc_id: str,
+        chars: int | None = None,
+        *,
+        fit: Callable[[str], str] = lambda text: text,
+    ) -> str:
         """Return a document's text, cut to `chars`, and then by `fit`; DocumentNotFound unless a search returned it."""
         self._take("read", doc_id)
         try:
@@ -278,11 +328,17 @@ class Session(Recorder):
     def read_whole(self, doc_id: str) -> str:
         """Return all of a document's text, for a program to count in; no model may see it, so it leaves no step."""
         if doc_id not in self._surfaced or doc_id in self._query.excluded:
-            raise DocumentNotFound(f"no document {doc_id!r} here; use a doc_id that a search returned")
+            raise DocumentNotFound(
+                f"no document {doc_id!r} here; use a doc_id that a search returned"
+            )
         return self._documents[doc_id].text
 
     def judge(
-        self, doc_ids: Sequence[str], chars: int | None = None, *, fit: Callable[[list[str]], list[str]] = list
+        self,
+        doc_ids: Sequence[str],
+        chars: int | None = None,
+        *,
+        fit: Callable[[list[str]], list[str]] = list,
     ) -> list[str]:
         """Return the texts of documents to be shown together to a model, cut as in `read`; `fit` may drop the last."""
         texts = [self.read_whole(doc_id) for doc_id in doc_ids]
@@ -297,7 +353,11 @@ class Session(Recorder):
         self.count_invented(named)
         self._record("select", "", tuple(kept))
         self._note_followed("selected", kept)
-        self._record("drop", "", tuple(doc_id for doc_id in among if doc_id in self._shown and doc_id not in kept))
+        self._record(
+            "drop",
+            "",
+            tuple(doc_id for doc_id in among if doc_id in self._shown and doc_id not in kept),
+        )
         return kept
 
     def rank(self, doc_ids: Sequence[str]) -> None:
@@ -332,25 +392,38 @@ class Session(Recorder):
         """Note the shown documents that speak to the model and have the `words` with which it did `what`."""
         if words := words.strip():
             whole = re.compile(rf"(?<!\w){re.escape(words)}(?!\w)")  # "d1" is not in "d12"
-            # Most texts lack the words, and a pattern takes a hundred times as long to find that out.
-            self._note_followed(what, asks=lambda text: words in text and whole.search(text) and appeal(text))
+            # Most texts lack the words, and a pattern takes a hundred times as long to find that
+            # out.
+            self._note_followed(
+                what, asks=lambda text: words in text and whole.search(text) and appeal(text)
+            )
 
     def note_leak(self) -> None:
         """Note the shown documents that ask for the prompt: a model has answered with it."""
         self._note_followed("printed the prompt", asks=lambda text: appeal(text) == "prompt")
 
     def _note_followed(
-        self, what: str, doc_ids: Iterable[str] | None = None, asks: Callable[[str], object] = appeal
+        self,
+        what: str,
+        doc_ids: Iterable[str] | None = None,
+        asks: Callable[[str], object] = appeal,
     ) -> None:
         """Note that a model did `what`, for those of the documents, or of all shown, whose text `asks` for it."""
         with self._lock:  # other lines of work go on showing
             chosen = sorted(self._shown) if doc_ids is None else doc_ids
         for doc_id in chosen:
             if asks(self._documents[doc_id].text):
-                self.trace.followed.setdefault(doc_id, what)  # one step of the interpreter: no lock is needed
+                self.trace.followed.setdefault(
+                    doc_id, what
+                )  # one step of the interpreter: no lock is needed
 
     def submit(
-        self, ranking: Sequence[str], *, scores: Sequence[float] = (), why: str = "done", answer: str = ""
+        self,
+        ranking: Sequence[str],
+        *,
+        scores: Sequence[float] = (),
+        why: str = "done",
+        answer: str = "",
     ) -> Submission:
         """End the session with `ranking`, best first, and its `scores` where the system has any.
 
@@ -362,11 +435,14 @@ class Session(Recorder):
         if len(set(ranking)) < len(ranking):
             raise ValueError("the ranking names a document twice")
         if strange := [doc_id for doc_id in ranking if doc_id not in self._surfaced]:
-            raise ValueError(f"the ranking names {strange[0]!r}, which no search of the session returned")
+            raise ValueError(
+                f"the ranking names {strange[0]!r}, which no search of the session returned"
+            )
         if scores and (len(scores) != len(ranking) or any(a < b for a, b in pairwise(scores))):
             raise ValueError("the scores must be one a ranked document, and never rise")
         self.join()
-        # A program that goes on after a refused search, and ends by itself, was ended by the limit all the same.
+        # A program that goes on after a refused search, and ends by itself, was ended by the limit
+        # all the same.
         refused = any(step.refused and step.tool == "search" for step in self.trace.steps)
         self._record("stop", "budget" if refused else why)
         self._close()
@@ -406,7 +482,9 @@ class Session(Recorder):
             self._record(tool, argument, refused=refusal)
             raise LimitReached(refusal)
 
-    def _show(self, tool: Tool, argument: str, doc_ids: Sequence[str], texts: list[str], shown: list[str]) -> None:
+    def _show(
+        self, tool: Tool, argument: str, doc_ids: Sequence[str], texts: list[str], shown: list[str]
+    ) -> None:
         """Record that a model is shown the first documents, as many as there are texts in `shown`."""
         seen = tuple(doc_ids)[: len(shown)]
         with self._lock:
@@ -414,7 +492,9 @@ class Session(Recorder):
         lengths = tuple(map(len, texts))[: len(shown)]
         self._record(tool, argument, seen, shown=tuple(map(len, shown)), lengths=lengths)
 
-    def _record(self, tool: Tool, argument: str = "", doc_ids: tuple[str, ...] = (), **details: Any) -> None:
+    def _record(
+        self, tool: Tool, argument: str = "", doc_ids: tuple[str, ...] = (), **details: Any
+    ) -> None:
         with self._lock:
             if self._over and tool != "stop":  # another line of work, that does not know it yet
                 raise LimitReached(self._over)

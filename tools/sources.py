@@ -1,12 +1,14 @@
-"""The sources that a program, a retriever or a task depends on: its module, and all that this imports of ours.
+"""The sources that a program, a retriever or a task depends on: its module, and all that this
+imports of ours.
 
-Imports inside functions count, those under TYPE_CHECKING and tables of names ("module:attribute") do not. Of a user's
-own program, a module or a file, what it imports from its own folder or package counts as well. Comments, formatting and
-docstrings do not count, but for docstrings that a model is shown: of signatures, of the types of their fields, and of
-functions in a module that makes tools of them. A data file counts where its name stands in the source.
+Imports inside functions count, those under TYPE_CHECKING and tables of names ("module:attribute")
+do not. Of a user's own program, a module or a file, what it imports from its own folder or package
+counts as well. Comments, formatting and docstrings do not count, but for docstrings that a model is
+shown: of signatures, of the types of their fields, and of functions in a module that makes tools of
+them. A data file counts where its name stands in the source.
 
-Names and places of our own files do not count either, so that a module that is moved or renamed makes no new run: an
-import stands for the content of the module that it names.
+Names and places of our own files do not count either, so that a module that is moved or renamed
+makes no new run: an import stands for the content of the module that it names.
 """
 
 import ast
@@ -22,12 +24,16 @@ from typing import NamedTuple
 from tools.names import PACKAGES, file_of
 
 _ROOT = Path(__file__).parents[1]
-_SHOWN = frozenset({"Signature", "BaseModel"})  # what is derived from these has a docstring that goes into prompts
+_SHOWN = frozenset(
+    {"Signature", "BaseModel"}
+)  # what is derived from these has a docstring that goes into prompts
 _TOOLS = frozenset({"Tool", "ReAct", "CodeAct"})  # these show a model the docstrings of functions
 _REFERENCE = re.compile(r"[\w.]+:\w+")  # "module:attribute"
 _FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
 _NAME_IN_DUMP = re.compile(r"Name\('(\w+)', ")
-_MODULE_IN_DUMP = re.compile(rf"'(?:{'|'.join(PACKAGES)})(?:[./]\w+)+(:\w+)?'")  # a text, as "tools.text:words"
+_MODULE_IN_DUMP = re.compile(
+    rf"'(?:{'|'.join(PACKAGES)})(?:[./]\w+)+(:\w+)?'"
+)  # a text, as "tools.text:words"
 _INSTALLED = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
 
 
@@ -56,7 +62,9 @@ class Module(NamedTuple):
     code: str  # without comments, formatting and docstrings
     body: str  # the code without imports of ours
     own_imports: tuple[_OwnImport, ...]  # those imports
-    imports: tuple[tuple[str, int, tuple[str, ...]], ...]  # module, dots before it, names; no names: `import module`
+    imports: tuple[
+        tuple[str, int, tuple[str, ...]], ...
+    ]  # module, dots before it, names; no names: `import module`
     classes: tuple[_Class, ...]
     tools: str  # the docstrings of functions, where they may be shown to a model
     strings: frozenset[str]  # constants that could name a file
@@ -71,10 +79,11 @@ class Sources(NamedTuple):
     links: Mapping[str, tuple[_Link, ...]]  # by module: where its imports of ours lead
 
     def digest(self) -> str:
-        """Return eight hex digits over all that shapes an answer, whatever our files are called and wherever they lie.
+        """Return eight hex digits over all that shapes an answer, whatever our files are called and
+        wherever they lie.
 
-        A module is told by its content. What it imports is told by the content of the imported module, which is why
-        there are two rounds: the first one leaves out where imports lead.
+        A module is told by its content. What it imports is told by the content of the imported
+        module, which is why there are two rounds: the first one leaves out where imports lead.
         """
         shown = _shown([each for module in self.modules.values() for each in module.classes])
         alone = {name: _hash(self._describe(name, shown, {})) for name in self.modules}
@@ -86,7 +95,8 @@ class Sources(NamedTuple):
         return digest.hexdigest()[:8]
 
     def _describe(self, name: str, shown: Collection[str], marks: Mapping[str, str]) -> bytes:
-        """Return the content of a module, with the docstrings of classes that are `shown` to a model.
+        """Return the content of a module, with the docstrings of classes that are `shown` to a
+        model.
 
         Modules that it imports stand there by their `marks`.
         """
@@ -117,9 +127,11 @@ def _hash(content: bytes) -> str:
 
 
 def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path = _ROOT) -> Sources:
-    """Return the sources of `modules` and of what they import, but for packages in `without`; ours are in `root`.
+    """Return the sources of `modules` and of what they import, but for packages in `without`; ours
+    are in `root`.
 
-    One that ends with ".py" is a file. What is imported from where libraries are installed is a library.
+    One that ends with ".py" is a file. What is imported from where libraries are installed is a
+    library.
     """
     found = dict[str, Module]()
     data = dict[str, Path]()
@@ -136,12 +148,18 @@ def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path =
             libraries.add(name.partition(".")[0])
             continue
         module = found[name] = read(path)
-        data |= {f"{name}/{file}": path.parent / file for file in module.strings if (path.parent / file).is_file()}
+        data |= {
+            f"{name}/{file}": path.parent / file
+            for file in module.strings
+            if (path.parent / file).is_file()
+        }
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         pending += [(imported, folder) for imported in _imported(module, package, folder, root)]
         links[name] = tuple(_follow(each, folder, root) for each in module.own_imports)
         if name.partition(".")[0] not in PACKAGES and "." in name:
-            pending.append((name.rpartition(".")[0], folder))  # a user's own package may do something when imported
+            pending.append(
+                (name.rpartition(".")[0], folder)
+            )  # a user's own package may do something when imported
     return Sources(found, data, frozenset(libraries), links)
 
 
@@ -156,9 +174,18 @@ def _home(name: str, root: Path) -> tuple[str, Path]:
 
 
 def _file(name: str, folder: Path, root: Path) -> Path | None:
-    """Return the file of a module: ours under `root`, others in the `folder` of their importer; else None."""
+    """Return the file of a module: ours under `root`, others in the `folder` of their
+    importer; else None.
+    """
     place = (root if name.partition(".")[0] in PACKAGES else folder).joinpath(*name.split("."))
-    return next((path for path in (place.with_name(f"{place.name}.py"), place / "__init__.py") if path.is_file()), None)
+    return next(
+        (
+            path
+            for path in (place.with_name(f"{place.name}.py"), place / "__init__.py")
+            if path.is_file()
+        ),
+        None,
+    )
 
 
 def _imported(module: Module, package: str, folder: Path, root: Path) -> Iterator[str]:
@@ -166,7 +193,9 @@ def _imported(module: Module, package: str, folder: Path, root: Path) -> Iterato
         parents = package.split(".")
         source = ".".join([*parents[: len(parents) - dots + 1], name]).rstrip(".") if dots else name
         for full in [f"{source}.{imported}" for imported in names] or [source]:
-            yield full if names and _file(full, folder, root) else source  # a submodule, or a name in the module
+            yield (
+                full if names and _file(full, folder, root) else source
+            )  # a submodule, or a name in the module
 
 
 def _follow(imported: _OwnImport, folder: Path, root: Path) -> _Link:
@@ -177,7 +206,9 @@ def _follow(imported: _OwnImport, folder: Path, root: Path) -> _Link:
 
 
 def _shown(classes: list[_Class]) -> frozenset[str]:
-    """Return the names of classes whose docstrings go into prompts: by what they derive from, or as types of fields."""
+    """Return the names of classes whose docstrings go into prompts: by what they derive from,
+    or as types of fields.
+    """
     derived = set(_SHOWN)
     named = set[str]()
     before = -1
@@ -211,9 +242,15 @@ def _read(path: Path, modified: int, size: int) -> Module:
             case ast.Import():
                 imports += [(alias.name, 0, ()) for alias in node.names]
             case ast.ImportFrom():
-                imports.append((node.module or "", node.level, tuple(alias.name for alias in node.names)))
+                imports.append(
+                    (node.module or "", node.level, tuple(alias.name for alias in node.names))
+                )
             case ast.ClassDef():
-                fields = " ".join(ast.unparse(one.annotation) for one in node.body if isinstance(one, ast.AnnAssign))
+                fields = " ".join(
+                    ast.unparse(one.annotation)
+                    for one in node.body
+                    if isinstance(one, ast.AnnAssign)
+                )
                 bases = frozenset(ast.unparse(base).rpartition(".")[2] for base in node.bases)
                 types = frozenset(re.findall(r"\w+", fields))
                 makes_tools |= bool(bases & _TOOLS)
@@ -230,7 +267,9 @@ def _read(path: Path, modified: int, size: int) -> Module:
     cutter = _ImportCutter()
     body = ast.dump(cutter.visit(tree), annotate_fields=False)
     own_imports = tuple(cutter.own_imports)
-    return Module(code, body, own_imports, tuple(imports), tuple(classes), tools, frozenset(strings))
+    return Module(
+        code, body, own_imports, tuple(imports), tuple(classes), tools, frozenset(strings)
+    )
 
 
 class _ImportCutter(ast.NodeTransformer):
@@ -239,11 +278,15 @@ class _ImportCutter(ast.NodeTransformer):
     def __init__(self) -> None:
         self.own_imports = list[_OwnImport]()
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:  # by ast's convention
+    def visit_ImportFrom(
+        self, node: ast.ImportFrom
+    ) -> ast.ImportFrom | None:  # by ast's convention
         if node.level or (node.module or "").partition(".")[0] not in PACKAGES:
             return node
         for alias in node.names:
-            self.own_imports.append(_OwnImport(node.module or "", alias.name, alias.asname or alias.name))
+            self.own_imports.append(
+                _OwnImport(node.module or "", alias.name, alias.asname or alias.name)
+            )
         return None
 
 
@@ -251,13 +294,19 @@ def _is_left_out(node: ast.stmt) -> bool:  # what is for type checkers alone, an
     if isinstance(node, ast.If):
         return ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING"
     table = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-    return isinstance(table, ast.Dict) and bool(table.values) and all(map(_is_reference, table.values))
+    return (
+        isinstance(table, ast.Dict) and bool(table.values) and all(map(_is_reference, table.values))
+    )
 
 
 def _is_reference(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple):  # the reference, and names of what is there
         return bool(node.elts) and _is_reference(node.elts[0])
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(_REFERENCE.fullmatch(node.value))
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and bool(_REFERENCE.fullmatch(node.value))
+    )
 
 
 def _cut_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:

@@ -1,8 +1,10 @@
-"""Words and sentences of English texts, word statistics of a corpus, and which texts speak to a model that reads them.
+"""Words and sentences of English texts, word statistics of a corpus, and which texts speak to a
+model that reads them.
 
-Words are not stemmed. Prompt injection is found by a list of phrases and forms, which misses an appeal in other words,
-and finds texts that only quote one. tools/session.py notes what a model followed: a document that has an appeal and is
-selected counts, even where it was selected on its merits.
+Words are not stemmed. Prompt injection is found by a list of phrases and forms, which misses an
+appeal in other words, and finds texts that only quote one. tools/session.py notes what a model
+followed: a document that has an appeal and is selected counts, even where it was selected on its
+merits.
 """
 
 import json
@@ -12,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-# The pattern of the package bm25s, two word characters or more, and its 33 English stop words, which are Lucene's too.
+# The pattern of the package bm25s, two word characters or more, and its 33 English stop words,
+# which are Lucene's too.
 _WORD = re.compile(r"\b\w\w+\b")
 STOP_WORDS = frozenset(
     """
@@ -24,7 +27,9 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def words(text: str) -> list[str]:
-    """Return the lower-cased words of two characters or more, without stop words, in order, with repeats."""
+    """Return the lower-cased words of two characters or more, without stop words, in order,
+    with repeats.
+    """
     return [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
 
 
@@ -33,8 +38,12 @@ def all_words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def index_runs(texts: Mapping[str, Sequence[str]], width: int) -> dict[tuple[str, ...], list[tuple[str, int]]]:
-    """Return `width` words in a row -> where they begin: the name of a text, and the place in it."""
+def index_runs(
+    texts: Mapping[str, Sequence[str]], width: int
+) -> dict[tuple[str, ...], list[tuple[str, int]]]:
+    """Return `width` words in a row -> where they begin: the name of a text, and the place in
+    it.
+    """
     places: dict[tuple[str, ...], list[tuple[str, int]]] = {}
     for name, text in texts.items():
         for place, run in enumerate(list_runs(text, width)):
@@ -45,9 +54,13 @@ def index_runs(texts: Mapping[str, Sequence[str]], width: int) -> dict[tuple[str
 def longest_runs(
     given: Sequence[str], places: Mapping[tuple[str, ...], Iterable[tuple[str, int]]], width: int
 ) -> dict[str, Sequence[str]]:
-    """Return text -> the longest run of words, `width` at least, that it shares with those `given`."""
+    """Return text -> the longest run of words, `width` at least, that it shares with those
+    `given`.
+    """
     longest: dict[str, Sequence[str]] = {}
-    before: dict[tuple[str, int], int] = {}  # where in a text the last run began -> the length of what ends with it
+    before: dict[
+        tuple[str, int], int
+    ] = {}  # where in a text the last run began -> the length of what ends with it
     for start, run in enumerate(list_runs(given, width)):
         here = {}
         for name, place in places.get(run, ()):
@@ -70,15 +83,21 @@ def sentences(text: str) -> list[str]:
 
 
 def encodable(texts: Iterable[str]) -> list[str]:
-    """Replace lone surrogates, which some data sets have, and which no tokenizer and no protocol accepts."""
+    """Replace lone surrogates, which some data sets have, and which no tokenizer and no
+    protocol accepts.
+    """
     return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """Return what a message of a chat, or an answer, says: its text, and the tools that it calls."""
+    """Return what a message of a chat, or an answer, says: its text, and the tools that it
+    calls.
+    """
     content = message.get("content") or message.get("text") or ""
     parts = content if isinstance(content, list) else [content]
-    texts = [part if isinstance(part, str) else part.get("text") or json.dumps(part) for part in parts]
+    texts = [
+        part if isinstance(part, str) else part.get("text") or json.dumps(part) for part in parts
+    ]
     for call in message.get("tool_calls") or ():
         called = call.get("function") or call  # as it was sent, or as it came back
         texts.append(f"{called.get('name')}({called.get('arguments')})")
@@ -93,15 +112,17 @@ class TermStatistics(NamedTuple):
     frequency: Mapping[str, int]  # word -> number of documents that have it
 
     def weight(self, word: str) -> float:
-        """Return Lucene's idf, ln(1 + (N - n + 0.5) / (n + 0.5)); 0 for a word that the corpus does not have."""
+        """Return Lucene's idf, ln(1 + (N - n + 0.5) / (n + 0.5)); 0 for a word that the
+        corpus does not have.
+        """
         n = self.frequency.get(word, 0)
         return math.log(1 + (self.documents - n + 0.5) / (n + 0.5)) if n else 0.0
 
 
 Appeal = Literal["", "task", "rank", "tool", "prompt", "form"]
 
-# What is asked -> words of which a text must have one, which are quick to look for, and how texts ask for it. The first
-# that matches names the appeal.
+# What is asked -> words of which a text must have one, which are quick to look for, and how texts
+# ask for it. The first that matches names the appeal.
 _THIS = r"\bthis (?:document|passage|text|page|candidate)\b"
 _PHRASES: dict[Appeal, tuple[str, str]] = {
     "prompt": (
@@ -125,12 +146,21 @@ _PHRASES: dict[Appeal, tuple[str, str]] = {
         r"\[\[ ?#{1,3} |<\|[a-z_]+\|>|</?(?:tool_call|function_call|invoke|system)\b|\"tool_calls\"|\[/?INST\]",
     ),
 }
-_PATTERNS = {what: (words.split(), re.compile(form, re.IGNORECASE)) for what, (words, form) in _PHRASES.items()}
+_PATTERNS = {
+    what: (words.split(), re.compile(form, re.IGNORECASE))
+    for what, (words, form) in _PHRASES.items()
+}
 
 
 @lru_cache(maxsize=2048)  # the same documents come back hop after hop
 def appeal(text: str) -> Appeal:
-    """Return what `text` asks of a model that reads it; "" where it asks nothing that the phrases know."""
+    """Return what `text` asks of a model that reads it; "" where it asks nothing that the
+    phrases know.
+    """
     folded = text.casefold()
-    likely = ((what, form) for what, (needed, form) in _PATTERNS.items() if any(map(folded.__contains__, needed)))
+    likely = (
+        (what, form)
+        for what, (needed, form) in _PATTERNS.items()
+        if any(map(folded.__contains__, needed))
+    )
     return next((what for what, form in likely if form.search(text)), "")

@@ -1,11 +1,13 @@
 """Threads that a program starts while it answers a query work in the context of that query.
 
-Its session, limits, deadline and model are context variables, which Python hands to tasks of asyncio and not to
-threads. So `instrument_threads` has a thread take the context of whoever starts it, and a pool's work that of whoever
-hands it over, as OpenTelemetry's instrumentation of threads does. That holds for DSPy's `Parallel`, `batch` and
-`Evaluate`, a program's own threads, and libraries beside. Where no query is answered, nothing changes.
+Its session, limits, deadline and model are context variables, which Python hands to tasks of
+asyncio and not to threads. So `instrument_threads` has a thread take the context of whoever starts
+it, and a pool's work that of whoever hands it over, as OpenTelemetry's instrumentation of threads
+does. That holds for DSPy's `Parallel`, `batch` and `Evaluate`, a program's own threads, and
+libraries beside. Where no query is answered, nothing changes.
 
-A thread that was started before, and takes its work from a queue, cannot be told which query the work is for.
+A thread that was started before, and takes its work from a queue, cannot be told which query the
+work is for.
 """
 
 import asyncio
@@ -30,7 +32,15 @@ REMEDY = (
     "start threads while the query is answered, or hand a thread that was there before its work by "
     "contextvars.copy_context().run; another process cannot have it"
 )
-_POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
+_POOL_METHODS = (
+    "apply_async",
+    "map",
+    "map_async",
+    "starmap",
+    "starmap_async",
+    "imap",
+    "imap_unordered",
+)
 
 
 @cache
@@ -60,7 +70,9 @@ def _start_in_context(start: Callable[[Thread], None]) -> Callable[[Thread], Non
 
 
 def _submit_in_context(submit: Callable[..., Any]) -> Callable[..., Any]:
-    def submit_in_context(pool: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+    def submit_in_context(
+        pool: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any
+    ) -> Any:
         if session.current() is None:
             return submit(pool, function, *arguments, **named)
         context = copy_context()
@@ -71,13 +83,17 @@ def _submit_in_context(submit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hand_over_in_context(method: Callable[..., Any]) -> Callable[..., Any]:
-    def hand_over_in_context(pool: Any, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def hand_over_in_context(
+        pool: Any, function: Callable[..., Any], *arguments: Any, **named: Any
+    ) -> Any:
         if session.current() is None:
             return method(pool, function, *arguments, **named)
         context = copy_context()
 
         def call_in_context(*given: Any, **by_name: Any) -> Any:
-            return context.copy().run(function, *given, **by_name)  # a context can be entered once at a time
+            return context.copy().run(
+                function, *given, **by_name
+            )  # a context can be entered once at a time
 
         return method(pool, call_in_context, *arguments, **named)
 
@@ -86,7 +102,9 @@ def _hand_over_in_context(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def lend_event_loop() -> Iterator[None]:
-    """Give a thread an event loop in the block, for `asyncio.get_event_loop()`, as the main thread of a script has."""
+    """Give a thread an event loop in the block, for `asyncio.get_event_loop()`, as the main
+    thread of a script has.
+    """
     if current_thread() is main_thread() or asyncio._get_running_loop():  # noqa: SLF001  # without an exception
         yield
         return
@@ -102,7 +120,8 @@ def lend_event_loop() -> Iterator[None]:
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the result of a coroutine, awaited in an event loop of its own.
 
-    `asyncio.run` would take the thread's loop where a program has applied nest_asyncio, and leave the thread without.
+    `asyncio.run` would take the thread's loop where a program has applied nest_asyncio, and leave
+    the thread without.
     """
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(coroutine)
@@ -117,7 +136,9 @@ class EventLoop(Shared):
         Thread(target=self._run, daemon=True).start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine, awaited in the loop and in the context of the caller."""
+        """Return the result of a coroutine, awaited in the loop and in the context of the
+        caller.
+        """
         context = copy_context()
         done = Future[T]()
 
@@ -137,12 +158,16 @@ class EventLoop(Shared):
 
     def _run(self) -> None:
         while True:
-            with suppress(SystemExit, KeyboardInterrupt):  # of one of its tasks, which has it as well
+            with suppress(
+                SystemExit, KeyboardInterrupt
+            ):  # of one of its tasks, which has it as well
                 self._loop.run_forever()
 
 
 def _exit_query(leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
-    """Have a program that leaves the process without a word end its query alone, as `sys.exit` does."""
+    """Have a program that leaves the process without a word end its query alone, as
+    `sys.exit` does.
+    """
 
     def exit_query(status: int) -> NoReturn:
         query = session.current()
@@ -164,7 +189,9 @@ class _Bars(weakref.WeakSet[Any]):
 
 
 def _share_progress_bars() -> None:
-    from dspy.utils import parallelizer  # takes long, and --help of commands reads what imports this file
+    from dspy.utils import (
+        parallelizer,
+    )  # takes long, and --help of commands reads what imports this file
 
     bars: Any = parallelizer.tqdm.tqdm
     bars._instances = _Bars(bars._instances)  # noqa: SLF001  # tqdm has no other way

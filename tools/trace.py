@@ -1,4 +1,6 @@
-"""What happened in a session: its steps with their times and usage, its parallel lines of work, its snapshots."""
+"""What happened in a session: its steps with their times and usage, its parallel lines of
+work, its snapshots.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +21,9 @@ class _Line:
     recorder: "Recorder"
     hop: int
     last: float  # when its last step was done, by the session's clock
-    steps: list[Step]  # those of a numbered line are its own until the lines are joined, all others the trace's
+    steps: list[
+        Step
+    ]  # those of a numbered line are its own until the lines are joined, all others the trace's
     pending: Usage = field(default_factory=Usage)  # of model calls that no step has taken yet
     calls: list[str] = field(default_factory=list)  # their keys
 
@@ -27,22 +31,31 @@ class _Line:
 class Recorder:
     """Writes the trace of one query. Threads share it."""
 
-    def __init__(self, query_id: str, clock: Callable[[], float], snapshot: Mapping[str, Any]) -> None:
-        """Go on from the `snapshot` of an earlier one for the same query; an empty one starts afresh."""
+    def __init__(
+        self, query_id: str, clock: Callable[[], float], snapshot: Mapping[str, Any]
+    ) -> None:
+        """Go on from the `snapshot` of an earlier one for the same query; an empty one starts
+        afresh.
+        """
         self.query_id = query_id
         self.trace = Trace(query_id)
         if snapshot:
             from tools import forms  # Pydantic is behind it, and --help of commands reads this file
 
             self.trace = forms.make(Trace, {"query_id": query_id, **snapshot["trace"]})
-        self.usage = usage_from_json(snapshot["usage"]) if snapshot else Usage()  # of all model calls so far
+        self.usage = (
+            usage_from_json(snapshot["usage"]) if snapshot else Usage()
+        )  # of all model calls so far
         self._lock = RLock()  # LangGraph runs parallel nodes of one query in threads
         self._clock = clock
         now = clock()
         self._opened = now - snapshot.get("seconds", 0.0)
         pending = usage_from_json(snapshot.get("pending", {}))
-        self._root = _Line(self, snapshot.get("hop", 0), now, self.trace.steps, pending, self.trace.calls)
-        # Steps of numbered lines that are not in the trace yet, and the calls that none of these has taken.
+        self._root = _Line(
+            self, snapshot.get("hop", 0), now, self.trace.steps, pending, self.trace.calls
+        )
+        # Steps of numbered lines that are not in the trace yet, and the calls that none of these
+        # has taken.
         self._numbered: dict[int, tuple[list[Step], list[str]]] = {}
 
     @property
@@ -61,14 +74,20 @@ class Recorder:
 
     @contextmanager
     def branch(self, hop: int | None = None, *, line: int | None = None) -> Iterator[None]:
-        """Start a line of work in this context, such as a node of a graph: its own hop, start times and pending usage.
+        """Start a line of work in this context, such as a node of a graph: its own hop, start times
+        and pending usage.
 
-        Usage that no step took goes to the line that it branched off. Steps of a numbered `line` reach the trace when
-        the lines are joined, so that their order does not depend on the threads.
+        Usage that no step took goes to the line that it branched off. Steps of a numbered `line`
+        reach the trace when the lines are joined, so that their order does not depend on the
+        threads.
         """
         parent = self._line
         with self._lock:
-            steps, left = (parent.steps, parent.calls) if line is None else self._numbered.setdefault(line, ([], []))
+            steps, left = (
+                (parent.steps, parent.calls)
+                if line is None
+                else self._numbered.setdefault(line, ([], []))
+            )
         mine = _Line(self, parent.hop if hop is None else hop, self._clock(), steps)
         token = _LINE.set(mine)
         try:
@@ -81,7 +100,9 @@ class Recorder:
                 parent.last = max(parent.last, mine.last)
 
     def join(self) -> None:
-        """Put the steps of all numbered lines into the trace, line by line, once all of them have ended."""
+        """Put the steps of all numbered lines into the trace, line by line, once all of them
+        have ended.
+        """
         with self._lock:
             for number in sorted(self._numbered):
                 steps, left = self._numbered.pop(number)
@@ -90,7 +111,8 @@ class Recorder:
                 self.trace.notes += [step.argument for step in steps if step.tool == "note"]
 
     def charge(self, usage: Usage, key: str = "") -> None:
-        """Book a model call on this query; the next step of the same line of work carries it, and the `key` it has.
+        """Book a model call on this query; the next step of the same line of work carries it, and
+        the `key` it has.
 
         ValueError, and nothing is booked, where the usage has a number below 0.
         """
@@ -105,7 +127,12 @@ class Recorder:
         with self._lock:
             books = {"usage": usage_json(self.usage), "pending": usage_json(self._root.pending)}
             seconds = self._clock() - self._opened
-            return {"trace": trace_json(self.trace), **books, "seconds": seconds, "hop": self._root.hop}
+            return {
+                "trace": trace_json(self.trace),
+                **books,
+                "seconds": seconds,
+                "hop": self._root.hop,
+            }
 
     def _add(self, step: Step) -> None:
         now = self._clock()
@@ -115,7 +142,9 @@ class Recorder:
         usage = line.pending
         calls = tuple(line.calls)
         hop = step.hop or line.hop
-        line.steps.append(replace(step, hop=hop, started=started, seconds=seconds, usage=usage, calls=calls))
+        line.steps.append(
+            replace(step, hop=hop, started=started, seconds=seconds, usage=usage, calls=calls)
+        )
         if step.tool == "note" and line.steps is self.trace.steps:
             self.trace.notes.append(step.argument)
         line.pending = Usage()
@@ -123,7 +152,9 @@ class Recorder:
         line.calls.clear()
 
     def _unshow(self) -> None:
-        """Set `shown` to 0 on the steps since the last call that reached a model: a limit has refused their call."""
+        """Set `shown` to 0 on the steps since the last call that reached a model: a limit has
+        refused their call.
+        """
         line = self._line
         place = len(line.steps)
         called = line.pending.calls > 0

@@ -1,7 +1,9 @@
-"""Readers of what people have: tables, and files of text, Markdown, HTML, XML, wikitext and PDF, as rows of Markdown.
+"""Readers of what people have: tables, and files of text, Markdown, HTML, XML, wikitext and PDF, as
+rows of Markdown.
 
-Each file is read as its name says, or all as one named form. A row of a table has the columns that the file has; a row
-of any other file has "id" (its path in the folder), "title" where the file says one, and "text". Nothing is fetched.
+Each file is read as its name says, or all as one named form. A row of a table has the columns that
+the file has; a row of any other file has "id" (its path in the folder), "title" where the file says
+one, and "text". Nothing is fetched.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,10 +36,11 @@ _NAMED = 5  # links in a message
 
 
 def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
-    """Return the files to read: `path`, or those in it and below; and what is left out of it, with the reason.
+    """Return the files to read: `path`, or those in it and below; and what is left out of it, with
+    the reason.
 
-    Hidden files are left out without a word. Of a collection (corpus, queries, judgements), only the corpus is read.
-    Links out of a folder are left out unless `follow_links`.
+    Hidden files are left out without a word. Of a collection (corpus, queries, judgements), only
+    the corpus is read. Links out of a folder are left out unless `follow_links`.
     """
     if form and form not in FORMS:
         raise UnknownName("form", form, FORMS)
@@ -63,7 +66,9 @@ def list_files(path: Path, form: str, *, follow_links: bool = False) -> Listing:
 
 
 def say_links(left_out: Sequence[LeftOut]) -> str:
-    """Return in a line which links out of a folder are left out, and what takes them; "" where none is."""
+    """Return in a line which links out of a folder are left out, and what takes them; ""
+    where none is.
+    """
     outside = [one for one in left_out if one.reason == OUTSIDE]
     if not outside:
         return ""
@@ -74,12 +79,19 @@ def say_links(left_out: Sequence[LeftOut]) -> str:
 
 
 def read(
-    root: Path, files: Sequence[Path], form: str, record: Record, limits: Limits = USUAL, leave: Leave | None = None
+    root: Path,
+    files: Sequence[Path],
+    form: str,
+    record: Record,
+    limits: Limits = USUAL,
+    leave: Leave | None = None,
 ) -> tables.Rows:
-    """Yield (place, row) of everything in `files`, in order. DataError, with its place, for what is damaged.
+    """Yield (place, row) of everything in `files`, in order. DataError, with its place, for what is
+    damaged.
 
-    A file that is over the `limits` is left out, of which `leave` is told: its name, the reason, the evidence. Without
-    `leave`, it is a DataError. Tables and plain texts are read line by line, so no file of these stalls.
+    A file that is over the `limits` is left out, of which `leave` is told: its name, the reason,
+    the evidence. Without `leave`, it is a DataError. Tables and plain texts are read line by line,
+    so no file of these stalls.
     """
     leave = leave or _refuse
     forms = [_find_form(path, form) for path in files]
@@ -102,9 +114,13 @@ def read(
 
 
 def _find_form(path: Path, form: str) -> str:
-    name = form or next((name for name, endings in FORMS.items() if find_ending(path) in endings), "")
+    name = form or next(
+        (name for name, endings in FORMS.items() if find_ending(path) in endings), ""
+    )
     if not name:
-        raise UsageError(f"{path}: its name does not say what it is; give its form: {', '.join(FORMS)}")
+        raise UsageError(
+            f"{path}: its name does not say what it is; give its form: {', '.join(FORMS)}"
+        )
     return name
 
 

@@ -1,7 +1,9 @@
-"""Wikitext and XML as Markdown: pages of a MediaWiki, alone or in a dump, and records of any schema.
+"""Wikitext and XML as Markdown: pages of a MediaWiki, alone or in a dump, and records of any
+schema.
 
-Of templates only infoboxes are kept, as lists: what the others would say, only their wiki knows. Entities that an XML
-file defines itself are refused by the parser where they grow, and external ones are not followed.
+Of templates only infoboxes are kept, as lists: what the others would say, only their wiki knows.
+Entities that an XML file defines itself are refused by the parser where they grow, and external
+ones are not followed.
 """
 
 import lzma
@@ -17,11 +19,14 @@ from environments import raw
 from environments.sources.pages import NEEDED, need, read_text
 from tools.errors import DataError
 
-_NO_TEXT = re.compile(r"(file|image|category):", re.IGNORECASE)  # links that show no words, or leave the page
+_NO_TEXT = re.compile(
+    r"(file|image|category):", re.IGNORECASE
+)  # links that show no words, or leave the page
 _LEFT_OUT = ("ref", "gallery", "references", "timeline")
 _PAGE = ("id", "title", "revision/{*}text")  # of a dump
 _FEW_UNCLOSED = 100  # marks; a page that shows one in <nowiki> is left to the parser
-_PAIRS = {  # a character of nobody's -> a mark that opens something, and how it and its end are found
+# A character of nobody's -> a mark that opens something, and how it and its end are found
+_PAIRS = {
     "\ue000": ("{{", re.compile(r"(?P<open>\{\{)|\}\}")),
     "\ue001": ("[[", re.compile(r"(?P<open>\[\[)|\]\]")),
     "\ue002": ("{|", re.compile(r"^[ \t:*#;]*(?P<open>\{\|)|\|\}", re.MULTILINE)),
@@ -33,7 +38,9 @@ class Record(NamedTuple):
     """Where the documents are in XML files. A path is as ElementTree has it: "eligibility/criteria", ".//title"."""
 
     element: str = ""  # the name of a record; "": the whole file is one
-    sections: Mapping[str, str] = {}  # heading -> path of what stands under it; without any, all text of the record
+    sections: Mapping[
+        str, str
+    ] = {}  # heading -> path of what stands under it; without any, all text of the record
     fields: tuple[str, ...] = ()  # further paths to take: of an id, a title, a group
 
 
@@ -69,7 +76,11 @@ def read_xml(path: Path, doc_id: str, record: Record) -> Iterator[Unwritten]:
                 root.clear()  # else it holds every record that it has had, empty
         if not count:
             raise DataError(f"{path} has no element <{wanted}>")
-    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the latter of an encoding that is none
+    except (
+        ElementTree.ParseError,
+        LookupError,
+        ValueError,
+    ) as error:  # the latter of an encoding that is none
         raise DataError(f"{path} is not whole XML: {error}") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
@@ -109,11 +120,14 @@ def read_wikitext(path: Path) -> Mapping[str, str]:
 
 
 def write_markdown(wikitext: str) -> str:
-    """Return wikitext as Markdown: headings, lists, tables, infoboxes as lists; without references and categories."""
+    """Return wikitext as Markdown: headings, lists, tables, infoboxes as lists; without
+    references and categories.
+    """
     hidden = _hide_unclosed(wikitext)
     code = need(*NEEDED["wikitext"]).parse(hidden.text)
     written = _LIST.sub(
-        lambda match: " " * len(match[1]) + "- ", "".join(_write(type(code)([node])) for node in code.nodes)
+        lambda match: " " * len(match[1]) + "- ",
+        "".join(_write(type(code)([node])) for node in code.nodes),
     )
     for stand_in, mark in hidden.marks.items():
         written = written.replace(stand_in, mark)
@@ -126,7 +140,8 @@ class _Hidden(NamedTuple):
 
 
 def _hide_unclosed(wikitext: str) -> _Hidden:
-    """Return wikitext with a character in place of each mark that nothing closes, where these are many.
+    """Return wikitext with a character in place of each mark that nothing closes, where these are
+    many.
 
     They are text, which the parser finds out by reading the rest of the page for each of them.
     """
@@ -164,7 +179,10 @@ def _write(code: Any) -> str:
         return "\n" + "".join(f"- {name}: {value}\n" for name, value in lines if value) + "\n"
     if name == "table":
         # The cells of the first row may stand in the table itself.
-        made = ([_say(cell.contents) for cell in _inside(row, "td", "th")] for row in [node, *_inside(node, "tr")])
+        made = (
+            [_say(cell.contents) for cell in _inside(row, "td", "th")]
+            for row in [node, *_inside(node, "tr")]
+        )
         rows = [f"| {' | '.join(cells)} |" for cells in made if cells]
         rows[1:1] = [re.sub(r"[^|]+", "---", rows[0])] if rows else []
         return "\n\n" + "\n".join(rows) + "\n\n"
@@ -176,11 +194,17 @@ def _write(code: Any) -> str:
 
 
 def _inside(node: Any, *names: str) -> Any:
-    return node.contents.filter_tags(recursive=False, matches=lambda one: str(one.tag).strip().lower() in names)
+    return node.contents.filter_tags(
+        recursive=False, matches=lambda one: str(one.tag).strip().lower() in names
+    )
 
 
 def _say(code: Any) -> str:
-    """Return a cell's or a parameter's text on one line; of templates in it, what they are given without a name."""
+    """Return a cell's or a parameter's text on one line; of templates in it, what they are
+    given without a name.
+    """
     for template in code.filter_templates(recursive=False):
-        code.replace(template, " ".join(str(one.value) for one in template.params if not one.showkey))
+        code.replace(
+            template, " ".join(str(one.value) for one in template.params if not one.showkey)
+        )
     return " ".join(code.strip_code().split()).replace("|", "/")

@@ -1,4 +1,5 @@
-"""Files that are one document each: plain text and Markdown as they stand, the main text of a web page, a PDF's text.
+"""Files that are one document each: plain text and Markdown as they stand, the main text of a web
+page, a PDF's text.
 
 A page of a scanned PDF has no text; nothing is recognised from images.
 """
@@ -23,8 +24,13 @@ NEEDED = {  # form -> the package that reads it, and what needs it
 
 
 def need(package: str, what: str) -> Any:
-    """Return a module of the extra `sources`. UsageError, with the command that installs it, where it is missing."""
-    logging.getLogger(package).setLevel(logging.CRITICAL)  # what it has to say comes as an error, with its place
+    """Return a module of the extra `sources`.
+
+    UsageError, with the command that installs it, where it is missing.
+    """
+    logging.getLogger(package).setLevel(
+        logging.CRITICAL
+    )  # what it has to say comes as an error, with its place
     check_installed(package, what)
     try:
         return import_module(package)
@@ -33,7 +39,10 @@ def need(package: str, what: str) -> Any:
 
 
 def check_installed(package: str, what: str) -> None:
-    """Raise UsageError, with the command that installs it, where a package is missing. It is not imported."""
+    """Raise UsageError, with the command that installs it, where a package is missing.
+
+    It is not imported.
+    """
     if find_spec(package) is None:
         raise UsageError(f"{what} need {explain_missing(package, 'sources')}")
 
@@ -51,12 +60,15 @@ def read_text(path: Path, most: int = sys.maxsize) -> Mapping[str, str]:
 
 
 def read_html(path: Path) -> Mapping[str, str]:
-    """Return the title and the main text of a web page as Markdown: without menus, notices, scripts and links.
+    """Return the title and the main text of a web page as Markdown: without menus, notices, scripts
+    and links.
 
     Of a page in which no main text is found, because it is very short, all text is returned.
     """
     trafilatura = need(*NEEDED["html"])
-    with raw.BoundedFile(path, html=True) as file:  # it may be a part of a page, in an encoding that it names or not
+    with raw.BoundedFile(
+        path, html=True
+    ) as file:  # it may be a part of a page, in an encoding that it names or not
         tree = trafilatura.load_html(b"<html><body>%b</body></html>" % file.read())
     options = {"output_format": "markdown", "include_formatting": True, "include_comments": False}
     text = trafilatura.extract(tree, **options, favor_recall=True) or trafilatura.html2txt(tree)
@@ -72,7 +84,9 @@ def read_pdf(path: Path) -> Mapping[str, str]:
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # noqa: BLE001 - of a damaged file, the reader fails in many ways
-        raise DataError(f"{path} cannot be read as PDF ({str(error) or type(error).__name__:.100})") from None
+        raise DataError(
+            f"{path} cannot be read as PDF ({str(error) or type(error).__name__:.100})"
+        ) from None
 
 
 def _list_pages(file: Any) -> Iterator[Any]:

@@ -1,7 +1,8 @@
-"""Files read in a process of their own, each within limits of time, memory and text, because strangers make files.
+"""Files read in a process of their own, each within limits of time, memory and text, because
+strangers make files.
 
-A file, or a document of one, that is over a limit is left out, and said so. The process is used for one file after
-another, and a new one is forked where it had to be ended (reading.py).
+A file, or a document of one, that is over a limit is left out, and said so. The process is used for
+one file after another, and a new one is forked where it had to be ended (reading.py).
 """
 
 import os
@@ -30,15 +31,21 @@ from tools.console import check_interrupts
 from tools.errors import RunIncomplete
 from tools.processes import starting
 
-Leave = Callable[[str, str, str], object]  # takes the name of what is left out, the reason, and the evidence
+Leave = Callable[
+    [str, str, str], object
+]  # takes the name of what is left out, the reason, and the evidence
 
 TOO_LONG = "files that take too long to read"
 TOO_MUCH_TEXT = "files with too much text"
 CRASHED = "files that end the process that reads them"
 
 _LOOK = 50  # milliseconds between two looks at the memory of the process
-_MOST_OVER = 10  # documents of a small file that may each take too long, before the rest of it is left out
-_PATIENCE = 10  # times the processor time that may pass before a process is given up that does not use it
+_MOST_OVER = (
+    10  # documents of a small file that may each take too long, before the rest of it is left out
+)
+_PATIENCE = (
+    10  # times the processor time that may pass before a process is given up that does not use it
+)
 
 
 class Limits(NamedTuple):
@@ -82,11 +89,16 @@ class Readers:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._ends.close()
 
-    def read(self, path: Path, form: str, doc_id: str, record: Record) -> Iterator[tuple[str, dict[str, Any]]]:
+    def read(
+        self, path: Path, form: str, doc_id: str, record: Record
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (place, row) of each document of a file. DataError where it is damaged."""
         mib = path.stat().st_size / MIB
         limits = self._limits
@@ -119,7 +131,9 @@ class Readers:
             self._leave(f"{doc_id}:{stop.at}", stop.reason, stop.evidence)
             request = request._replace(done=stop.at, seconds_in_all=seconds_left)
 
-    def _read_on(self, request: Request) -> Generator[tuple[str, dict[str, Any]], None, _Stop | None]:
+    def _read_on(
+        self, request: Request
+    ) -> Generator[tuple[str, dict[str, Any]], None, _Stop | None]:
         """Yield the rows of a file, and return why there are no more; None at its end."""
         done = request.done
         at = 0
@@ -153,7 +167,10 @@ class Readers:
             return _Stop(CRASHED, "", done, at)
 
     def _receive(self, request: Request) -> list[Message]:
-        """Return the next messages, and see meanwhile to it that the process keeps to its limits. Raises _Over."""
+        """Return the next messages, and see meanwhile to it that the process keeps to its limits.
+
+        Raises _Over.
+        """
         waits_since = time.monotonic()
         too_long = _Over(TOO_LONG, f"more than {request.seconds:,.0f} s")
         try:
@@ -202,8 +219,12 @@ class _Over(Exception):
 
 
 def _resident(process: int) -> int:
-    """Return the bytes that a process has in memory; 0 where the system does not say, or the process has ended."""
+    """Return the bytes that a process has in memory; 0 where the system does not say, or the
+    process has ended.
+    """
     try:
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
     except (OSError, IndexError):
         return 0

@@ -1,7 +1,7 @@
 """A process that reads files for another one (readers.py), within limits that the system sets it.
 
-It is forked from a process that has imported the libraries. What is read may be made to stall or to fill the memory,
-in code in C that nothing but the end of its process ends.
+It is forked from a process that has imported the libraries. What is read may be made to stall or to
+fill the memory, in code in C that nothing but the end of its process ends.
 """
 
 import math
@@ -21,7 +21,12 @@ from environments.sources.pages import read_html, read_pdf
 from tools.errors import DataError, SextantError
 from tools.processes import fork_for_each
 
-PACKAGES = {"html": "trafilatura", "pdf": "pypdf", "wikitext": "mwparserfromhell", "xml": "mwparserfromhell"}
+PACKAGES = {
+    "html": "trafilatura",
+    "pdf": "pypdf",
+    "wikitext": "mwparserfromhell",
+    "xml": "mwparserfromhell",
+}
 _PAGES = {"html": read_html, "pdf": read_pdf, "wikitext": read_wikitext}
 MIB = 1 << 20
 _MOMENT = 0.01  # seconds
@@ -49,7 +54,8 @@ class Request(NamedTuple):
     form: str
     doc_id: str
     record: Record
-    done: int  # documents of the file that are not wanted, because they were read before or are left out
+    # Documents of the file that are not wanted, because they were read before or are left out
+    done: int
     seconds: float  # of processor time that a document may take
     seconds_in_all: float  # that the file may take
     memory: int  # MiB that reading may take beyond what the process has at its start
@@ -73,16 +79,21 @@ def _serve(connection: Connection) -> None:
         while True:
             request: Request = connection.recv()
             if at_start:
-                # Far above what the other process ends this one for: libxml2 takes a text that it has no memory for
-                # as ended, without a word. This is for what grows faster than the other process looks.
+                # Far above what the other process ends this one for: libxml2 takes a text that it
+                # has no memory for as ended, without a word. This is for what grows faster than the
+                # other process looks.
                 most = at_start + 4 * request.memory * MIB
-                resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+                resource.setrlimit(
+                    resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1])
+                )
             for messages in _in_batches(_read(request), at_once=request.at_once):
                 connection.send(messages)
 
 
 def _in_batches(messages: Iterable[Message], *, at_once: bool) -> Iterator[list[Message]]:
-    """Yield the messages in lists, each as long as comes together in a moment; all alone if `at_once`."""
+    """Yield the messages in lists, each as long as comes together in a moment; all alone if
+    `at_once`.
+    """
     batch = list[Message]()
     since = time.monotonic()
     for message in messages:
@@ -145,6 +156,8 @@ def _processor_time() -> float:
 
 
 def _allow(seconds: float, latest: float) -> None:
-    """Have the system end this process after some more `seconds` of processor time, and at `latest` then."""
+    """Have the system end this process after some more `seconds` of processor time, and at
+    `latest` then.
+    """
     most = math.ceil(min(_processor_time() + seconds, latest))
     resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))

@@ -1,6 +1,8 @@
-"""Make a benchmark of a corpus: `python -m evals.build new FOLDER --recipe latent --corpus FILE`, then `run FOLDER`.
+"""Make a benchmark of a corpus: `python -m evals.build new FOLDER --recipe latent --corpus FILE`,
+then `run FOLDER`.
 
-What asks a model is kept stage by stage, so `run` goes on where it was ended; docs/guide/build.md goes through it.
+What asks a model is kept stage by stage, so `run` goes on where it was ended; docs/guide/build.md
+goes through it.
 """
 
 import argparse
@@ -17,12 +19,30 @@ from tools.errors import UsageError
 from tools.names import pick
 
 # Options of a run that a build has no use for: its recipe says what is asked of what.
-_WITHOUT = {"program", "task", "data", "columns", "qrels", "instruction", "limit", "retriever", "parameters", "k"}
+_WITHOUT = {
+    "program",
+    "task",
+    "data",
+    "columns",
+    "qrels",
+    "instruction",
+    "limit",
+    "retriever",
+    "parameters",
+    "k",
+}
 _BLANK = {"program": "programs.building.fill:Fill", "task": "build"}
-_ELSEWHERE = {  # commands with a file of their own: what is there has `add(parser)` and `command(arguments)`
-    "review": ("evals.building.review", "write a page on which people judge, or take in their answers"),
+# Commands with a file of their own: what is there has `add(parser)` and `command(arguments)`
+_ELSEWHERE = {
+    "review": (
+        "evals.building.review",
+        "write a page on which people judge, or take in their answers",
+    ),
     "check": ("evals.building.checks", "check a finished benchmark, and say how far to trust it"),
-    "contamination": ("evals.building.contamination", "say what share of a task a model knows by heart"),
+    "contamination": (
+        "evals.building.contamination",
+        "say what share of a task a model knows by heart",
+    ),
 }
 
 
@@ -46,7 +66,9 @@ class _LateParser(Parser):
 def parser() -> Parser:
     """Return the command line."""
     made = Parser(prog="python -m evals.build", description="Make a benchmark of a corpus.")
-    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_LateParser)
+    commands = made.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_LateParser
+    )
 
     about = "list the recipes"
     listing = commands.add_parser("list", help=about, description=about)
@@ -55,20 +77,30 @@ def parser() -> Parser:
     about = "write a recipe with every default spelled out, to be edited"
     writing = commands.add_parser("new", help=about, description=about)
     writing.add_argument("folder", type=Path, metavar="FOLDER")
-    writing.add_argument("--recipe", required=True, metavar="NAME", help="python -m evals.build list has them")
-    writing.add_argument("--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME")
+    writing.add_argument(
+        "--recipe", required=True, metavar="NAME", help="python -m evals.build list has them"
+    )
+    writing.add_argument(
+        "--corpus", default="", metavar="PATH", help="a file, a folder, or task:NAME"
+    )
     _add_follow_links(writing)
     about = "a value of the recipe, as TOML has it, e.g. cut.by=sections; repeatable"
     form = "SECTION.KEY=VALUE"
-    writing.add_argument("--set", type=options.pair, action="append", default=[], metavar=form, help=about)
+    writing.add_argument(
+        "--set", type=options.pair, action="append", default=[], metavar=form, help=about
+    )
     writing.set_defaults(do=new)
 
     about = "make the benchmark; the same command goes on where it was ended"
     running = commands.add_parser("run", help=about, description=about)
     _add_folder(running, run)
     running.add_argument("--until", default="", metavar="STAGE", help="stop after this stage")
-    running.add_argument("--dry-run", action="store_true", help="say what each stage will take; nothing is sent")
-    running.add_argument("--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it")
+    running.add_argument(
+        "--dry-run", action="store_true", help="say what each stage will take; nothing is sent"
+    )
+    running.add_argument(
+        "--cassette", type=Path, metavar="FILE", help="answer every call from FILE, or record it"
+    )
     about = "a trial on N of the documents, in FOLDER/limit-N"
     running.add_argument("--limit", type=positive, metavar="N", help=about)
     _add_follow_links(running)
@@ -91,7 +123,9 @@ def _add_follow_links(sub_command: Parser) -> None:
 
 def _add_folder(sub_command: Parser, do: Command) -> None:
     sub_command.add_argument("folder", type=Path, metavar="FOLDER")
-    sub_command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    sub_command.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
     sub_command.set_defaults(do=do)
 
 
@@ -129,10 +163,15 @@ def run(arguments: argparse.Namespace) -> int:
         role, spec = options.pair(text) if re.match(r"[a-z_]+=", text) else ("", text)
         if models.setdefault(role, spec) != spec:
             again = f"--lm {role}".strip()
-            raise UsageError(f"{again} is given twice, as {models[role]!r} and as {spec!r}; give it once")
+            raise UsageError(
+                f"{again} is given twice, as {models[role]!r} and as {spec!r}; give it once"
+            )
     plain = models.pop("", None)
     request = options.from_options(Common, vars(arguments) | {"lm": plain, **_BLANK})
-    asked = {name: getattr(arguments, name) for name in ("until", "dry_run", "cassette", "limit", "follow_links")}
+    asked = {
+        name: getattr(arguments, name)
+        for name in ("until", "dry_run", "cassette", "limit", "follow_links")
+    }
     found = running.run(arguments.folder, request, models, **asked)
     put_out(json.dumps(found) + "\n" if arguments.json else running.render(found))
     return 0

@@ -1,8 +1,10 @@
-"""The recipe `adapt`: a task's documents cut into passages, and its labels carried over to them, as CRUMB was made.
+"""The recipe `adapt`: a task's documents cut into passages, and its labels carried over to them, as
+CRUMB was made.
 
-Section 3 of CRUMB's paper: where documents are judged, passages are searched and a document counts by its best (MaxP),
-or each of its passages inherits the label; where passages are judged, the label goes to the new passage that contains
-the old one, and a query stays only if all that is relevant to it is contained. No model is asked.
+Section 3 of CRUMB's paper: where documents are judged, passages are searched and a document counts
+by its best (MaxP), or each of its passages inherits the label; where passages are judged, the label
+goes to the new passage that contains the old one, and a query stays only if all that is relevant to
+it is contained. No model is asked.
 """
 
 from collections import defaultdict
@@ -24,19 +26,32 @@ from tools.errors import DataError
 from tools.records import Query
 from tools.text import all_words, index_runs, longest_runs
 
-_RUN = 5  # words in a row from which on texts are compared; an old passage of fewer is contained nowhere
+# Words in a row from which on texts are compared; an old passage of fewer is contained nowhere
+_RUN = 5
 
 
 @dataclass(frozen=True)
 class AdaptSection:
     """Whose labels are carried over, and how."""
 
-    task: Annotated[str, "task or folder with the queries and judgements; empty: that of corpus.path"] = ""
-    labels: Annotated[Literal["documents", "passages"], "what is judged: documents, or (old) passages"] = "documents"
-    max_p: Annotated[bool, "documents: the best passage stands for each; else all passages inherit its label"] = True
-    coverage: Annotated[float, "passages: share of an old one, in a row, that a new one has to have"] = 0.9
-    review: Annotated[float, "passages: share from which on, up to `coverage`, a person is asked"] = 0.6
-    positive: Annotated[float, "grades from this on become 1, others 0; 0: grades stay as they are"] = 0.0
+    task: Annotated[
+        str, "task or folder with the queries and judgements; empty: that of corpus.path"
+    ] = ""
+    labels: Annotated[
+        Literal["documents", "passages"], "what is judged: documents, or (old) passages"
+    ] = "documents"
+    max_p: Annotated[
+        bool, "documents: the best passage stands for each; else all passages inherit its label"
+    ] = True
+    coverage: Annotated[
+        float, "passages: share of an old one, in a row, that a new one has to have"
+    ] = 0.9
+    review: Annotated[
+        float, "passages: share from which on, up to `coverage`, a person is asked"
+    ] = 0.6
+    positive: Annotated[
+        float, "grades from this on become 1, others 0; 0: grades stay as they are"
+    ] = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,10 @@ def make(build: Build) -> Benchmark:
     gold = {query.query_id: gold[query.query_id] for query in queries}
     build.count("transfer", len(given.queries), len(gold))
     if not gold:
-        raise DataError(f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is relevant to it")
+        raise DataError(
+            f"transfer: none of {plural(len(graded), 'query', 'queries')} keeps all that is "
+            f"relevant to it"
+        )
     kept = {one: pairs for one, pairs in given.comparisons.items() if one in gold}
     comparisons = transfer.carry_comparisons(build, "transfer", kept, ranked)
     twins = transfer.keep_twins(given.twins, comparisons)
@@ -92,7 +110,11 @@ def make(build: Build) -> Benchmark:
     if of_documents and section.max_p and pieces.have_parents:
         settings["max_p"] = build.source.separator
     provenance = [{"query_id": one, "from": graded[one], "gold": gold[one]} for one in gold]
-    together = {query_id: twin for pair in twins.items() for query_id, twin in zip(pair, pair[1:] * 2, strict=True)}
+    together = {
+        query_id: twin
+        for pair in twins.items()
+        for query_id, twin in zip(pair, pair[1:] * 2, strict=True)
+    }
     made = build.finish(queries, {"gold": gold}, provenance, together, **settings)
     made = release.judge_within_pools(made._replace(comparisons=comparisons, twins=twins))
     dev = [query_id for query_id in given.splits["dev"] if query_id in gold]
@@ -128,14 +150,23 @@ def _drop_masked(build: Build, queries: Sequence[Query], gold: Qrels) -> list[Qu
     """Return the queries without those that must not see anything of what is relevant to them."""
     kept = list[Query]()
     for query in queries:
-        if any(grade > 0 and judged not in query.excluded for judged, grade in gold[query.query_id].items()):
+        if any(
+            grade > 0 and judged not in query.excluded
+            for judged, grade in gold[query.query_id].items()
+        ):
             kept.append(query)
         else:
-            build.drop("transfer", query.query_id, "what is relevant stands in documents that it must not see")
+            build.drop(
+                "transfer",
+                query.query_id,
+                "what is relevant stands in documents that it must not see",
+            )
     return kept
 
 
-def inherit(build: Build, pieces: transfer.Pieces, graded: Qrels, *, spread: bool) -> dict[str, dict[str, float]]:
+def inherit(
+    build: Build, pieces: transfer.Pieces, graded: Qrels, *, spread: bool
+) -> dict[str, dict[str, float]]:
     """Return the grades of documents under the build's ids, or `spread` over all their passages.
 
     A query that keeps nothing that is relevant is dropped.
@@ -146,7 +177,9 @@ def inherit(build: Build, pieces: transfer.Pieces, graded: Qrels, *, spread: boo
         for judged, grade in grades.items():
             unit = pieces.find_unit(judged)
             if not unit.pieces and grade > 0:
-                build.drop("transfer", f"{query_id} {judged}", "the relevant document is not in the corpus")
+                build.drop(
+                    "transfer", f"{query_id} {judged}", "the relevant document is not in the corpus"
+                )
             for doc_id in unit.pieces if spread else [unit.name] * bool(unit.pieces):
                 row[doc_id] = max(grade, row.get(doc_id, grade))
         if max(row.values(), default=0) > 0:
@@ -179,7 +212,9 @@ def _find_contained(build: Build, given: Environment) -> _Contained:
         named |= query.excluded | (query.candidates or frozenset())
     for pairs in given.comparisons.values():
         named.update(doc_id for pair in pairs for doc_id in (pair.better, pair.worse))
-    old_words = {one: all_words(given.documents[one].text) for one in sorted(named) if one in given.documents}
+    old_words = {
+        one: all_words(given.documents[one].text) for one in sorted(named) if one in given.documents
+    }
     said = dict[tuple[str, str], str]()
     doubtful = dict[tuple[str, str], str]()
     for old, new, share in find_contained(old_words, build.source.documents):

@@ -1,9 +1,11 @@
-"""How far a finished benchmark can be trusted: figures about its queries, judgements and texts, each beside a bound.
+"""How far a finished benchmark can be trusted: figures about its queries, judgements and texts,
+each beside a bound.
 
     python -m evals.build check FOLDER_OR_TASK --retrievers dense --lm MODEL
 
-What must hold is in evals/building/release.py; a figure here is worth a look, and breaks nothing. Searches and a
-verifier's answers are ordinary runs: the same command goes on with them. docs/guide/checks.md has what figures mean.
+What must hold is in evals/building/release.py; a figure here is worth a look, and breaks nothing.
+Searches and a verifier's answers are ordinary runs: the same command goes on with them.
+docs/guide/checks.md has what figures mean.
 """
 
 import json
@@ -61,7 +63,18 @@ FOLDS = 5
 LEAST = 10
 SHOWN = 20  # documents and queries that --json lists of a figure
 # Options of a run that a check sets itself.
-WITHOUT = {"program", "task", "retriever", "parameters", "k", "limit", "query_ids", "pool", "compiled", "prompts"}
+WITHOUT = {
+    "program",
+    "task",
+    "retriever",
+    "parameters",
+    "k",
+    "limit",
+    "query_ids",
+    "pool",
+    "compiled",
+    "prompts",
+}
 WITHOUT |= {"cassette", "again", "metrics", "isolated", "instruction", "shard"}
 
 
@@ -79,19 +92,52 @@ BOUNDS = {
     "recall": Bound("R@10 of BM25", 0.5, "most", EASY),
     "ndcg": Bound("nDCG@10 of BM25", 0.5, "most", EASY),
     "first": Bound("first hits of BM25 that are relevant", 0.5, "most", EASY),
-    "win": Bound("Win of BM25", 0.5, "least", "words lead astray: a sign of how the negatives were made"),
-    "gap": Bound("V - R: verifier less best search", 0.1, "least", "ill-posed queries, or wrong judgements"),
-    "tau": Bound("order of systems, one left out of the pool", 0.9, "least", "the order hangs on who was pooled"),
-    "change": Bound("change of a mean, one left out of the pool", 0.02, "most", "figures hang on who was pooled"),
-    "judged": Bound("least Judged@10 of a system", 0.5, "least", "much of a ranking was never looked at"),
-    "power": Bound("smallest difference that is found", 0.1, "most", "too few queries for smaller ones"),
-    "twins": Bound("equal texts with a lower grade", 0, "most", "one of two grades is wrong, or missing"),
+    "win": Bound(
+        "Win of BM25", 0.5, "least", "words lead astray: a sign of how the negatives were made"
+    ),
+    "gap": Bound(
+        "V - R: verifier less best search", 0.1, "least", "ill-posed queries, or wrong judgements"
+    ),
+    "tau": Bound(
+        "order of systems, one left out of the pool",
+        0.9,
+        "least",
+        "the order hangs on who was pooled",
+    ),
+    "change": Bound(
+        "change of a mean, one left out of the pool", 0.02, "most", "figures hang on who was pooled"
+    ),
+    "judged": Bound(
+        "least Judged@10 of a system", 0.5, "least", "much of a ranking was never looked at"
+    ),
+    "power": Bound(
+        "smallest difference that is found", 0.1, "most", "too few queries for smaller ones"
+    ),
+    "twins": Bound(
+        "equal texts with a lower grade", 0, "most", "one of two grades is wrong, or missing"
+    ),
     "alike": Bound("queries that nearly repeat another", 0, "most", "they count twice"),
-    "across": Bound("dev queries that nearly repeat a test query", 0, "most", "what is learnt on dev is tested on"),
-    "steps": Bound("records not of one sentence a step", 0, "most", "conditions fail together, or none does"),
-    "foreign": Bound("records asked for a number they lack", 0, "most", "a condition contradicts its document"),
-    "repeated": Bound("records with a sentence twice", 0, "most", "where one is changed, the other still stands"),
-    "generator": Bound("AUC of a classifier of words, length aside", 0.8, "most", "their wording gives positives away"),
+    "across": Bound(
+        "dev queries that nearly repeat a test query",
+        0,
+        "most",
+        "what is learnt on dev is tested on",
+    ),
+    "steps": Bound(
+        "records not of one sentence a step", 0, "most", "conditions fail together, or none does"
+    ),
+    "foreign": Bound(
+        "records asked for a number they lack", 0, "most", "a condition contradicts its document"
+    ),
+    "repeated": Bound(
+        "records with a sentence twice", 0, "most", "where one is changed, the other still stands"
+    ),
+    "generator": Bound(
+        "AUC of a classifier of words, length aside",
+        0.8,
+        "most",
+        "their wording gives positives away",
+    ),
     "kappa": Bound("kappa of a second judge", 0.6, "least", "the judgements are one judge's taste"),
 }
 
@@ -110,11 +156,21 @@ class Figure(NamedTuple):
         """Return the figure beside its bound; `fine` is None where that cannot be told."""
         what, usual, at, wrong = BOUNDS[self.name]
         bound = bounds.get(self.name, usual)
-        value, low, high = self.value if isinstance(self.value, Interval) else (self.value, None, None)
+        value, low, high = (
+            self.value if isinstance(self.value, Interval) else (self.value, None, None)
+        )
         fine = None if value is None else value <= bound if at == "most" else value >= bound
         fine = None if self.floor and not fine else fine
         says = "; ".join(filter(None, [wrong if fine is False else "", self.says]))
-        about = {"name": self.name, "what": what, "value": value, "low": low, "high": high, "bound": bound, "at": at}
+        about = {
+            "name": self.name,
+            "what": what,
+            "value": value,
+            "low": low,
+            "high": high,
+            "bound": bound,
+            "at": at,
+        }
         return about | {"fine": fine, "says": says, "found": self.found, **self.more}
 
 
@@ -126,7 +182,9 @@ class Subject:
         self.names = names
         self.environment: Environment = evaluation.open_task(request)[1]
         self.judgements = self.environment.judgements[self.environment.headline]
-        self.compares = self.environment.metric.startswith((WIN, "Flip"))  # documents; none is searched for
+        self.compares = self.environment.metric.startswith(
+            (WIN, "Flip")
+        )  # documents; none is searched for
         self.metric = WIN if self.compares else NDCG
         self.request = replace(request, metrics=(WIN,) if self.compares else (NDCG, "R@10", "P@1"))
 
@@ -143,11 +201,15 @@ class Subject:
     @cached_property
     def searches(self) -> dict[str, scored.Run]:
         """A run of each retriever alone."""
-        return {name: run(replace(self.request, retriever=name, lm="offline")) for name in self.names}
+        return {
+            name: run(replace(self.request, retriever=name, lm="offline")) for name in self.names
+        }
 
     def compare(self, *runs: scored.Run) -> Any:
         """Return how two runs differ, as stats.paired."""
-        return paired(*zip(*scored.pair(*(run.columns[self.metric] for run in runs)).values(), strict=True))
+        return paired(
+            *zip(*scored.pair(*(run.columns[self.metric] for run in runs)).values(), strict=True)
+        )
 
 
 def run(request: Request) -> scored.Run:
@@ -173,10 +235,21 @@ def find_gap(subject: Subject) -> Iterator[Figure]:
         return
     verified = run(subject.verifier)
     best = max(subject.searches.values(), key=lambda run: run.mean(NDCG) or 0.0)
-    found = {"R": best.mean(NDCG), "V": verified.mean(NDCG), "retriever": best.retriever, "lm": subject.request.lm}
+    found = {
+        "R": best.mean(NDCG),
+        "V": verified.mean(NDCG),
+        "retriever": best.retriever,
+        "lm": subject.request.lm,
+    }
     floor = subject.request.lm == "offline"
     gap = subject.compare(best, verified)
-    yield Figure("gap", Interval(*gap[:3]), "a floor: offline counts words" * floor, found | {"p": gap.p}, floor)
+    yield Figure(
+        "gap",
+        Interval(*gap[:3]),
+        "a floor: offline counts words" * floor,
+        found | {"p": gap.p},
+        floor,
+    )
 
 
 def find_pool_bias(subject: Subject) -> Iterator[Figure]:
@@ -186,7 +259,9 @@ def find_pool_bias(subject: Subject) -> Iterator[Figure]:
     if POOLED not in judged or judged[POOLED] is subject.judgements:
         yield Figure("tau", None, "no judgements called pooled beside gold ones")
         return
-    pool = judging.open_pool([run.path for run in subject.searches.values()], subject.request.task, TOP)
+    pool = judging.open_pool(
+        [run.path for run in subject.searches.values()], subject.request.task, TOP
+    )
     pool = pool._replace(known={query_id: dict(gold.get(query_id, {})) for query_id in pool.known})
     scale = HIGHEST / max(grade for of in gold.values() for grade in of.values())
     ours = judging.Grades()
@@ -197,7 +272,9 @@ def find_pool_bias(subject: Subject) -> Iterator[Figure]:
     taus = [row["tau"] for row in rows if row["tau"] is not None]
     yield Figure("tau", min(taus, default=None), "" if taus else "all systems have one mean", rows)
     yield Figure("change", max(row["change"] for row in rows))
-    shares = [measure_unjudged([NDCG], judged[POOLED], one)[NDCG]["judged"] for one in pool.rankings]
+    shares = [
+        measure_unjudged([NDCG], judged[POOLED], one)[NDCG]["judged"] for one in pool.rankings
+    ]
     yield Figure("judged", min(shares), found=dict(zip(subject.names, shares, strict=True)))
 
 
@@ -205,8 +282,16 @@ def find_power(subject: Subject) -> Iterator[Figure]:
     """Yield the smallest difference that is found in 80 % of cases, of the pair of systems that vary most."""
     rows = [subject.compare(*pair) for pair in combinations(subject.searches.values(), 2)]
     differ = sum(p < 0.05 for p in holm([row.p for row in rows]))
-    says = f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)" if rows else "it takes two --retrievers"
-    yield Figure("power", max((row.detectable for row in rows if row.detectable is not None), default=None), says)
+    says = (
+        f"{differ} of {plural(len(rows), 'pair')} of systems differ (Holm)"
+        if rows
+        else "it takes two --retrievers"
+    )
+    yield Figure(
+        "power",
+        max((row.detectable for row in rows if row.detectable is not None), default=None),
+        says,
+    )
 
 
 def find_repeats(subject: Subject) -> Iterator[Figure]:
@@ -218,20 +303,30 @@ def find_repeats(subject: Subject) -> Iterator[Figure]:
     first = environment.documents.repeats()
     for doc_id, original in first.items():
         twins[original] |= {original, doc_id}
-    wanted = {query.query_id: subject.judgements.relevant(query.query_id) for query in environment.queries}
+    wanted = {
+        query.query_id: subject.judgements.relevant(query.query_id) for query in environment.queries
+    }
     for query in environment.queries:
         grades = subject.judgements.qrels.get(query.query_id, {})
         for doc_id, grade in wanted[query.query_id].items():
             others = twins[first.get(doc_id, doc_id)] - query.excluded
             others &= others if query.candidates is None else query.candidates
-            lower = (one for one in sorted(others) if unit(one) != unit(doc_id) and grades.get(one, 0) < grade)
+            lower = (
+                one
+                for one in sorted(others)
+                if unit(one) != unit(doc_id) and grades.get(one, 0) < grade
+            )
             wrong += [[query.query_id, doc_id, one] for one in lower]
-    yield Figure("twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN])
+    yield Figure(
+        "twins", len(wrong), f"{plural(len(first), 'document')} with another's text", wrong[:SHOWN]
+    )
     alike = list[str]()
     for place, row in enumerate(compare([query.text for query in environment.queries])):
         own = environment.queries[place].query_id
         # It is no repeat of itself; nor are the steps of one ladder.
-        row[[one == own or (subject.compares and of == wanted[own]) for one, of in wanted.items()]] = 0.0
+        row[
+            [one == own or (subject.compares and of == wanted[own]) for one, of in wanted.items()]
+        ] = 0.0
         alike += [own] * bool(row.max() >= ALIKE)
     yield Figure("alike", len(alike), f"similarity from {ALIKE:g}", alike[:SHOWN])
 
@@ -239,7 +334,10 @@ def find_repeats(subject: Subject) -> Iterator[Figure]:
 def find_across(subject: Subject) -> Iterator[Figure]:
     """Yield dev queries that nearly repeat a test query, whichever of the splits is looked at."""
     try:
-        ours, theirs = (evaluation.open_task(replace(subject.request, split=of))[1].queries for of in ("dev", "test"))
+        ours, theirs = (
+            evaluation.open_task(replace(subject.request, split=of))[1].queries
+            for of in ("dev", "test")
+        )
     except EmptySplit:
         yield Figure("across", None, "there are no queries for dev")
         return
@@ -259,7 +357,12 @@ def find_ladders(subject: Subject) -> Iterator[Figure]:
     named |= {name: [row for row in rows if getattr(row, name)] for name in ("foreign", "repeated")}
     for name, found in named.items() if rows else ():
         shown = [[row.doc_id, *getattr(row, name)] for row in found]
-        yield Figure(name, len(found) / len(rows), f"{len(found)} of {plural(len(rows), 'record')}", shown[:SHOWN])
+        yield Figure(
+            name,
+            len(found) / len(rows),
+            f"{len(found)} of {plural(len(rows), 'record')}",
+            shown[:SHOWN],
+        )
 
 
 def find_generator(subject: Subject) -> Iterator[Figure]:
@@ -271,10 +374,14 @@ def find_generator(subject: Subject) -> Iterator[Figure]:
     """
     texts = (_find_spoiled if subject.compares else _find_positives)(subject.environment)
     ordered = order(texts)
-    positives, others = ([text for text in ordered if texts[text][0] is kind] for kind in (True, False))
+    positives, others = (
+        [text for text in ordered if texts[text][0] is kind] for kind in (True, False)
+    )
     chosen = [*positives[:TEXTS], *others[:TEXTS]]
     if not _are_enough([texts[text] for text in chosen]):
-        yield Figure("generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries")
+        yield Figure(
+            "generator", None, f"it takes {LEAST} texts of each kind, from {FOLDS} queries"
+        )
         return
     known = [texts[text] for text in chosen]
     all_texts = _measure_auc(_tell_words(), [_list_ngrams(text) for text in chosen], known)
@@ -283,7 +390,9 @@ def find_generator(subject: Subject) -> Iterator[Figure]:
     matched = [texts[text] for pair in pairs for text in pair]
     value = None
     if _are_enough(matched):
-        value = _measure_auc(_tell_words(), [seen for pair in pairs for seen in _show_alike(*pair)], matched)
+        value = _measure_auc(
+            _tell_words(), [seen for pair in pairs for seen in _show_alike(*pair)], matched
+        )
     says = "original from spoiled sentences" if subject.compares else "positives from distractors"
     says += f", {plural(len(pairs), 'pair')}{' are too few' if value is None else ''}"
     says += f"; as they are {number(all_texts)}, length alone {number(length_alone)}"
@@ -326,15 +435,21 @@ def _list_ngrams(text: str) -> list[str]:
 
 def _are_enough(known: Sequence[tuple[bool, str]]) -> bool:
     """Return whether texts of both kinds, and from enough queries, can be divided into folds."""
-    kinds = [[query_id for positive, query_id in known if positive is kind] for kind in (True, False)]
+    kinds = [
+        [query_id for positive, query_id in known if positive is kind] for kind in (True, False)
+    ]
     return min(map(len, kinds)) >= LEAST and len(set(kinds[0])) >= FOLDS
 
 
-def _measure_auc(classifier: Any, seen: Sequence[Any], known: Sequence[tuple[bool, str]]) -> float | None:
+def _measure_auc(
+    classifier: Any, seen: Sequence[Any], known: Sequence[tuple[bool, str]]
+) -> float | None:
     """Return the mean AUC of a classifier over folds; None where a fold has texts of one kind alone."""
     labels, groups = zip(*known, strict=True)  # what is of one query is in one fold
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0)
-    aucs = cross_val_score(classifier, list(seen), labels, groups=groups, cv=folds, scoring="roc_auc")
+    aucs = cross_val_score(
+        classifier, list(seen), labels, groups=groups, cv=folds, scoring="roc_auc"
+    )
     return None if np.isnan(aucs).any() else float(aucs.mean())
 
 
@@ -360,8 +475,13 @@ def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
     found = dict[str, tuple[bool, str]]()
     for comparisons in environment.comparisons.values():
         for one in comparisons:
-            better, worse = (dict.fromkeys(sentences(environment.documents[key].text)) for key in one[1:])
-            for kind, only in ((True, better.keys() - worse.keys()), (False, worse.keys() - better.keys())):
+            better, worse = (
+                dict.fromkeys(sentences(environment.documents[key].text)) for key in one[1:]
+            )
+            for kind, only in (
+                (True, better.keys() - worse.keys()),
+                (False, worse.keys() - better.keys()),
+            ):
                 found |= {text: (kind, comparisons[0].better) for text in only if text not in found}
     return found
 
@@ -373,13 +493,17 @@ def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
     wanted = dict[str, str]()
     pools = dict[str, str]()
     for query in environment.queries:
-        of = (key for one in environment.judgements.values() for key in one.relevant(query.query_id))
+        of = (
+            key for one in environment.judgements.values() for key in one.relevant(query.query_id)
+        )
         wanted |= dict.fromkeys(of, query.query_id)
         pools |= dict.fromkeys(query.candidates or (), query.query_id)
     for one in environment.documents.stream():
         query_id = wanted.get(one.doc_id) or wanted.get(unit(one.doc_id), "")
         if query_id or not pools or one.doc_id in pools:
-            found.setdefault(one.text, (bool(query_id), query_id or pools.get(one.doc_id, one.doc_id)))
+            found.setdefault(
+                one.text, (bool(query_id), query_id or pools.get(one.doc_id, one.doc_id))
+            )
     return found
 
 
@@ -393,11 +517,24 @@ def find_kappa(subject: Subject, spec: str) -> Figure:
     return Figure("kappa", found["kappa"], judging.describe_agreement(found), found)
 
 
-def look(request: Request, names: Sequence[str], judge: str = "", bounds: Mapping[str, float] = {}) -> dict[str, Any]:
+def look(
+    request: Request, names: Sequence[str], judge: str = "", bounds: Mapping[str, float] = {}
+) -> dict[str, Any]:
     """Return all figures of a benchmark, as --json prints them; `bounds` are those that are not the usual ones."""
     subject = Subject(request, names)
-    kinds = (find_ease, find_gap, find_pool_bias, find_power, find_repeats, find_across, find_ladders, find_generator)
-    found = [one for kind in kinds for one in kind(subject)] + ([find_kappa(subject, judge)] if judge else [])
+    kinds = (
+        find_ease,
+        find_gap,
+        find_pool_bias,
+        find_power,
+        find_repeats,
+        find_across,
+        find_ladders,
+        find_generator,
+    )
+    found = [one for kind in kinds for one in kind(subject)] + (
+        [find_kappa(subject, judge)] if judge else []
+    )
     return {
         **{key: getattr(subject.environment, key) for key in ("task", "data", "split")},
         **{"queries": len(subject.environment.queries), "metric": subject.metric, "lm": request.lm},
@@ -413,12 +550,16 @@ def render(found: Mapping[str, Any]) -> str:
         value = number(row["value"], "{}" if isinstance(row["value"], int) else "{:.4f}", "-")
         value += f" ({row['low']:.4f} to {row['high']:.4f})" if row["low"] is not None else ""
         sign = {True: "fine", False: "look", None: "-"}[row["fine"]]
-        rows.append([row["name"], row["what"], value, f"{row['at']} {row['bound']:g}", sign, row["says"]])
+        rows.append(
+            [row["name"], row["what"], value, f"{row['at']} {row['bound']:g}", sign, row["says"]]
+        )
     systems = ", ".join(f"{name} {number(mean)}" for name, mean in found["systems"].items())
     parts = [f"{task_line(dict(found))}  {queries(found['queries'])}"]
     parts += [f"{found['metric']}: {systems}; the verifier's model: {model(found['lm'])}"]
     parts += [f"broken: {problem}" for problem in found["broken"]] or ["everything holds that must"]
-    return printed([*parts, Grid("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5))])
+    return printed(
+        [*parts, Grid("", ["", "figure", "value", "at", "is", "says"], rows, names=(0, 1, 3, 4, 5))]
+    )
 
 
 def _bound(text: str) -> tuple[str, float]:
@@ -435,12 +576,33 @@ def add(parser: Any) -> None:
     """Add the options of `check` to a command line."""
     add = parser.add_argument
     add("place", metavar="FOLDER_OR_TASK", help="a build, a folder with data, or a task's name")
-    add("--retrievers", default="", metavar="SPECS", help="systems to look with beside BM25, e.g. dense")
-    add("--judge", default="", metavar="SPEC", help=f"a second judge, who grades {PAIRS} judged pairs again")
+    add(
+        "--retrievers",
+        default="",
+        metavar="SPECS",
+        help="systems to look with beside BM25, e.g. dense",
+    )
+    add(
+        "--judge",
+        default="",
+        metavar="SPEC",
+        help=f"a second judge, who grades {PAIRS} judged pairs again",
+    )
     usual = ", ".join(f"{name}={one.value:g}" for name, one in BOUNDS.items())
-    add("--bound", type=_bound, action="append", default=[], metavar="NAME=X", help=f"in place of {usual}; repeatable")
+    add(
+        "--bound",
+        type=_bound,
+        action="append",
+        default=[],
+        metavar="NAME=X",
+        help=f"in place of {usual}; repeatable",
+    )
     add("--dry-run", action="store_true", help="say what the verifier will take; nothing is sent")
-    add("--pools", action="store_true", help="only make its pools again, by BM25 and --retrievers, and compare them")
+    add(
+        "--pools",
+        action="store_true",
+        help="only make its pools again, by BM25 and --retrievers, and compare them",
+    )
     add("--json", action="store_true", help="print one JSON object and nothing else")
     options.add_options(parser, Request, without=WITHOUT)
 
@@ -449,13 +611,21 @@ def command(arguments: Any) -> int:
     """Look, print; exit code 3 where something does not hold that must."""
     place = Path(arguments.place)
     folder = place.parent if place.name == release.RELEASE else place
-    task = str(folder / release.RELEASE) if (built := (folder / release.RELEASE).is_dir()) else arguments.place
+    task = (
+        str(folder / release.RELEASE)
+        if (built := (folder / release.RELEASE).is_dir())
+        else arguments.place
+    )
     if (place / recipe.FILE).exists() and not built:
         raise UsageError(f"{place} has no release yet; python -m evals.build run {place}")
     specs = [retrievers.check(text) for text in ("bm25", *Expressions(arguments.retrievers).each())]
     names = list(dict.fromkeys(map(str, specs)))
-    runs = folder / "checks" if built and arguments.runs == Path("runs") else arguments.runs  # not among those compared
-    request = options.from_options(Request, vars(arguments) | {"program": FLOOR, "task": task, "runs": runs})
+    runs = (
+        folder / "checks" if built and arguments.runs == Path("runs") else arguments.runs
+    )  # not among those compared
+    request = options.from_options(
+        Request, vars(arguments) | {"program": FLOOR, "task": task, "runs": runs}
+    )
     judges = [arguments.judge] if arguments.judge else []
     check_prices(request, [request.lm, *judges], specs)
     if judges and not (arguments.pools or arguments.dry_run):
@@ -463,7 +633,10 @@ def command(arguments: Any) -> int:
     if arguments.pools:
         environment = evaluation.open_task(request)[1]
         terms = evaluation.make_terms(request)
-        searchers = {name: retrievers.build(name, environment.documents, home(), terms=terms) for name in names}
+        searchers = {
+            name: retrievers.build(name, environment.documents, home(), terms=terms)
+            for name in names
+        }
         rows = repooling.compare_pools(environment, searchers)
         put_out(json.dumps(rows) + "\n" if arguments.json else repooling.render(environment, rows))
         return 0
@@ -473,7 +646,9 @@ def command(arguments: Any) -> int:
         return 0
     findings = () if built else card.findings(task, request.data)
     broken = [f"{one.what}: {one.said}" for one in findings if not one.fine]
-    ours = [ladders.find_broken] * (folder / recipe.FILE).exists()  # of others' records a figure tells as much
+    ours = [ladders.find_broken] * (
+        folder / recipe.FILE
+    ).exists()  # of others' records a figure tells as much
     broken += release.check_release(folder, ours) if built else []
     found = look(request, names, arguments.judge, dict(arguments.bound)) | {"broken": broken}
     put_out(json.dumps(found) + "\n" if arguments.json else render(found))

@@ -1,4 +1,6 @@
-"""What is taken out of texts because it would be a shortcut, which documents repeat others, and what to warn of."""
+"""What is taken out of texts because it would be a shortcut, which documents repeat others,
+and what to warn of.
+"""
 
 import re
 import unicodedata
@@ -17,10 +19,12 @@ from tools.errors import DataError, UsageError
 from tools.records import Document
 from tools.text import all_words, appeal
 
-_SAMPLE = 20_000  # documents, evenly spread, whose lines are counted: a share of 5 % is then known to 0.3 %
+# documents, evenly spread, whose lines are counted: a share of 5 % is then known to 0.3 %
+_SAMPLE = 20_000
 _FEWEST = 10  # documents with a line; of fewer, a share says nothing
 _RUN = 5  # words
-# Bands of a signature, and hashes of a band: of pairs alike by 0.9, one in 5,000 is missed; by 0.8, one in 70.
+# Bands of a signature, and hashes of a band: of pairs alike by 0.9, one in 5,000 is missed; by 0.8,
+# one in 70.
 _BANDS = 8
 _ROWS = 4
 _LINK = re.compile(r"\[([^\]\n]*)\]\(\s*(https?://[^\s)]+)[^)\n]*\)")  # of Markdown
@@ -30,7 +34,8 @@ _PERSONAL = {
     "handles": re.compile(r"(?<![\w@./+-])@\w{2,}"),
     # With a +, or of nine digits and more in groups: dates and years have fewer.
     "telephone numbers": re.compile(
-        r"(?<![\w.,/+-])(?:\+[\d ()-]{7,17}\d|(?=(?:\D?\d){9,15}(?!\d))\(?\d{2,5}(?:\)? ?[ /-] ?\d{2,5}){2,4})(?![\w-])"
+        r"(?<![\w.,/+-])(?:\+[\d ()-]{7,17}\d|(?=(?:\D?\d){9,15}(?!\d))\(?\d{2,5}(?:\)? ?[ /-] "
+        r"?\d{2,5}){2,4})(?![\w-])"
     ),
 }
 
@@ -39,13 +44,21 @@ _PERSONAL = {
 class CleanSection:
     """What is taken out of the texts, and which documents are the same; one that is judged stands for all of these."""
 
-    urls: Annotated[Literal["keep", "strip", "domain"], "addresses of web pages: keep, strip, domain"] = "keep"
-    bylines: Annotated[tuple[str, ...], "regular expressions, ^ and $ at line ends: what they find is cut"] = ()
-    boilerplate: Annotated[float, "cut lines (three words and more, no headings) of more than this share of texts"] = (
-        0.05
-    )
-    near: Annotated[float, "Jaccard similarity of five-word runs that makes texts the same; 0: only equal ones"] = 0.9
-    hash_ids: Annotated[bool, "digests for ids and groups, where these give something away (dates, names)"] = False
+    urls: Annotated[
+        Literal["keep", "strip", "domain"], "addresses of web pages: keep, strip, domain"
+    ] = "keep"
+    bylines: Annotated[
+        tuple[str, ...], "regular expressions, ^ and $ at line ends: what they find is cut"
+    ] = ()
+    boilerplate: Annotated[
+        float, "cut lines (three words and more, no headings) of more than this share of texts"
+    ] = 0.05
+    near: Annotated[
+        float, "Jaccard similarity of five-word runs that makes texts the same; 0: only equal ones"
+    ] = 0.9
+    hash_ids: Annotated[
+        bool, "digests for ids and groups, where these give something away (dates, names)"
+    ] = False
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -91,7 +104,11 @@ def find_boilerplate(documents: Corpus, share: float) -> Collection[int]:
         if (whole := digest_text(document.text)) not in seen:
             seen.add(whole)
             counts.update(set(map(digest_line, document.text.splitlines())))
-    return {digest for digest, many in counts.items() if digest and many >= _FEWEST and many > share * len(seen)}
+    return {
+        digest
+        for digest, many in counts.items()
+        if digest and many >= _FEWEST and many > share * len(seen)
+    }
 
 
 def digest_line(line: str) -> int:
@@ -117,7 +134,9 @@ def find_twins(documents: Corpus, near: float) -> dict[str, str]:
         signature = RMinHash(num_perm=_BANDS * _ROWS, seed=1)
         signature.update(sorted(runs))
         others = ((firsts[n], _runs(documents[firsts[n]])) for n in sorted(index.query(signature)))
-        if first := next((one for one, its in others if len(runs & its) >= near * len(runs | its)), None):
+        if first := next(
+            (one for one, its in others if len(runs & its) >= near * len(runs | its)), None
+        ):
             twins[document.doc_id] = first
         else:
             index.insert(len(firsts), signature)
@@ -134,7 +153,9 @@ class Findings:
     """What a person should know of the texts before anything is sent."""
 
     def __init__(self) -> None:
-        self._found = dict[str, tuple[int, int, str]]()  # kind -> things, documents, the first example
+        self._found = dict[
+            str, tuple[int, int, str]
+        ]()  # kind -> things, documents, the first example
 
     def add(self, kind: str, many: int, example: str) -> None:
         """Count `many` things of a kind in one document; the first example of each kind is kept."""
@@ -151,5 +172,8 @@ class Findings:
 
     def say(self) -> list[str]:
         """Return a sentence for each kind of finding."""
-        rows = ((f"{many:,} {kind} in", plural(of, "document"), one) for kind, (many, of, one) in self._found.items())
+        rows = (
+            (f"{many:,} {kind} in", plural(of, "document"), one)
+            for kind, (many, of, one) in self._found.items()
+        )
         return [f"{what} {where}, e.g. {example}" for what, where, example in rows]

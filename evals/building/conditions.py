@@ -1,9 +1,10 @@
-"""The recipe `conditions`: documents that meet ever fewer of a query's conditions, one changed sentence at a time.
+"""The recipe `conditions`: documents that meet ever fewer of a query's conditions, one changed
+sentence at a time.
 
-MultiConIR (section 3.2, appendix B): sentences of a document become conditions, queries ask for all of them or for the
-first k, and each sentence gets a changed one that fails its condition. Asked besides, which is ours: whether a query
-says its conditions and no other, whether each sentence meets its own while the rest of the document does not, and
-whether the changed one fails it.
+MultiConIR (section 3.2, appendix B): sentences of a document become conditions, queries ask for all
+of them or for the first k, and each sentence gets a changed one that fails its condition. Asked
+besides, which is ours: whether a query says its conditions and no other, whether each sentence
+meets its own while the rest of the document does not, and whether the changed one fails it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,10 +23,18 @@ from tools.corpus import Corpus, digest_text
 from tools.records import Document
 from tools.text import sentences
 
-REPAIRS = 2  # times that a query or a sentence is written again when its judge says that it is not what it should be
-UNTOUCHED = ["fluent"]  # what people are to say of a changed sentence: nothing but that it reads well
-# What is wrong where what a judge is shown meets a condition, or does not; no other change helps the first two.
-HOPELESS = {"original": "the sentence does not meet it", "rest": "the rest of the document meets it, too"}
+# Times that a query or a sentence is written again when its judge says that it is not what it
+# should be
+REPAIRS = 2
+UNTOUCHED = [
+    "fluent"
+]  # what people are to say of a changed sentence: nothing but that it reads well
+# What is wrong where what a judge is shown meets a condition, or does not; no other change helps
+# the first two.
+HOPELESS = {
+    "original": "the sentence does not meet it",
+    "rest": "the rest of the document meets it, too",
+}
 WRONG = HOPELESS | {"changed": "it meets the condition all the same"}
 Texts = dict[str, list[str]]  # doc_id -> its sentences, conditions or changed sentences
 Made = Mapping[str, Any]  # inputs of what writes, or its outputs
@@ -36,13 +45,18 @@ class Ladder:
     """Which sentences of a document are its conditions, how they are changed, and what is compared."""
 
     domain: Annotated[str, "what a query looks for: a book, a case report"] = "a document"
-    features: Annotated[str, "what it is looked for by: author, year, plot; symptoms, diagnosis, outcome"] = ""
+    features: Annotated[
+        str, "what it is looked for by: author, year, plot; symptoms, diagnosis, outcome"
+    ] = ""
     number: Annotated[int, "conditions of a document; those with fewer sentences are left out"] = 10
     strategy: Annotated[
-        Literal["key", "decoy"], "key: change what is said by the key terms; decoy: let these belong to something else"
+        Literal["key", "decoy"],
+        "key: change what is said by the key terms; decoy: let these belong to something else",
     ] = "key"
     example: Annotated[str, "a condition, a sentence, and what became of it; it may be empty"] = ""
-    protocol: Annotated[Literal["format", "complexity"], "as the variants of multiconir, with their metrics"] = "format"
+    protocol: Annotated[
+        Literal["format", "complexity"], "as the variants of multiconir, with their metrics"
+    ] = "format"
     words: Annotated[int, "words to which texts are padded, as 512; 0 leaves them as they are"] = 0
 
 
@@ -51,7 +65,9 @@ class Conditions(Recipe):
     """The sections of the recipe."""
 
     ladder: Ladder = field(default_factory=Ladder)
-    release: Release = field(default_factory=lambda: Release(metric="", metrics=[]))  # the protocol has its own
+    release: Release = field(
+        default_factory=lambda: Release(metric="", metrics=[])
+    )  # the protocol has its own
 
 
 def make(build: Build) -> Benchmark:
@@ -71,14 +87,19 @@ def _extract(build: Build) -> Texts:
     told = {name: getattr(ladder, name) for name in ("domain", "features", "number")}
     known = [one for one in order(build.source.documents) if one not in build.source.twins]
     long = (one for one in known if len(sentences(build.text(one))) >= ladder.number)
-    units = [Unit(one, {**told, "document": [build.text(one)]}) for one in islice(long, _count_documents(build))]
+    units = [
+        Unit(one, {**told, "document": [build.text(one)]})
+        for one in islice(long, _count_documents(build))
+    ]
     taken = {unit.key for unit in units}
     unused = [one for one in known if one not in taken]
     build.drop_all("conditions", unused, "too few sentences, or more than queries are wanted")
     found = Texts()
     for unit, answer in build.ask("conditions", units):
         if answer:
-            found[unit.key] = sorted(map(squeeze, answer["sentences"]), key=squeeze(*unit.inputs["document"]).find)
+            found[unit.key] = sorted(
+                map(squeeze, answer["sentences"]), key=squeeze(*unit.inputs["document"]).find
+            )
     build.count("conditions", len(known), len(found))
     return found
 
@@ -93,7 +114,10 @@ def _count_documents(build: Build) -> int:
 
 def _write(build: Build, kept: Texts) -> dict[str, Made]:
     """Return the conditions of each document, and a query in prose for all of them."""
-    told = {one: {"domain": build.recipe.ladder.domain, "sentences": texts} for one, texts in kept.items()}
+    told = {
+        one: {"domain": build.recipe.ladder.domain, "sentences": texts}
+        for one, texts in kept.items()
+    }
 
     def show(one: str, made: Made) -> Unit:
         numbered = [(str(number), text) for number, text in enumerate(kept[one], start=1)]
@@ -109,26 +133,48 @@ def _spoil(build: Build, kept: Texts, wanted: Texts) -> Texts:
     about = {name: getattr(build.recipe.ladder, name) for name in ("strategy", "example")}
     names = {one: [f"{one}, {number}" for number in range(1, len(kept[one]) + 1)] for one in wanted}
     for one, conditions in wanted.items():
-        for name, sentence, condition in zip(names[one], kept[one], conditions, strict=not build.ahead):
+        for name, sentence, condition in zip(
+            names[one], kept[one], conditions, strict=not build.ahead
+        ):
             others = [other for other in conditions if other != condition]
             told[name] = {**about, "condition": condition, "sentence": sentence, "others": others}
             rest[name] = " ".join(text for text in kept[one] if text != sentence)
 
     def show(name: str, made: Made) -> Unit:
-        shown = [("original", told[name]["sentence"]), ("rest", rest[name]), ("changed", made["spoiled"])]
+        shown = [
+            ("original", told[name]["sentence"]),
+            ("rest", rest[name]),
+            ("changed", made["spoiled"]),
+        ]
         return Unit(name, {"condition": told[name]["condition"]}, shown)
 
     found = _settle(build, "spoil", "meets", told, show, build.recipe.ladder.number)
     said = dict.fromkeys(found, UNTOUCHED)
     shown = {name: show(name, made) for name, made in found.items()}
-    build.review("negatives", said, lambda one: Item([*shown[one].inputs.items(), *shown[one].passages[::2]]))
+    build.review(
+        "negatives", said, lambda one: Item([*shown[one].inputs.items(), *shown[one].passages[::2]])
+    )
     for name in [name for name in found if said[name] != UNTOUCHED]:
-        build.drop("ladder", name, "people say that the changed sentence will not do", found.pop(name)["spoiled"])
-    return {one: [squeeze(found[name]["spoiled"]) for name in of] for one, of in names.items() if {*of} <= {*found}}
+        build.drop(
+            "ladder",
+            name,
+            "people say that the changed sentence will not do",
+            found.pop(name)["spoiled"],
+        )
+    return {
+        one: [squeeze(found[name]["spoiled"]) for name in of]
+        for one, of in names.items()
+        if {*of} <= {*found}
+    }
 
 
 def _settle(
-    build: Build, writes: str, judges: str, told: Mapping[str, Made], show: Callable[[str, Made], Unit], each: int
+    build: Build,
+    writes: str,
+    judges: str,
+    told: Mapping[str, Made],
+    show: Callable[[str, Made], Unit],
+    each: int,
 ) -> dict[str, Made]:
     """Return what a stage writes, where another one, shown it, finds nothing wrong at last; `each`: of a document."""
     most = (1 + REPAIRS) * _count_documents(build) * each
@@ -139,12 +185,16 @@ def _settle(
         drafts = {unit.key: answer for unit, answer in build.ask(writes, units, most) if answer}
         before = wrong
         wrong = {}
-        for unit, answer in build.ask(judges, [show(one, made) for one, made in drafts.items()], most):
+        for unit, answer in build.ask(
+            judges, [show(one, made) for one, made in drafts.items()], most
+        ):
             why = _find_wrong(unit, answer) if answer and not build.ahead else ""
             if why in HOPELESS.values():
                 build.drop(judges, unit.key, why, unit.inputs["condition"])
             elif why:
-                wrong[unit.key] = f"{before[unit.key]}\n{[*drafts[unit.key].values()]}: {why}".lstrip()
+                wrong[unit.key] = (
+                    f"{before[unit.key]}\n{[*drafts[unit.key].values()]}: {why}".lstrip()
+                )
             elif answer:
                 done[unit.key] = drafts[unit.key]
     for one, why in wrong.items():
@@ -174,7 +224,9 @@ def _climb(build: Build, kept: Texts, spoiled: Texts) -> Iterator[tuple[str, lis
     fail = [{k} if single else {*range(many - 1 - k, many)} for k in range(many)]
     for one, changed in spoiled.items():
         pairs = list(enumerate(zip(kept[one], changed, strict=True)))
-        texts = [" ".join(two[number in some] for number, two in pairs) for some in (set[int](), *fail)]
+        texts = [
+            " ".join(two[number in some] for number, two in pairs) for some in (set[int](), *fail)
+        ]
         steps = zip(repeat(texts[0]) if single else texts, texts[1:], strict=False)
         if any(map(repeated, texts)) or any(differ(*step) != 1 for step in steps):
             build.drop("ladder", one, "a sentence stands there twice, or two are one")
@@ -192,7 +244,10 @@ def _finish(build: Build, ladders: Texts, wanted: Texts, prose: Mapping[str, str
     for one, texts in ladders.items():
         # Ids do not tell how many conditions a document meets.
         found = [draft.document(text, f"d-{digest_text(text).hex()[:12]}") for text in texts]
-        lines = [f"Wanted: {ladder.domain}", *(f"{number}. {text}" for number, text in enumerate(wanted[one], start=1))]
+        lines = [
+            f"Wanted: {ladder.domain}",
+            *(f"{number}. {text}" for number, text in enumerate(wanted[one], start=1)),
+        ]
         if ladder.protocol == "complexity":
             for k, text in enumerate(found[1:], start=1):
                 draft.ask_pair(f"{one}-q{k}", "\n".join(lines[: k + 1]), k, found[0], text)
@@ -200,7 +255,17 @@ def _finish(build: Build, ladders: Texts, wanted: Texts, prose: Mapping[str, str
             draft.ask_formats(one, "\n".join(lines), prose[one], found)
         record |= {query.query_id: one for query in draft.queries[len(record) :]}
     metrics = said.metrics or list(multiconir.list_metrics(ladder.protocol, ladder.number))
-    rows = [{"query_id": query_id, "document": one, "conditions": wanted[one]} for query_id, one in record.items()]
-    made = build.finish(draft.queries, {"gold": draft.grades}, rows, record, objective=draft.objective, metrics=metrics)
+    rows = [
+        {"query_id": query_id, "document": one, "conditions": wanted[one]}
+        for query_id, one in record.items()
+    ]
+    made = build.finish(
+        draft.queries,
+        {"gold": draft.grades},
+        rows,
+        record,
+        objective=draft.objective,
+        metrics=metrics,
+    )
     documents = Corpus(Document(doc_id, text) for doc_id, text in draft.documents.items())
     return made._replace(documents=documents, comparisons=draft.comparisons, twins=draft.twins)

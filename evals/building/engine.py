@@ -1,9 +1,11 @@
-"""What carries a build from stage to stage: what asks a model, what was dropped and why, what people are to judge.
+"""What carries a build from stage to stage: what asks a model, what was dropped and why, what
+people are to judge.
 
-A recipe goes through its stages in order, and computes again what is deterministic. What asks a model is kept: each
-stage is a run of programs/building/fill.py in stages/NAME-DIGEST, with a unit of work in the place of a query, named by
-a digest of what it holds. So the same command goes on after a kill, pays for nothing twice, and ends in the same bytes;
-and a change of the recipe asks again what follows from it alone.
+A recipe goes through its stages in order, and computes again what is deterministic. What asks a
+model is kept: each stage is a run of programs/building/fill.py in stages/NAME-DIGEST, with a unit
+of work in the place of a query, named by a digest of what it holds. So the same command goes on
+after a kill, pays for nothing twice, and ends in the same bytes; and a change of the recipe asks
+again what follows from it alone.
 """
 
 import json
@@ -83,7 +85,9 @@ class Build:
         self._requests = requests
         self._file = cassette
         self._cassette: Cassette | None = None
-        self.most_queries = min(recipe.limits.queries, len(source.documents) // max(1, recipe.limits.min_positives))
+        self.most_queries = min(
+            recipe.limits.queries, len(source.documents) // max(1, recipe.limits.min_positives)
+        )
         self.certain = True  # whether a dry run knows what a stage is asked
         self._terms = make_terms(next(iter(requests.values())))
         self._stages = dict[str, tuple[Fill, Stage]]()
@@ -99,7 +103,9 @@ class Build:
             sends = any(one.lm != "offline" for one in self._requests.values())
             self._cassette = Cassette(self._file, self._terms, sends=sends) if self._file else None
             self._terms.open(self.folder, self.folder)
-            self._why.append(self._held.enter_context(run_folder.writing(self.folder / "dropped.jsonl")))
+            self._why.append(
+                self._held.enter_context(run_folder.writing(self.folder / "dropped.jsonl"))
+            )
         return self
 
     def __exit__(self, *problem: Any) -> None:
@@ -111,7 +117,9 @@ class Build:
             rows = [self._count_calls(row)._asdict() for row in self.funnel.values()]
             run_folder.write(self.folder / "funnel.json", json.dumps(rows, indent=1) + "\n")
 
-    def ask(self, stage: str, units: Iterable[Unit], most: int | None = None) -> Iterator[tuple[Unit, Any]]:
+    def ask(
+        self, stage: str, units: Iterable[Unit], most: int | None = None
+    ) -> Iterator[tuple[Unit, Any]]:
         """Yield each unit with its answer, in order: outputs by name, those of passages as {id: row}.
 
         An answer that could not be used, twice, has none; such a unit is dropped. `most` is how many units there may be
@@ -134,7 +142,9 @@ class Build:
         """Note that something is left out, and why: a line of dropped.jsonl."""
         self._dropped[stage][why] += 1
         for file in self._why:
-            row = {"stage": stage, "id": one, "why": why} | ({"evidence": evidence} if evidence else {})
+            row = {"stage": stage, "id": one, "why": why} | (
+                {"evidence": evidence} if evidence else {}
+            )
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def count(self, stage: str, went_in: int, came_out: int) -> None:
@@ -154,7 +164,9 @@ class Build:
         """Offer every value to people on a sheet, and put what they said in place of what the model did."""
         if self.ahead:
             return
-        review.offer(self.folder, sheet, (show(one)._replace(model=value) for one, value in values.items()))
+        review.offer(
+            self.folder, sheet, (show(one)._replace(model=value) for one, value in values.items())
+        )
         for one in values if self._answers else ():
             if (said := self._answers.get(review.identify(sheet, show(one)))) is not None:
                 values[one] = said
@@ -165,7 +177,9 @@ class Build:
         kept = self.source.private.get(doc_id, {}) if private else {}
         return "\n\n".join([own, *(f"{name}: {kept[name]}" for name in private if name in kept)])
 
-    def passages(self, doc_ids: Iterable[str], chars: int = 0, private: Sequence[str] = ()) -> list[tuple[str, str]]:
+    def passages(
+        self, doc_ids: Iterable[str], chars: int = 0, private: Sequence[str] = ()
+    ) -> list[tuple[str, str]]:
         """Return documents as a unit has them: each id with its `text`."""
         return [(one, self.text(one, chars, private)) for one in doc_ids]
 
@@ -188,9 +202,14 @@ class Build:
 
     def describe(self) -> str:
         """Say in a line what went through the stages so far."""
-        return "; ".join(f"{row.stage} ({row.went_in:,} in, {row.came_out:,} out)" for row in self.funnel.values())
+        return "; ".join(
+            f"{row.stage} ({row.went_in:,} in, {row.came_out:,} out)"
+            for row in self.funnel.values()
+        )
 
-    def demand(self, left: Collection[Any], what: str = "query", remedy: str = "dropped.jsonl says why") -> None:
+    def demand(
+        self, left: Collection[Any], what: str = "query", remedy: str = "dropped.jsonl says why"
+    ) -> None:
         """Raise DataError, with what went through the stages, where nothing is left."""
         if not left:
             raise DataError(f"no {what} is left after {self.describe()}; {remedy}")
@@ -209,11 +228,26 @@ class Build:
         """
         said = self.recipe.release
         source = self.source
-        told = {"name": said.name or self.folder.resolve().name, "objective": said.objective or GENERIC}
-        told |= {"document": said.document, "metrics": list(said.metrics), "metric": said.metric, **settings}
+        told = {
+            "name": said.name or self.folder.resolve().name,
+            "objective": said.objective or GENERIC,
+        }
+        told |= {
+            "document": said.document,
+            "metrics": list(said.metrics),
+            "metric": said.metric,
+            **settings,
+        }
         settings = {name: value for name, value in told.items() if value}
         spread = {name: release.spread_twins(one, source.twins) for name, one in judgements.items()}
-        made = Benchmark(source.documents, queries, spread, settings, provenance=provenance, private=source.private)
+        made = Benchmark(
+            source.documents,
+            queries,
+            spread,
+            settings,
+            provenance=provenance,
+            private=source.private,
+        )
         return release.split(made, said.dev, together) if said.dev else made
 
     @cached_property
@@ -225,31 +259,50 @@ class Build:
         if stage not in self._stages:
             program = Fill(Toolbox(Corpus(()), NoRetriever()), stage=stage)
             request = self._requests.get(stage) or self._requests[program.asked.role]
-            config = {"task": f"build/{self.name}", "parameters": {"stage": stage}, "data_fingerprint": ""}
-            if request.lm == "offline":  # a unit has all that a model is shown; rules weigh words by the corpus
+            config = {
+                "task": f"build/{self.name}",
+                "parameters": {"stage": stage},
+                "data_fingerprint": "",
+            }
+            if (
+                request.lm == "offline"
+            ):  # a unit has all that a model is shown; rules weigh words by the corpus
                 rules = sources.reach([STAGES[stage].partition(":")[0]]).digest()
                 config |= {"data_fingerprint": self.source.documents.fingerprint, "code": rules}
             where = self.folder / "stages" / stage
-            self._stages[stage] = program, Stage(program, self.source.documents, where, config, request, self._terms)
+            self._stages[stage] = (
+                program,
+                Stage(program, self.source.documents, where, config, request, self._terms),
+            )
         return self._stages[stage]
 
     def _send(self, stage: str, queries: list[Query]) -> Mapping[str, Any]:
         if stage not in self._asks:
             self._asks[stage] = self._held.enter_context(self._stages[stage][1].open())
         progress = Progress(stage, len(queries), "units")
-        outcomes: Mapping[str, Any] = self._asks[stage](queries, on_outcome=lambda outcome: progress.add())
+        outcomes: Mapping[str, Any] = self._asks[stage](
+            queries, on_outcome=lambda outcome: progress.add()
+        )
         return outcomes
 
-    def _look_ahead(self, stage: str, most: int | None, certain: bool, queries: list[Query]) -> Mapping[str, Any]:
+    def _look_ahead(
+        self, stage: str, most: int | None, certain: bool, queries: list[Query]
+    ) -> Mapping[str, Any]:
         opened = self._stages[stage][1]
         found = opened.forecast(queries)
         certain = certain and bool(queries)
         most = len(queries) if most is None or certain else most
-        self.forecasts.append({"stage": stage, "units": len(queries), "most": most, "certain": certain, **found})
-        self.certain &= not found["queries"]  # what comes after follows from answers that nobody has
+        self.forecasts.append(
+            {"stage": stage, "units": len(queries), "most": most, "certain": certain, **found}
+        )
+        self.certain &= not found[
+            "queries"
+        ]  # what comes after follows from answers that nobody has
         return opened.outcomes
 
-    def _read(self, stage: str, program: Fill, unit: Unit, query: Query, outcome: Any) -> dict[str, Any]:
+    def _read(
+        self, stage: str, program: Fill, unit: Unit, query: Query, outcome: Any
+    ) -> dict[str, Any]:
         if outcome is None:  # of a dry run
             return program.guess(json.loads(query.text), self.statistics)
         rows = program.asked.rows
@@ -291,5 +344,9 @@ def slices(some: Sequence[T], size: int, overlap: int = 0) -> list[Sequence[T]]:
 
 def _query(unit: Unit) -> Query:
     """Return a unit as a query; its id is a digest of what it holds."""
-    text = json.dumps({"inputs": unit.inputs, "passages": unit.passages}, ensure_ascii=False, sort_keys=True)
-    return Query(digest(text)[:24], text, candidates=frozenset(map(str, range(1, len(unit.passages) + 1))))
+    text = json.dumps(
+        {"inputs": unit.inputs, "passages": unit.passages}, ensure_ascii=False, sort_keys=True
+    )
+    return Query(
+        digest(text)[:24], text, candidates=frozenset(map(str, range(1, len(unit.passages) + 1)))
+    )

@@ -1,4 +1,5 @@
-"""Records of documents that meet ever fewer conditions, MultiConIR's or one's own: what is wrong in them, and padding.
+"""Records of documents that meet ever fewer conditions, MultiConIR's or one's own: what is wrong in
+them, and padding.
 
 Sentences are told apart by `tools.text.sentences`; one with an abbreviation in it may count as two.
 """
@@ -13,7 +14,8 @@ from environments.base import Environment
 from tools.text import sentences
 
 _LEADING = re.compile(r"(?<!\S)\(?\d{1,2}[.):](?=\s)")  # what numbers the conditions of a list
-# What pads a document: sentences that mean nothing, as the paper's do (section 5.2, after Wang et al. 2023).
+# What pads a document: sentences that mean nothing, as the paper's do (section 5.2, after Wang et
+# al. 2023).
 FILLER = sentences("""
 The clock on the wall is round. Some days are longer than others. A cup stands next to the lamp.
 There is a road and it goes on. Grey is a colour between two others. The door was open and then it was not.
@@ -28,7 +30,9 @@ class Rungs(NamedTuple):
     doc_id: str
     steps: Sequence[int]  # of each comparison: sentences in which its documents differ
     foreign: Sequence[str]  # numbers that a query asks for, and the document does not have
-    repeated: Sequence[str]  # sentences that it has twice, and no other record has: those are padding
+    repeated: Sequence[
+        str
+    ]  # sentences that it has twice, and no other record has: those are padding
 
 
 def check_ladders(environment: Environment) -> list[Rungs]:
@@ -46,10 +50,16 @@ def check_ladders(environment: Environment) -> list[Rungs]:
             first = pairs[0][0]
             steps[first] |= {pair: differ(*(texts[one].text for one in pair)) for pair in pairs}
             own = {*_numbers(texts[first].text), *re.findall(r"\d+", texts[first].text)}
-            asked[first] |= {one: None for one in _numbers(_LEADING.sub(" ", query.text)) if one not in own}
+            asked[first] |= {
+                one: None for one in _numbers(_LEADING.sub(" ", query.text)) if one not in own
+            }
     records = Counter(one for first in steps for one in {*sentences(texts[first].text)})
-    again = {first: [one for one in repeated(texts[first].text) if records[one] == 1] for first in steps}
-    return [Rungs(first, [*of.values()], [*asked[first]], again[first]) for first, of in steps.items()]
+    again = {
+        first: [one for one in repeated(texts[first].text) if records[one] == 1] for first in steps
+    }
+    return [
+        Rungs(first, [*of.values()], [*asked[first]], again[first]) for first, of in steps.items()
+    ]
 
 
 def find_broken(environment: Environment) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """The recipe `latent`: documents that share what none of them says, and queries that ask for it.
 
-OBLIQ-Bench's Twitter-Conflict, WildChat-Errors and Math Meta-Program (section 3, appendices D.1 to D.3): who carries an
-attribute, and which; equal ones get one label; each group is validated, gets a query, and every pair is graded again.
-What is removed on the way stays in the corpus, as a near miss. Where this differs from the paper, docs/decisions/
-building.md says so.
+OBLIQ-Bench's Twitter-Conflict, WildChat-Errors and Math Meta-Program (section 3, appendices D.1 to
+D.3): who carries an attribute, and which; equal ones get one label; each group is validated, gets a
+query, and every pair is graded again. What is removed on the way stays in the corpus, as a near
+miss. Where this differs from the paper, docs/decisions/ building.md says so.
 """
 
 from collections import Counter, defaultdict
@@ -21,21 +21,31 @@ from tools.errors import DataError
 from tools.models.prompting import lens
 from tools.text import words
 
-BEGINNING = 300  # characters of a member that a validator is shown beside what was written down of it
-OVERLAP = 8  # members that the parts of a large group share, so that they are judged by the same majority
+BEGINNING = (
+    300  # characters of a member that a validator is shown beside what was written down of it
+)
+OVERLAP = (
+    8  # members that the parts of a large group share, so that they are judged by the same majority
+)
 WAVE = 8  # calls that are made at a time where each should know what those before it wrote
-PARTIAL = 0.3  # share of a group beyond which, once removed, nothing says that the rest has one point
+PARTIAL = (
+    0.3  # share of a group beyond which, once removed, nothing says that the rest has one point
+)
 
 
 @dataclass(frozen=True)
 class Attribute:
     """What documents share without saying it."""
 
-    lens: Annotated[str, "stance, failure or proof: wordings for all of this; empty where they are your own"] = ""
+    lens: Annotated[
+        str, "stance, failure or proof: wordings for all of this; empty where they are your own"
+    ] = ""
     attribute: Annotated[str, "what is to be written down of a document"] = ""
-    further: Annotated[dict[str, str], "what else is to be written down, by name"] = field(default_factory=dict)
-    private: Annotated[list[str], "private fields of documents that are shown beside the text"] = field(
-        default_factory=list
+    further: Annotated[dict[str, str], "what else is to be written down, by name"] = field(
+        default_factory=dict
+    )
+    private: Annotated[list[str], "private fields of documents that are shown beside the text"] = (
+        field(default_factory=list)
     )
 
 
@@ -43,9 +53,9 @@ class Attribute:
 class Screen:
     """Which documents may be relevant; the others stay in the corpus as distractors."""
 
-    kinds: Annotated[dict[str, str], "names of kinds, and what belongs to each; without any, all are read"] = field(
-        default_factory=dict
-    )
+    kinds: Annotated[
+        dict[str, str], "names of kinds, and what belongs to each; without any, all are read"
+    ] = field(default_factory=dict)
     eligible: Annotated[list[str], "the kinds that may be relevant"] = field(default_factory=list)
     batch: Annotated[int, "documents in a call"] = 15
 
@@ -62,12 +72,16 @@ class Extract:
 class Group:
     """Giving equal attributes one label."""
 
-    relabel: Annotated[bool, "label the descriptions anew, beside labels in use; else the labels they came with"] = True
+    relabel: Annotated[
+        bool, "label the descriptions anew, beside labels in use; else the labels they came with"
+    ] = True
     batch: Annotated[int, "descriptions in a call that labels"] = 80
     labels: Annotated[int, "labels in a call that collapses"] = 150
     rounds: Annotated[int, "how often labels are collapsed at most"] = 3
     enough: Annotated[float, "share of labels that change, under which rounds end"] = 0.02
-    merge: Annotated[int, "groups in a call that merges what is worded differently; 0 leaves that out"] = 8
+    merge: Annotated[
+        int, "groups in a call that merges what is worded differently; 0 leaves that out"
+    ] = 8
     validate: Annotated[int, "members in a call that validates a group; 0 leaves that out"] = 40
 
 
@@ -100,14 +114,19 @@ def make(build: Build) -> Benchmark:
     recipe: Latent = build.recipe
     wording = recipe.attribute.attribute or lens(recipe.attribute.lens).annotate
     if not wording:
-        raise DataError("recipe.toml: [attribute] has neither a lens nor an attribute; say what documents share")
+        raise DataError(
+            "recipe.toml: [attribute] has neither a lens nor an attribute; say what documents share"
+        )
     notes = _extract(build, wording, _screen(build, wording))
     build.limit_queries(len(notes) // max(1, recipe.limits.min_positives))
     groups = _collapse(build, notes, _label(build, notes))
     valid, near = _validate(build, notes, _merge(build, notes, groups))
     groups = _fit(build, valid)
     build.limit_queries(len(groups))
-    drafts = [queries.Draft(label, of, [notes[one].attribute for one in of]) for label, of in groups.items()]
+    drafts = [
+        queries.Draft(label, of, [notes[one].attribute for one in of])
+        for label, of in groups.items()
+    ]
     written = queries.write(build, recipe.write, drafts)
     find = finder({one: note.attribute for one, note in notes.items()})
     asked = list[judged.Asked]()
@@ -121,7 +140,10 @@ def make(build: Build) -> Benchmark:
     kept = [(query, draft) for query, draft in written if query.query_id in gold]
     left = [query for query, _ in kept]
     judgements = {"gold": gold} | judged.pool(build, recipe.attribute.lens, left, gold)
-    made_of = [{"query_id": query.query_id, "label": draft.label, "members": draft.members} for query, draft in kept]
+    made_of = [
+        {"query_id": query.query_id, "label": draft.label, "members": draft.members}
+        for query, draft in kept
+    ]
     attribute = _word_for_index(recipe.attribute.attribute)
     return build.finish(left, judgements, made_of, lens=recipe.attribute.lens, attribute=attribute)
 
@@ -148,7 +170,11 @@ def _screen(build: Build, wording: str) -> list[str]:
     units = (Unit(some[0], told, build.passages(some)) for some in slices(doc_ids, screen.batch))
     for _, answer in build.ask("screen", units):
         sorted_as |= {one: row["kind"] for one, row in answer.get("sorted", {}).items()}
-    build.review("screening", sorted_as, lambda one: Item([("document", build.text(one))], values=list(screen.kinds)))
+    build.review(
+        "screening",
+        sorted_as,
+        lambda one: Item([("document", build.text(one))], values=list(screen.kinds)),
+    )
     eligible = [one for one in doc_ids if sorted_as.get(one) in screen.eligible]
     for one, kind in sorted_as.items():
         if kind not in screen.eligible:
@@ -164,8 +190,12 @@ def _extract(build: Build, wording: str, doc_ids: Sequence[str]) -> Notes:
     told = {"attribute": wording, "further": dict(shown.further)}
     notes = dict[str, Note]()
     batches = slices(doc_ids, section.batch)
-    units = (Unit(some[0], told, build.passages(some, section.chars, shown.private)) for some in batches)
-    for _, answer in build.ask("extract", units, most=-(-len(build.source.documents) // section.batch)):
+    units = (
+        Unit(some[0], told, build.passages(some, section.chars, shown.private)) for some in batches
+    )
+    for _, answer in build.ask(
+        "extract", units, most=-(-len(build.source.documents) // section.batch)
+    ):
         for one, row in answer.get("found", {}).items():
             if row["attribute"].strip():
                 notes[one] = Note(row["attribute"].strip(), row["label"].strip())
@@ -178,7 +208,11 @@ def _extract(build: Build, wording: str, doc_ids: Sequence[str]) -> Notes:
     right = dict.fromkeys(notes, "right")
     build.review("annotation", right, show)
     left = {one: note for one, note in notes.items() if right[one] == "right"}
-    build.drop_all("extract", [one for one in notes if one not in left], "people find fault with its annotation")
+    build.drop_all(
+        "extract",
+        [one for one in notes if one not in left],
+        "people find fault with its annotation",
+    )
     build.count("extract", len(doc_ids), len(left))
     return left
 
@@ -192,8 +226,13 @@ def _label(build: Build, notes: Notes) -> dict[str, str]:
     batches = slices(list(notes), group.batch)
     for wave in [batches[:1], *slices(batches[1:], WAVE)]:
         in_use = [label for label, _ in Counter(found.values()).most_common(group.batch)]
-        units = [Unit(some[0], {"in_use": in_use}, [(one, notes[one].attribute) for one in some]) for some in wave]
-        for _, answer in build.ask("label", units, most=-(-len(build.source.documents) // group.batch)):
+        units = [
+            Unit(some[0], {"in_use": in_use}, [(one, notes[one].attribute) for one in some])
+            for some in wave
+        ]
+        for _, answer in build.ask(
+            "label", units, most=-(-len(build.source.documents) // group.batch)
+        ):
             labels = {one: row["label"].strip() for one, row in answer.get("labels", {}).items()}
             found |= {one: label for one, label in labels.items() if label}
     build.count("label", len(notes), len(found))
@@ -210,12 +249,18 @@ def _collapse(build: Build, notes: Notes, labels: dict[str, str]) -> Groups:
         examples = defaultdict[str, list[str]](list)
         for one, label in labels.items():
             examples[canonical[label]].append(notes[one].attribute)
-        batches = [some for some in _near(left[:: 1 if turn % 2 else -1], group.labels) if len(some) > 1]
-        units = [Unit(some[0], {"labels": {one: examples[one][:2] for one in some}}) for some in batches]
+        batches = [
+            some for some in _near(left[:: 1 if turn % 2 else -1], group.labels) if len(some) > 1
+        ]
+        units = [
+            Unit(some[0], {"labels": {one: examples[one][:2] for one in some}}) for some in batches
+        ]
         moved = dict[str, str]()
         for _, answer in build.ask("collapse", units, most):
             rows = answer.get("collapsed", ())
-            moved |= {row["label"]: row["canonical"] for row in rows if row["label"] != row["canonical"]}
+            moved |= {
+                row["label"]: row["canonical"] for row in rows if row["label"] != row["canonical"]
+            }
         canonical = {label: _follow(moved, one) for label, one in canonical.items()}
         if len(moved) <= group.enough * len(left):
             break
@@ -255,7 +300,10 @@ def _merge(build: Build, notes: Notes, groups: Groups) -> Groups:
     size: int = build.recipe.group.merge
     if not size or len(groups) < 2:
         return groups
-    described = {one: "\n".join([one, *(notes[doc].attribute for doc in of[:5])]) for one, of in groups.items()}
+    described = {
+        one: "\n".join([one, *(notes[doc].attribute for doc in of[:5])])
+        for one, of in groups.items()
+    }
     pairs = Counter[tuple[str, str]]()
     lots = [some for step in (1, -1) for some in _near(list(groups)[::step], size) if len(some) > 1]
     units = [Unit(some[0], {}, [(one, described[one]) for one in some]) for some in lots]
@@ -277,7 +325,9 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
     size = build.recipe.group.validate
     least = build.recipe.limits.min_positives
     large = {label: order(members) for label, members in groups.items() if len(members) >= least}
-    build.drop_all("validate", [label for label in groups if label not in large], "groups too small")
+    build.drop_all(
+        "validate", [label for label in groups if label not in large], "groups too small"
+    )
     if not size:
         return large, {}
     kept: Groups = {}
@@ -288,8 +338,15 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
             gone = removed[label]
             stay = [one for one in members if one not in removed[label]]
             if len(gone) > PARTIAL * len(members) and turn:
-                build.drop("validate", label, "no one point", f"{len(gone)} of {len(members)} members do not belong")
-            elif len(gone) > PARTIAL * len(members):  # two points, maybe: each part has to hold by itself
+                build.drop(
+                    "validate",
+                    label,
+                    "no one point",
+                    f"{len(gone)} of {len(members)} members do not belong",
+                )
+            elif len(gone) > PARTIAL * len(
+                members
+            ):  # two points, maybe: each part has to hold by itself
                 parts.setdefault(better[label], []).extend(stay)
                 [(name, _)] = Counter(notes[one].label for one in gone).most_common(1)
                 parts.setdefault(name or label, []).extend(gone)
@@ -302,8 +359,13 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
         del kept[label]
     shown = {label: [*members[:6], *near.get(label, ())[:2]] for label, members in kept.items()}
     strange = {label: near.get(label, [])[:2] for label in kept}
-    build.review("clusters", strange, lambda label: build.choice("label", label, shown[label], BEGINNING))
-    kept = {label: [one for one in members if one not in strange[label]] for label, members in kept.items()}
+    build.review(
+        "clusters", strange, lambda label: build.choice("label", label, shown[label], BEGINNING)
+    )
+    kept = {
+        label: [one for one in members if one not in strange[label]]
+        for label, members in kept.items()
+    }
     build.count("validate", len(groups), len(kept))
     return kept, near
 
@@ -314,14 +376,19 @@ def _ask_who_belongs(build: Build, notes: Notes, groups: Groups) -> tuple[Groups
     limits = build.recipe.limits
     for label, members in groups.items():
         for part in slices(members, build.recipe.group.validate, OVERLAP):
-            shown = [(one, f"{notes[one].attribute}\n{text}") for one, text in build.passages(part, BEGINNING)]
+            shown = [
+                (one, f"{notes[one].attribute}\n{text}")
+                for one, text in build.passages(part, BEGINNING)
+            ]
             units.append(Unit((label, part), {"label": label}, shown))
     removed: Groups = {label: [] for label in groups}
     better = dict[str, str]()
     for unit, answer in build.ask("validate", units, most=1 + len(notes) // limits.min_positives):
         label = unit.key[0]
         rows = answer.get("members", {})
-        removed[label] += [one for one, row in rows.items() if not row["belongs"] and one not in removed[label]]
+        removed[label] += [
+            one for one, row in rows.items() if not row["belongs"] and one not in removed[label]
+        ]
         better.setdefault(label, answer.get("better", "").strip() or label)
     return removed, better
 
@@ -332,10 +399,15 @@ def _fit(build: Build, groups: Groups) -> Groups:
     The paper chooses by variety of surface (D.3.4); this counts shared words.
     """
     limits = build.recipe.limits
-    fitting = {label: members for label, members in groups.items() if len(members) <= limits.max_positives}
+    fitting = {
+        label: members for label, members in groups.items() if len(members) <= limits.max_positives
+    }
     too_large = [label for label in groups if label not in fitting]
     build.drop_all("select", too_large, "groups too large: their label says too little")
-    texts = {label: [{*words(build.text(one))} for one in members[:10]] for label, members in fitting.items()}
+    texts = {
+        label: [{*words(build.text(one))} for one in members[:10]]
+        for label, members in fitting.items()
+    }
     variety = {label: _variety(some) for label, some in texts.items()}
     chosen: Groups = {}
     named = {label: {*words(label)} for label in fitting}
@@ -344,7 +416,10 @@ def _fit(build: Build, groups: Groups) -> Groups:
         left = (label for label in fitting if label not in chosen)
         best = max(left, key=lambda label: (variety[label] - nearest[label], label))
         chosen[best] = fitting[best]
-        nearest = {label: max(near, queries.likeness(named[label], named[best])) for label, near in nearest.items()}
+        nearest = {
+            label: max(near, queries.likeness(named[label], named[best]))
+            for label, near in nearest.items()
+        }
     unwanted = [label for label in fitting if label not in chosen]
     build.drop_all("select", unwanted, "more groups than queries are wanted")
     build.count("select", len(groups), len(chosen))
@@ -353,5 +428,7 @@ def _fit(build: Build, groups: Groups) -> Groups:
 
 
 def _variety(texts: Sequence[set[str]]) -> float:
-    pairs = [queries.likeness(one, other) for place, one in enumerate(texts) for other in texts[:place]]
+    pairs = [
+        queries.likeness(one, other) for place, one in enumerate(texts) for other in texts[:place]
+    ]
     return 1 - sum(pairs) / max(1, len(pairs))

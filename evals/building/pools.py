@@ -1,8 +1,9 @@
 """The recipe `pool`: a task's queries with a small pool of candidates each, as BIRCO was made.
 
-Section 3 and appendices B to F of BIRCO's paper: long queries, a sample of them, the first documents of several
-retrievers in turn with what is relevant put in, other documents for dev than for test, hard negatives, facets, and an
-objective that was tried on triplets. Decontamination (3.3) is a command of its own, whose result is a task.
+Section 3 and appendices B to F of BIRCO's paper: long queries, a sample of them, the first
+documents of several retrievers in turn with what is relevant put in, other documents for dev than
+for test, hard negatives, facets, and an objective that was tried on triplets. Decontamination (3.3)
+is a command of its own, whose result is a task.
 """
 
 import unicodedata
@@ -38,7 +39,9 @@ from tools.retriever import Retriever, Search
 class Candidates:
     """What each query ranks, and which queries there are."""
 
-    task: Annotated[str, "task or folder with the queries and judgements; empty: that of corpus.path"] = ""
+    task: Annotated[
+        str, "task or folder with the queries and judgements; empty: that of corpus.path"
+    ] = ""
     retrievers: Annotated[list[str], "whose first documents are taken in turn"] = field(
         default_factory=lambda: ["bm25", "dense"]
     )
@@ -47,7 +50,8 @@ class Candidates:
     tokens: Annotated[int, "BERT tokens under which a query is dropped"] = 50
     group: Annotated[
         str,
-        "regular expression whose first bracket is, in a document's id, the debate or disease that it is of; "
+        "regular expression whose first bracket is, in a document's id, the debate or disease "
+        "that it is of; "
         "empty: corpus.group. Others of a relevant document's group are hard negatives",
     ] = ""
 
@@ -56,19 +60,25 @@ class Candidates:
 class Facets:
     """What a query asks for, piece by piece."""
 
-    kind: Annotated[str, "what counts as one, e.g. an argument or its evidence; empty: none are listed"] = ""
-    judge: Annotated[bool, "grade every candidate by every facet: judgements aspects (sums) and every (all met)"] = (
-        False
-    )
+    kind: Annotated[
+        str, "what counts as one, e.g. an argument or its evidence; empty: none are listed"
+    ] = ""
+    judge: Annotated[
+        bool, "grade every candidate by every facet: judgements aspects (sums) and every (all met)"
+    ] = False
 
 
 @dataclass(frozen=True)
 class Objective:
     """Having the task described to models."""
 
-    drafts: Annotated[int, "drafts, of which the one is kept by which most triplets are ordered; 0: none"] = 0
+    drafts: Annotated[
+        int, "drafts, of which the one is kept by which most triplets are ordered; 0: none"
+    ] = 0
     cases: Annotated[int, "dev queries that are shown to who writes them"] = 5
-    triplets: Annotated[int, "triplets of other dev queries, at most, on which drafts are tried"] = 99
+    triplets: Annotated[
+        int, "triplets of other dev queries, at most, on which drafts are tried"
+    ] = 99
 
 
 @dataclass(frozen=True)
@@ -91,38 +101,60 @@ def make(build: Build) -> Benchmark:
     corpus = recipe.corpus
     said = recipe.release
     group = grouped(recipe.candidates.group, build.source.group)
-    given = environments.load(recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data or None, "all")
+    given = environments.load(
+        recipe.candidates.task or corpus.path.removeprefix(TASK), corpus.data or None, "all"
+    )
     pieces = transfer.Pieces(build)
     queries, gold = _choose(build, given, pieces)
     queries = _gather(build, given, pieces, queries, gold)
     facets = _list_facets(build, queries)
-    judgements = {"gold": gold} | (_judge_facets(build, queries, facets) if recipe.facets.judge else {})
+    judgements = {"gold": gold} | (
+        _judge_facets(build, queries, facets) if recipe.facets.judge else {}
+    )
     judgements |= judged.pool(build, "", queries, gold)
     settings = dict(given.hints) | {"objective": said.objective or given.queries[0].objective}
     settings |= {"document": said.document} if said.document else {}
     made = build.finish(queries, judgements, (), {}, **settings)
     made = _write_objective(build, _split(build, made))
-    hard = {one.query_id: beside(one.candidates or (), relevant(gold[one.query_id]), group) for one in made.queries}
-    rows = [{"query_id": one, "hard": sorted(of), "facets": facets.get(one, [])} for one, of in hard.items()]
+    hard = {
+        one.query_id: beside(one.candidates or (), relevant(gold[one.query_id]), group)
+        for one in made.queries
+    }
+    rows = [
+        {"query_id": one, "hard": sorted(of), "facets": facets.get(one, [])}
+        for one, of in hard.items()
+    ]
     pooled_in_all = sum(len(one.candidates or ()) for one in made.queries)
     counts = {"documents of a pool, mean": pooled_in_all / len(rows)}
-    for part in ("test", "dev") if made.dev else ():  # pools of dev queries have nothing of those of test queries
+    for part in (
+        ("test", "dev") if made.dev else ()
+    ):  # pools of dev queries have nothing of those of test queries
         sizes_of_part = [
-            len(one.candidates or ()) for one in made.queries if (one.query_id in made.dev) == (part == "dev")
+            len(one.candidates or ())
+            for one in made.queries
+            if (one.query_id in made.dev) == (part == "dev")
         ]
         counts[f"documents of a {part} pool, mean"] = fmean(sizes_of_part)
     if many := sum(map(len, hard.values())):
         counts["hard negatives, share of pools"] = many / pooled_in_all
     if sizes := [len(facets[one]) for one in hard if one in facets]:
-        counts |= {"facets of a query, mean": fmean(sizes), "facets, least": min(sizes), "facets, most": max(sizes)}
+        counts |= {
+            "facets of a query, mean": fmean(sizes),
+            "facets, least": min(sizes),
+            "facets, most": max(sizes),
+        }
     return made._replace(provenance=rows, counts=counts)
 
 
-def _choose(build: Build, given: Environment, pieces: transfer.Pieces) -> tuple[list[Query], judged.Grades]:
+def _choose(
+    build: Build, given: Environment, pieces: transfer.Pieces
+) -> tuple[list[Query], judged.Grades]:
     """Return a sample of the queries that are long enough, without what they must not see, and their judgements."""
     section = build.recipe.candidates
     count = bert_tokens()
-    gold = release.spread_twins(inherit(build, pieces, given.qrels, spread=True), build.source.twins)
+    gold = release.spread_twins(
+        inherit(build, pieces, given.qrels, spread=True), build.source.twins
+    )
     own = find_own(given.queries, build.source.documents)
     kept = dict[str, Query]()
     for query in given.queries:
@@ -140,7 +172,9 @@ def _choose(build: Build, given: Environment, pieces: transfer.Pieces) -> tuple[
     queries = [query for one, query in kept.items() if one in sample]
     seen = judged.Grades()
     for query in queries:
-        seen[query.query_id] = {key: of for key, of in gold[query.query_id].items() if key not in query.excluded}
+        seen[query.query_id] = {
+            key: of for key, of in gold[query.query_id].items() if key not in query.excluded
+        }
     return queries, seen
 
 
@@ -168,7 +202,12 @@ def _gather(
         pools = {one: relevant(gold[one]).union(*map(pieces.find, there[one])) for one in gold}
     else:
         recipe = build.recipe
-        matters = recipe.facets.judge or recipe.pool.retrievers or recipe.objective.drafts or not build.ahead
+        matters = (
+            recipe.facets.judge
+            or recipe.pool.retrievers
+            or recipe.objective.drafts
+            or not build.ahead
+        )
         built = [build.retriever(spec) for spec in (section.retrievers if matters else ["bm25"])]
         pools = make_pools(queries, gold, built, dict.fromkeys(gold, section.size))
     return [replace(one, candidates=pools[one.query_id] - one.excluded) for one in queries]
@@ -201,14 +240,18 @@ def _list_facets(build: Build, queries: Sequence[Query]) -> dict[str, list[str]]
     found = dict[str, list[str]]()
     if not (kind := build.recipe.facets.kind):
         return found
-    for unit, answer in build.ask("facets", [Unit(one, {"kind": kind, "text": one.text}) for one in queries]):
+    for unit, answer in build.ask(
+        "facets", [Unit(one, {"kind": kind, "text": one.text}) for one in queries]
+    ):
         if facets := copied(answer.get("facets", ()), defuse(unit.key.text)):
             found[unit.key.query_id] = facets
     build.count("facets", len(queries), len(found))
     return found
 
 
-def _judge_facets(build: Build, queries: Sequence[Query], facets: Mapping[str, list[str]]) -> dict[str, judged.Grades]:
+def _judge_facets(
+    build: Build, queries: Sequence[Query], facets: Mapping[str, list[str]]
+) -> dict[str, judged.Grades]:
     """Return judgements made of the grades of each facet, by DORIS-MAE's rule.
 
     `aspects` has the sum of the grades, and `every` a 1 where each is 1 or more.
@@ -220,11 +263,16 @@ def _judge_facets(build: Build, queries: Sequence[Query], facets: Mapping[str, l
     for one in queries:
         for n, text in enumerate(facets.get(one.query_id, ())):
             parts[one.query_id].append(replace(one, query_id=f"{one.query_id}/{n}", text=text))
-    asked = [judged.Asked(part, sorted(part.candidates or ())) for of in parts.values() for part in of]
+    asked = [
+        judged.Asked(part, sorted(part.candidates or ())) for of in parts.values() for part in of
+    ]
     grades = judged.grade(build, "aspects", "", asked, 2 * judge.batch, most)
     for query in queries:
         rows = [grades.get(part.query_id, {}) for part in parts[query.query_id]]
-        sums = {one: [row.get(one, 0.0) for row in rows] or [0.0] for one in sorted(query.candidates or ())}
+        sums = {
+            one: [row.get(one, 0.0) for row in rows] or [0.0]
+            for one in sorted(query.candidates or ())
+        }
         made["aspects"][query.query_id] = {one: sum(of) for one, of in sums.items()}
         made["every"][query.query_id] = {one: float(min(of) >= 1) for one, of in sums.items()}
     unmet = [query_id for query_id, of in made["every"].items() if not any(of.values())]
@@ -243,7 +291,9 @@ def _split(build: Build, made: Benchmark) -> Benchmark:
         build.drop("split", one, "what is relevant is in the pools of test queries")
     build.count("split", len(made.dev), len(apart.dev))
     dev = [one for one in apart.queries if one.query_id in apart.dev]
-    triplets = {one.query_id: pairs for one in dev if (pairs := list_triplets(one, made.judgements["gold"]))}
+    triplets = {
+        one.query_id: pairs for one in dev if (pairs := list_triplets(one, made.judgements["gold"]))
+    }
     metrics = [*made.settings["metrics"], *[TRIPLETS] * bool(triplets)]
     return apart._replace(comparisons=triplets, settings={**made.settings, "metrics": metrics})
 
@@ -260,7 +310,9 @@ def grouped(pattern: str, known: Mapping[str, str] = {}) -> Callable[[str], str]
     """Return what gives a document's group: what the pattern's first bracket finds in its id, or else what is known."""
     found = compile_pattern(pattern)
     if pattern and not found.groups:
-        raise UsageError(f"group: {pattern!r} has no bracket; write one around what an id says of the group")
+        raise UsageError(
+            f"group: {pattern!r} has no bracket; write one around what an id says of the group"
+        )
 
     def group_of(doc_id: str) -> str:
         match = found.search(doc_id) if pattern else None
@@ -276,22 +328,43 @@ def _write_objective(build: Build, made: Benchmark) -> Benchmark:
     if not section.drafts:
         return made
     if not (dev := order(made.comparisons)):
-        raise DataError(f"no triplet of dev is there to try an objective on, after {build.describe()}")
+        raise DataError(
+            f"no triplet of dev is there to try an objective on, after {build.describe()}"
+        )
     shown = dev[: min(section.cases, -(-len(dev) // 2))]
     cases = list[dict[str, str]]()
     for one in shown:
         _, right, tempting = made.comparisons[one][0]
-        cases.append({"query": known[one].text, "right": build.text(right), "tempting": build.text(tempting)})
-    others = {f"{one} {pair}": (one, *pair[1:]) for one in dev[len(shown) :] or dev for pair in made.comparisons[one]}
+        cases.append(
+            {"query": known[one].text, "right": build.text(right), "tempting": build.text(tempting)}
+        )
+    others = {
+        f"{one} {pair}": (one, *pair[1:])
+        for one in dev[len(shown) :] or dev
+        for pair in made.comparisons[one]
+    }
     drafts = list[str]()
     wins = Counter[str]()
     units = list[Unit]()
     for number in range(section.drafts):
-        told = {"cases": cases, "relevance": lens(made.settings.get("lens", "")).recognise, "drafts": [*drafts]}
-        drafts += [answer["objective"] for _, answer in build.ask("objective", [Unit(number, told)]) if answer]
+        told = {
+            "cases": cases,
+            "relevance": lens(made.settings.get("lens", "")).recognise,
+            "drafts": [*drafts],
+        }
+        drafts += [
+            answer["objective"]
+            for _, answer in build.ask("objective", [Unit(number, told)])
+            if answer
+        ]
     for draft in dict.fromkeys(drafts):
         for one, *pair in (others[key] for key in order(others)[: section.triplets]):
-            told = {"objective": draft, "description": known[one].text, "grades": RULES[""], "examples": []}
+            told = {
+                "objective": draft,
+                "description": known[one].text,
+                "grades": RULES[""],
+                "examples": [],
+            }
             units.append(Unit((draft, *pair), told, build.passages(order(pair))))
     for unit, answer in build.ask("try", units, most=section.drafts * section.triplets):
         draft, better, worse = unit.key

@@ -1,6 +1,8 @@
-"""recipe.toml: all that determines a benchmark, as dataclasses; a recipe's own sections are in its file.
+"""recipe.toml: all that determines a benchmark, as dataclasses; a recipe's own sections are in its
+file.
 
-`write_toml` spells every default out, with what it means beside it; `read_recipe` checks what a person made of that.
+`write_toml` spells every default out, with what it means beside it; `read_recipe` checks what a
+person made of that.
 """
 
 import json
@@ -35,7 +37,9 @@ class Models:
     sweep: Annotated[str, "reads the whole corpus: a cheap one"] = ""
     write: Annotated[str, "writes queries, and labels and merges groups: a strong one"] = ""
     judge: Annotated[str, "judges: best of another family than the one that writes"] = ""
-    stages: Annotated[dict[str, str], "another model for single stages, by name"] = field(default_factory=dict)
+    stages: Annotated[dict[str, str], "another model for single stages, by name"] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
@@ -126,5 +130,8 @@ def write_toml(name: str, recipe: Recipe) -> str:
         hints = get_type_hints(type(value), include_extras=True)
         lines += ["", f"[{section.name}]  # {(type(value).__doc__ or '').partition(chr(10))[0]}"]
         for one in fields(value):
-            lines.append(f"{one.name} = {forms.toml(getattr(value, one.name))}  # {get_args(hints[one.name])[1]}")
+            lines.append(
+                f"{one.name} = {forms.toml(getattr(value, one.name))}  # "
+                f"{get_args(hints[one.name])[1]}"
+            )
     return "\n".join(lines) + "\n"

@@ -1,4 +1,5 @@
-"""A finished benchmark as a folder that every command takes as a task, and its dev split, masks and checks.
+"""A finished benchmark as a folder that every command takes as a task, and its dev split, masks and
+checks.
 
     FOLDER/release/
       corpus.jsonl, queries.jsonl     BEIR's rows, {"_id", "title", "text"} and {"_id", "text"}
@@ -38,7 +39,9 @@ RUN = 8  # words in a row by which a private text is known; what is shorter is l
 _TAGS = ("information-retrieval", "benchmark", "sextant")
 
 
-def mask(queries: Iterable[Query], group: Mapping[str, str], twins: Mapping[str, str]) -> Iterator[Query]:
+def mask(
+    queries: Iterable[Query], group: Mapping[str, str], twins: Mapping[str, str]
+) -> Iterator[Query]:
     """Yield queries that are documents, by their ids, with what they must not see: themselves, their group, their text.
 
     `group` and `twins` are as of a Source.
@@ -51,7 +54,9 @@ def mask(queries: Iterable[Query], group: Mapping[str, str], twins: Mapping[str,
         yield replace(query, excluded=query.excluded | hidden)
 
 
-def _gather(table: Mapping[str, str]) -> defaultdict[str | None, set[str]]:  # value -> the keys that have it
+def _gather(
+    table: Mapping[str, str],
+) -> defaultdict[str | None, set[str]]:  # value -> the keys that have it
     keys = defaultdict[str | None, set[str]](set)
     for key, value in table.items():
         keys[value].add(key)
@@ -67,7 +72,9 @@ def spread_twins(qrels: Qrels, twins: Mapping[str, str]) -> Qrels:
         for doc_id, grade in grades.items():
             first = twins.get(doc_id, doc_id)
             of[first] = max(grade, of.get(first, grade))
-        spread[query_id] = {one: grade for first, grade in of.items() for one in [first, *sorted(copies[first])]}
+        spread[query_id] = {
+            one: grade for first, grade in of.items() for one in [first, *sorted(copies[first])]
+        }
     return spread
 
 
@@ -79,33 +86,53 @@ def judge_within_pools(benchmark: Benchmark) -> Benchmark:
     outside = dict[str, frozenset[str]]()
     for query in benchmark.queries:
         if query.candidates is not None:
-            judged = {doc_id for qrels in benchmark.judgements.values() for doc_id in qrels.get(query.query_id, ())}
+            judged = {
+                doc_id
+                for qrels in benchmark.judgements.values()
+                for doc_id in qrels.get(query.query_id, ())
+            }
             strangers = judged - query.candidates
-            outside[query.query_id] = frozenset(one for one in strangers if one in benchmark.documents)
+            outside[query.query_id] = frozenset(
+                one for one in strangers if one in benchmark.documents
+            )
     judgements = dict[str, Qrels]()
     for name, qrels in benchmark.judgements.items():
         judgements[name] = {
-            query_id: {doc_id: grade for doc_id, grade in row.items() if doc_id not in outside.get(query_id, ())}
+            query_id: {
+                doc_id: grade
+                for doc_id, grade in row.items()
+                if doc_id not in outside.get(query_id, ())
+            }
             for query_id, row in qrels.items()
         }
     return benchmark._replace(judgements=judgements)
 
 
-def split(benchmark: Benchmark, share: float, group: Mapping[str, str] = {}, *, disjoint: bool = False) -> Benchmark:
+def split(
+    benchmark: Benchmark, share: float, group: Mapping[str, str] = {}, *, disjoint: bool = False
+) -> Benchmark:
     """Return the benchmark with a share of its queries for dev, by hash; queries of one `group` stay together.
 
     `disjoint`: what is in a test query's pool leaves the pools of dev queries, and those without a relevant document
     then are dropped (BIRCO). Of too few queries none is for dev.
     """
-    names = {query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries}
+    names = {
+        query.query_id: group.get(query.query_id, query.query_id) for query in benchmark.queries
+    }
     chosen = list[str]()
     with suppress(EmptySplit):
         chosen = DevSplit(own.SEED, share).choose(sorted({*names.values()}), "dev")
     ours = {query_id for query_id, name in names.items() if name in {*chosen}}
     if disjoint:
-        taken = (query.candidates or () for query in benchmark.queries if query.query_id not in ours)
+        taken = (
+            query.candidates or () for query in benchmark.queries if query.query_id not in ours
+        )
         benchmark = without(benchmark, dict.fromkeys(ours, frozenset(chain.from_iterable(taken))))
-        left = [one for one in benchmark.queries if one.query_id not in ours or _best(benchmark, one) > 0]
+        left = [
+            one
+            for one in benchmark.queries
+            if one.query_id not in ours or _best(benchmark, one) > 0
+        ]
         benchmark = benchmark._replace(queries=left)
     return benchmark._replace(dev=sorted(ours & {one.query_id for one in benchmark.queries}))
 
@@ -118,20 +145,24 @@ def find_dev(task: str, data: str | None) -> frozenset[str]:
 
 
 def _best(benchmark: Benchmark, query: Query) -> float:
-    return max(next(iter(benchmark.judgements.values())).get(query.query_id, {}).values(), default=0.0)
+    return max(
+        next(iter(benchmark.judgements.values())).get(query.query_id, {}).values(), default=0.0
+    )
 
 
 def without(benchmark: Benchmark, out: Mapping[str, frozenset[str]]) -> Benchmark:
     """Return the benchmark without the documents that are `out` for a query, wherever they are named for it."""
     out = {query.query_id: out.get(query.query_id, frozenset()) for query in benchmark.queries}
     queries = [
-        replace(one, candidates=one.candidates and one.candidates - out[one.query_id]) for one in benchmark.queries
+        replace(one, candidates=one.candidates and one.candidates - out[one.query_id])
+        for one in benchmark.queries
     ]
     judgements = dict[str, Qrels]()
     comparisons = dict[str, Sequence[Comparison]]()
     for name, qrels in benchmark.judgements.items():
         judgements[name] = {
-            one: {key: of[key] for key in of if key not in out.get(one, ())} for one, of in qrels.items()
+            one: {key: of[key] for key in of if key not in out.get(one, ())}
+            for one, of in qrels.items()
         }
     for one, pairs in benchmark.comparisons.items():
         gone = out.get(one, frozenset())
@@ -149,21 +180,36 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
     if all(query.query_id in benchmark.dev for query in benchmark.queries):
         raise DataError("no test query is left; the funnel says where they were dropped")
     if lost := [query.query_id for query in benchmark.queries if _best(benchmark, query) <= 0]:
-        raise DataError(f"query {lost[0]!r} has no relevant document that it may see; its stage has to drop it")
+        raise DataError(
+            f"query {lost[0]!r} has no relevant document that it may see; its stage has to drop it"
+        )
     place = folder / RELEASE
     hidden = benchmark.private.items()
     folder.mkdir(parents=True, exist_ok=True)
     with disk.replacing(folder / PRIVATE) as file:
         for one, of in hidden:
-            file.write(disk.dumps({"_id": one, "solution": "\n\n".join(of.values()), "fields": dict(of)}) + "\n")
+            file.write(
+                disk.dumps({"_id": one, "solution": "\n\n".join(of.values()), "fields": dict(of)})
+                + "\n"
+            )
     if not hidden:
         (folder / PRIVATE).unlink()
-    texts = ({"_id": one.doc_id, "title": one.title, "text": one.text} for one in benchmark.documents.stream())
-    with disk.drafting(place, disk.SHARED, folder=True) as draft, disk.drafting(place, disk.SHARED, folder=True) as old:
+    texts = (
+        {"_id": one.doc_id, "title": one.title, "text": one.text}
+        for one in benchmark.documents.stream()
+    )
+    with (
+        disk.drafting(place, disk.SHARED, folder=True) as draft,
+        disk.drafting(place, disk.SHARED, folder=True) as old,
+    ):
         _write(draft / "corpus.jsonl", map(disk.dumps, texts))
         asked = ({"_id": one.query_id, "text": one.text} for one in benchmark.queries)
         _write(draft / "queries.jsonl", map(disk.dumps, asked))
-        settings = {**benchmark.settings, **_write_judgements(benchmark, draft), **_write_protocol(benchmark, draft)}
+        settings = {
+            **benchmark.settings,
+            **_write_judgements(benchmark, draft),
+            **_write_protocol(benchmark, draft),
+        }
         _write(draft / "provenance.jsonl", map(disk.dumps, benchmark.provenance))
         made = {"human": review.describe(folder), **made, "counts": _count(benchmark)}
         _write(draft / own.FILE, [*_toml_lines(settings), "", "[made]", *_toml_lines(made)])
@@ -175,10 +221,19 @@ def write(benchmark: Benchmark, folder: Path, made: Mapping[str, Any]) -> None:
 
 
 def _count(benchmark: Benchmark) -> dict[str, float]:
-    counts = {"documents": len(benchmark.documents), "queries": len(benchmark.queries), "for dev": len(benchmark.dev)}
+    counts = {
+        "documents": len(benchmark.documents),
+        "queries": len(benchmark.queries),
+        "for dev": len(benchmark.dev),
+    }
     for name, qrels in benchmark.judgements.items():
-        grades = [grade for query in benchmark.queries for grade in qrels.get(query.query_id, {}).values()]
-        counts |= {f"{name} judgements": len(grades), f"{name} judgements above 0": sum(one > 0 for one in grades)}
+        grades = [
+            grade for query in benchmark.queries for grade in qrels.get(query.query_id, {}).values()
+        ]
+        counts |= {
+            f"{name} judgements": len(grades),
+            f"{name} judgements above 0": sum(one > 0 for one in grades),
+        }
     return {**counts, **benchmark.counts}
 
 
@@ -191,7 +246,10 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     rows = [header, *rows]
     if torn := next((cell for row in rows for cell in row if "\t" in cell), None):
-        raise DataError(f"the id {torn!r} has a tab in it, which no table of judgements can hold; give it another")
+        raise DataError(
+            f"the id {torn!r} has a tab in it, which no table of judgements can hold; give it "
+            f"another"
+        )
     _write(path, map("\t".join, rows))
 
 
@@ -200,13 +258,20 @@ def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
 
     def write(file: str, qrels: Qrels, query_ids: Iterable[str]) -> None:
         rows = ((one, *judged) for one in query_ids for judged in qrels.get(one, {}).items())
-        cells = ((one, doc_id, f"{int(grade) if grade == int(grade) else grade}") for one, doc_id, grade in rows)
+        cells = (
+            (one, doc_id, f"{int(grade) if grade == int(grade) else grade}")
+            for one, doc_id, grade in rows
+        )
         _write_table(draft / file, ("query-id", "corpus-id", "score"), cells)
 
     [(leading, gold), *others] = benchmark.judgements.items()
     every = [query.query_id for query in benchmark.queries]
     for part in ("test", "dev") if {*benchmark.dev} & {*every} else ("test",):
-        write(f"qrels/{part}.tsv", gold, (one for one in every if (one in benchmark.dev) == (part == "dev")))
+        write(
+            f"qrels/{part}.tsv",
+            gold,
+            (one for one in every if (one in benchmark.dev) == (part == "dev")),
+        )
     for name, qrels in others:
         write(f"{name}.tsv", qrels, every)
     return {"judgements": {leading: "qrels", **{name: f"{name}.tsv" for name, _ in others}}}
@@ -219,7 +284,9 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
     objects: dict[str, dict[str, Any]] = {
         "excluded": {one: sorted(query.excluded) for one, query in known.items()},
         "pools": {one: sorted(query.candidates or ()) for one, query in known.items()},
-        "twins": {one: twin for one, twin in benchmark.twins.items() if {one, twin} <= known.keys()},
+        "twins": {
+            one: twin for one, twin in benchmark.twins.items() if {one, twin} <= known.keys()
+        },
     }
     for key, of in objects.items():
         if any(of.values()):
@@ -227,19 +294,31 @@ def _write_protocol(benchmark: Benchmark, draft: Path) -> dict[str, str]:
             files[key] = f"{key}.json"
             _write(draft / files[key], ["{", rows, "}"])
     if benchmark.comparisons:
-        pairs = ((query_id, *one) for query_id in known for one in benchmark.comparisons.get(query_id, ()))
+        pairs = (
+            (query_id, *one)
+            for query_id in known
+            for one in benchmark.comparisons.get(query_id, ())
+        )
         files["comparisons"] = "comparisons.tsv"
         _write_table(draft / files["comparisons"], ("query-id", "label", "better", "worse"), pairs)
     return files
 
 
 def _toml_lines(table: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {forms.toml(value)}" for key, value in table.items() if key != "funnel" and value is not None]
+    return [
+        f"{key} = {forms.toml(value)}"
+        for key, value in table.items()
+        if key != "funnel" and value is not None
+    ]
 
 
-def _card_lines(settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: bool) -> Iterator[str]:
+def _card_lines(
+    settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: bool
+) -> Iterator[str]:
     files = {"corpus": {"corpus": "corpus.jsonl"}, "queries": {"queries": "queries.jsonl"}}
-    files["default"] = {part: f"qrels/{part}.tsv" for part in (("test", "dev") if has_dev else ("test",))}
+    files["default"] = {
+        part: f"qrels/{part}.tsv" for part in (("test", "dev") if has_dev else ("test",))
+    }
     name = settings.get("name", "A benchmark")
     table = "\n| stage | in | out | left out |\n|---|---|---|---|"
     yield front_matter(name, _TAGS, files, made.get("licence") or "unknown")
@@ -251,7 +330,9 @@ def _card_lines(settings: Mapping[str, Any], made: Mapping[str, Any], has_dev: b
     yield from (f"    {line}" for line in _toml_lines({**made, "human": None}))
 
 
-def check_release(folder: Path, hooks: Sequence[Callable[[Environment], Iterable[str]]] = ()) -> list[str]:
+def check_release(
+    folder: Path, hooks: Sequence[Callable[[Environment], Iterable[str]]] = ()
+) -> list[str]:
     """Return what is wrong with FOLDER/release of what must hold of any benchmark; `hooks` see all its queries."""
     release = (folder / RELEASE).resolve()
     problems = [f"{one.what}: {one.said}" for one in card.findings(str(release)) if not one.fine]
@@ -265,10 +346,22 @@ def check_release(folder: Path, hooks: Sequence[Callable[[Environment], Iterable
     if lost := sum(1 for _ in tables.read_objects(release / "queries.jsonl")) - len(whole.queries):
         problems.append(f"{lost} queries have no judgement")
     for name, judgements in whole.judgements.items():
-        known = {judgements.unit_of(one) for one in whole.documents} if judgements.unit_of else whole.documents
-        if lost_ids := {one for grades in judgements.qrels.values() for one in grades if one not in known}:
-            problems.append(f"{name} judgements: {len(lost_ids)} documents are not there, e.g. {min(lost_ids)!r}")
-    dev, test = ([one for one in whole.queries if (one.query_id in whole.splits["dev"]) == of] for of in (True, False))
+        known = (
+            {judgements.unit_of(one) for one in whole.documents}
+            if judgements.unit_of
+            else whole.documents
+        )
+        if lost_ids := {
+            one for grades in judgements.qrels.values() for one in grades if one not in known
+        }:
+            problems.append(
+                f"{name} judgements: {len(lost_ids)} documents are not there, e.g. "
+                f"{min(lost_ids)!r}"
+            )
+    dev, test = (
+        [one for one in whole.queries if (one.query_id in whole.splits["dev"]) == of]
+        for of in (True, False)
+    )
     texts = {one.text for one in dev} & {one.text for one in test}
     pooled = {doc_id for one in dev for doc_id in one.candidates or ()}
     pooled &= {doc_id for one in test for doc_id in one.candidates or ()}
@@ -288,7 +381,11 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
     if not (private := folder / PRIVATE).exists():
         return
     names = ("queries.jsonl", "provenance.jsonl", "README.md", own.FILE)
-    texts = [(where, all_words(text)) for name in names for where, text in _read_texts(folder / RELEASE / name)]
+    texts = [
+        (where, all_words(text))
+        for name in names
+        for where, text in _read_texts(folder / RELEASE / name)
+    ]
 
     @cache
     def said(width: int) -> dict[tuple[str, ...], str]:
@@ -310,7 +407,9 @@ def _find_leaks(folder: Path, documents: Corpus) -> Iterator[str]:
         for run in chain(list_runs(words, 1), list_runs(words, RUN)):
             found.pop(run, None)
     once = {place: run for run, place in reversed(found.items())}
-    yield from (f"{where}: {what} is in it: {' '.join(run)!r}" for (where, what), run in once.items())
+    yield from (
+        f"{where}: {what} is in it: {' '.join(run)!r}" for (where, what), run in once.items()
+    )
 
 
 def _read_texts(path: Path) -> Iterator[tuple[str, str]]:

@@ -1,8 +1,10 @@
-"""What people judge of a benchmark that is being made: sheets of items out, answers in, and how far all agree.
+"""What people judge of a benchmark that is being made: sheets of items out, answers in, and how far
+all agree.
 
-FOLDER/review/offered/SHEET.jsonl has a sample of the items that a stage gave, answers.jsonl what people said of them,
-agreement.json what follows. An item's id is a digest of what is shown and asked, so that answers hold for a build made
-again as long as it shows the same. Left out: what a stage does with a person's answer.
+FOLDER/review/offered/SHEET.jsonl has a sample of the items that a stage gave, answers.jsonl what
+people said of them, agreement.json what follows. An item's id is a digest of what is shown and
+asked, so that answers hold for a build made again as long as it shows the same. Left out: what a
+stage does with a person's answer.
 """
 
 import codecs
@@ -30,7 +32,9 @@ from tools import disk, forms
 from tools.console import Parser, number, plural, put_out, say
 from tools.errors import DataError, UsageError
 
-Value = str | list[str]  # one of an item's values; on a sheet where many apply those that do, in the item's order
+Value = (
+    str | list[str]
+)  # one of an item's values; on a sheet where many apply those that do, in the item's order
 NOBODY = "No person has checked this benchmark."
 GRADES = {"0": "no", "1": "in part", "2": "fully"}
 _PAGE = one_file.PAGE.parent / "review"
@@ -41,20 +45,43 @@ class Sheet(NamedTuple):
     """What people are asked about, how many of them, and what a stage has to reach by their answers."""
 
     ask: str
-    values: Mapping[str, str] = {}  # what can be answered -> what it means; an item's own values come before these
+    values: Mapping[
+        str, str
+    ] = {}  # what can be answered -> what it means; an item's own values come before these
     size: int | None = None  # items in the sample; None is all
     many: bool = False  # any number of values apply
     each: bool = False  # `size` is for each value that the model gave
     ordered: bool = False  # values go from low to high
-    bar: Mapping[str, float] = {}  # figure of agreement, with the model or between people -> the least that will do
+    bar: Mapping[
+        str, float
+    ] = {}  # figure of agreement, with the model or between people -> the least that will do
 
 
-ANNOTATION = {"right": "what the document implies", "other": "something else", "copied": "the document's own words"}
-QUERIES = {"unasked": "nobody would ask this", "leak": "its words give the answer away (say in a note which)"}
-CHANGED = {"met": "it still meets the condition", "fluent": "it reads well", "other": "it touches another condition"}
-BY_HEART = {"worse": "the release's is better", "other": "another, and right as well", "same": "the same"}
+ANNOTATION = {
+    "right": "what the document implies",
+    "other": "something else",
+    "copied": "the document's own words",
+}
+QUERIES = {
+    "unasked": "nobody would ask this",
+    "leak": "its words give the answer away (say in a note which)",
+}
+CHANGED = {
+    "met": "it still meets the condition",
+    "fluent": "it reads well",
+    "other": "it touches another condition",
+}
+BY_HEART = {
+    "worse": "the release's is better",
+    "other": "another, and right as well",
+    "same": "the same",
+}
 HEART = "How does what the model knew by heart compare with what the release calls right?"
-BIRCO = {"people agreement": 0.91, "people spearman": 0.81, "people macro_f1": 0.76}  # its own two's, section 3.3
+BIRCO = {
+    "people agreement": 0.91,
+    "people spearman": 0.81,
+    "people macro_f1": 0.76,
+}  # its own two's, section 3.3
 SATISFIES = "Does the document satisfy the query?"
 BOTH = {"model kappa": 0.6, "people kappa": 0.6}
 RIGHT = {"model agreement": 0.9}
@@ -62,12 +89,24 @@ FOUND = {"model chosen": 0.9, "model left": 0.9}
 SHEETS = {
     "screening": Sheet("Which class does the document belong to?", size=50, each=True, bar=RIGHT),
     "annotation": Sheet("What does the annotation say?", ANNOTATION, 50, bar=RIGHT),
-    "clusters": Sheet("Which of these do not belong with the others?", size=40, many=True, bar=RIGHT),
-    "queries": Sheet("Which satisfy the query? And is anything wrong with it?", QUERIES, many=True, bar=FOUND),
+    "clusters": Sheet(
+        "Which of these do not belong with the others?", size=40, many=True, bar=RIGHT
+    ),
+    "queries": Sheet(
+        "Which satisfy the query? And is anything wrong with it?", QUERIES, many=True, bar=FOUND
+    ),
     "gold": Sheet(SATISFIES, GRADES, 100, ordered=True, bar=BOTH),
     "pooled": Sheet(SATISFIES, GRADES, 50, ordered=True, bar={"model agreement": 0.8}),
-    "ambiguity": Sheet("Which can be the moment that is remembered?", many=True, bar={"model chosen": 1.0}),
-    "negatives": Sheet("What is true of the changed sentence?", CHANGED, 50, many=True, bar={"model agreement": 0.95}),
+    "ambiguity": Sheet(
+        "Which can be the moment that is remembered?", many=True, bar={"model chosen": 1.0}
+    ),
+    "negatives": Sheet(
+        "What is true of the changed sentence?",
+        CHANGED,
+        50,
+        many=True,
+        bar={"model agreement": 0.95},
+    ),
     "contamination": Sheet(HEART, BY_HEART, 100, ordered=True, bar=BIRCO),
     "transfer": Sheet("Is the old passage contained in the new one?", {"yes": "", "no": ""}),
 }
@@ -78,7 +117,9 @@ class Item(NamedTuple):
 
     show: Sequence[tuple[str, str]]  # (label, text)
     model: Value | None = None  # what the model said, which people do not see; None where none did
-    values: Sequence[str] = ()  # of this item alone, as ids of documents; the sheet's come after them
+    values: Sequence[
+        str
+    ] = ()  # of this item alone, as ids of documents; the sheet's come after them
 
 
 class AnswerForm(TypedDict):
@@ -122,23 +163,36 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
             del group[max(group)]
     lines = dict(row for group in groups.values() for row in group.items())
     disk.make_private(folder / "review/offered")
-    disk.replace(folder / f"review/offered/{sheet}.jsonl", "".join(f"{lines[name]}\n" for name in sorted(lines)))
+    disk.replace(
+        folder / f"review/offered/{sheet}.jsonl",
+        "".join(f"{lines[name]}\n" for name in sorted(lines)),
+    )
 
 
 def read_offered(folder: Path) -> dict[str, dict[str, Row]]:
     """Return the items of each sheet that has some, by id. UsageError where there is none."""
     read = {name: _read_lines(Row, folder / f"review/offered/{name}.jsonl") for name in SHEETS}
-    if found := {name: items for name, rows in read.items() if (items := {row["item"]: row for row in rows})}:
+    if found := {
+        name: items for name, rows in read.items() if (items := {row["item"]: row for row in rows})
+    }:
         return found
     raise UsageError(f"{folder} has nothing to be judged; python -m evals.build run offers it")
 
 
 def _read_lines(form: Any, path: Path, *, repair: bool = False) -> Iterator[Any]:
-    return (row for _, row in disk.read_lines(path, partial(forms.read, form), "remove the line", repair=repair))
+    return (
+        row
+        for _, row in disk.read_lines(
+            path, partial(forms.read, form), "remove the line", repair=repair
+        )
+    )
 
 
 def _read_answers(folder: Path, *, repair: bool = False) -> Answers:
-    return {(row["item"], row["rater"]): row for row in _read_lines(AnswerForm, folder / _FILE, repair=repair)}
+    return {
+        (row["item"], row["rater"]): row
+        for row in _read_lines(AnswerForm, folder / _FILE, repair=repair)
+    }
 
 
 def _by_item(rows: Answers) -> dict[str, dict[str, Value]]:  # item -> rater -> value
@@ -173,11 +227,18 @@ def write_sheet(folder: Path, out: Path) -> int:
         form = SHEETS[name]
         shown = ("item", "show", "values")
         rows = [{key: row[key] for key in shown} for row in items.values()]
-        sheets.append({"name": name, "ask": form.ask, "means": form.values, "many": form.many, "items": rows})
+        sheets.append(
+            {"name": name, "ask": form.ask, "means": form.values, "many": form.many, "items": rows}
+        )
     digest = _hash([list(items) for items in offered.values()])
     data = disk.dumps({"title": folder.resolve().name, "digest": digest, "sheets": sheets})
-    style = "\n".join(path.read_text("utf-8") for path in (one_file.PAGE / "page.css", _PAGE / "review.css"))
-    scripts = [*(one_file.PAGE / f"{name}.js" for name in ("dom", "data", "frame")), _PAGE / "review.js"]
+    style = "\n".join(
+        path.read_text("utf-8") for path in (one_file.PAGE / "page.css", _PAGE / "review.css")
+    )
+    scripts = [
+        *(one_file.PAGE / f"{name}.js" for name in ("dom", "data", "frame")),
+        _PAGE / "review.js",
+    ]
     shell = one_file.shell("Review", _PAGE / "review.html")
     one_file.write(out, shell, style, one_file.join(scripts), [("sheet.json", data.encode())])
     return sum(map(len, offered.values()))
@@ -190,7 +251,9 @@ def take(folder: Path, paths: Sequence[Path]) -> int:
     new = list[bytes]()
     refused = 0
     for path in paths:
-        for place, line in enumerate(disk.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines(), 1):
+        for place, line in enumerate(
+            disk.read_input(path).removeprefix(codecs.BOM_UTF8).splitlines(), 1
+        ):
             try:
                 if line.strip() and (row := _understand(line, items, known)):
                     known[row["item"], row["rater"]] = row
@@ -203,17 +266,26 @@ def take(folder: Path, paths: Sequence[Path]) -> int:
     return refused
 
 
-def _understand(line: bytes, items: Mapping[str, Row], known: Answers) -> AnswerForm | None:  # None: it is known
+def _understand(
+    line: bytes, items: Mapping[str, Row], known: Answers
+) -> AnswerForm | None:  # None: it is known
     row: AnswerForm = forms.read(AnswerForm, line)
     name = row["item"]
     said = row["value"]
     if name not in items:
-        raise ValueError(f"no item {name!r} is offered; is it of another build, or of an earlier state of this one?")
+        raise ValueError(
+            f"no item {name!r} is offered; is it of another build, or of an earlier state of this "
+            f"one?"
+        )
     values = items[name]["values"]
     many = SHEETS[name.rpartition("-")[0]].many
-    if said is not None and (isinstance(said, list) != many or not {*(said if many else [said])} <= {*values}):
+    if said is not None and (
+        isinstance(said, list) != many or not {*(said if many else [said])} <= {*values}
+    ):
         raise ValueError(f"{said!r} is no answer to {name}, which takes {', '.join(values)}")
-    row["value"] = said = [value for value in values if value in said] if isinstance(said, list) else said
+    row["value"] = said = (
+        [value for value in values if value in said] if isinstance(said, list) else said
+    )
     old = known.get((name, row["rater"]))
     if old and old["value"] not in (None, said):
         both = f"{row['rater']} has judged {name} as {old['value']!r}, and here as {said!r}"
@@ -231,32 +303,49 @@ def compare(folder: Path) -> dict[str, Any]:
         rows = [(row, list(given[item].values())) for item, row in items.items() if item in given]
         if not rows:
             continue
-        model = [(row, [(row["model"], one) for one in said if row["model"] is not None]) for row, said in rows]
+        model = [
+            (row, [(row["model"], one) for one in said if row["model"] is not None])
+            for row, said in rows
+        ]
         people = [(row, list(combinations(said, 2))) for row, said in rows]
         figures = _measure("model", SHEETS[name], model) | _measure("people", SHEETS[name], people)
         for figure, bar in SHEETS[name].bar.items():
             value = getattr(figures.get(figure), "mean", figures.get(figure))
             if value is not None and value < bar:
-                below.append(f"{name} is below its bar: {figure} {value:.2f}, and should be {bar:.2f}")
+                below.append(
+                    f"{name} is below its bar: {figure} {value:.2f}, and should be {bar:.2f}"
+                )
         sheets[name] = {
             "raters": sorted({rater for item in items for rater in given.get(item, ())}),
-            **{"offered": len(items), "judged": len(rows), "judgements": sum(len(said) for _, said in rows)},
+            **{
+                "offered": len(items),
+                "judged": len(rows),
+                "judgements": sum(len(said) for _, said in rows),
+            },
             **{"divided": sum(row["item"] not in settled for row, _ in rows), **figures},
         }
     return {"sheets": sheets, "below": below}
 
 
-def _measure(who: str, form: Sheet, rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]]) -> dict[str, Any]:
+def _measure(
+    who: str, form: Sheet, rows: Sequence[tuple[Row, Sequence[tuple[Any, Any]]]]
+) -> dict[str, Any]:
     said = [pairs for _, pairs in rows]
     if form.many:  # each value applies or not
         said = [
-            [(str(one in first), str(one in second)) for first, second in pairs for one in row["values"]]
+            [
+                (str(one in first), str(one in second))
+                for first, second in pairs
+                for one in row["values"]
+            ]
             for row, pairs in rows
         ]
     found = agree(said, list(form.values) if form.ordered else ())
     figures = found._asdict() if found else {}
     for name, of in {"chosen": "True", "left": "False"}.items() if form.many else ():
-        same = [first == second for pairs in said for first, second in pairs if first == of]  # as the first said
+        same = [
+            first == second for pairs in said for first, second in pairs if first == of
+        ]  # as the first said
         figures[name] = fmean(same) if same else None
     return {f"{who} {name}": figure for name, figure in figures.items()}
 
@@ -267,15 +356,27 @@ def describe(folder: Path) -> str:
         sheets, below = compare(folder).values()
         people = {rater for sheet in sheets.values() for rater in sheet["raters"]}
         many = plural(sum(sheet["judgements"] for sheet in sheets.values()), "judgement")
-        kappa = "".join(f"; {name}: kappa {_cell(of)}" for name in sheets if (of := sheets[name].get("model kappa")))
+        kappa = "".join(
+            f"; {name}: kappa {_cell(of)}"
+            for name in sheets
+            if (of := sheets[name].get("model kappa"))
+        )
         if people:
-            return ". ".join([f"Checked by {plural(len(people), 'person', 'people')}: {many}{kappa}", *below]) + "."
+            return (
+                ". ".join(
+                    [f"Checked by {plural(len(people), 'person', 'people')}: {many}{kappa}", *below]
+                )
+                + "."
+            )
     return NOBODY
 
 
 def _list_undefined(sheets: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield why there is no kappa, of each sheet that has none and could have one."""
-    roles = {"model": {"first": "model", "second": "person"}, "people": {"first": "first person", "second": "second"}}
+    roles = {
+        "model": {"first": "model", "second": "person"},
+        "people": {"first": "first person", "second": "second"},
+    }
     for name, sheet in sheets.items():
         for who, named in roles.items():
             if why := sheet.get(f"{who} kappa_undefined"):
@@ -296,7 +397,15 @@ def add(parser: Parser) -> None:
     taken = "take what people answered: the files that the page wrote"
     option("folder", type=Path, metavar="FOLDER", help="of the build")
     option("--out", type=Path, metavar="SHEET.html", help="write what is to be judged as a page")
-    option("--in", type=Path, nargs="+", default=[], dest="answers", metavar="ANSWERS.jsonl", help=taken)
+    option(
+        "--in",
+        type=Path,
+        nargs="+",
+        default=[],
+        dest="answers",
+        metavar="ANSWERS.jsonl",
+        help=taken,
+    )
 
 
 def command(arguments: Any) -> int:
@@ -304,7 +413,10 @@ def command(arguments: Any) -> int:
     folder = arguments.folder
     out = arguments.out
     if bool(out) == bool(arguments.answers):
-        raise UsageError("give --out SHEET.html to have something judged, or --in ANSWERS.jsonl for what was answered")
+        raise UsageError(
+            "give --out SHEET.html to have something judged, or --in ANSWERS.jsonl for what was "
+            "answered"
+        )
     if out:
         check_output(out)
         put_out(f"{out}: {plural(write_sheet(folder, out), 'item')} to be judged in a browser\n")
@@ -313,13 +425,27 @@ def command(arguments: Any) -> int:
     found = compare(folder)
     disk.replace(folder / "review/agreement.json", json.dumps(found, indent=2) + "\n")
     counts = ("judged", "offered", "divided")
-    figures = [f"{who} {figure}" for who in ("model", "people") for figure in ("agreement", "kappa")]
+    figures = [
+        f"{who} {figure}" for who in ("model", "people") for figure in ("agreement", "kappa")
+    ]
     rows = [
         [name, *(str(sheet[key]) for key in counts), *(_cell(sheet.get(key)) for key in figures)]
         for name, sheet in found["sheets"].items()
     ]
     undefined = list(_list_undefined(found["sheets"]))
-    put_out(printed([Grid("", ["sheet", *counts, *figures], rows), *undefined, *found["below"], describe(folder)]))
+    put_out(
+        printed(
+            [
+                Grid("", ["sheet", *counts, *figures], rows),
+                *undefined,
+                *found["below"],
+                describe(folder),
+            ]
+        )
+    )
     if refused:
-        raise DataError(f"{plural(refused, 'answer')} refused, all others taken; mend these and give the command again")
+        raise DataError(
+            f"{plural(refused, 'answer')} refused, all others taken; mend these and give the "
+            f"command again"
+        )
     return 0

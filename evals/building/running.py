@@ -61,14 +61,20 @@ def run(
         if one.lm != "offline" and not (dry_run or cassette):
             check_key(one.lm, one.headers)
     with disk.hold(folder / ".lock", partial(_refuse, folder), disk.PRIVATE):
-        source = ingest.ingest(parameters.corpus, parameters.clean, parameters.cut, folder / "corpus")
+        source = ingest.ingest(
+            parameters.corpus, parameters.clean, parameters.cut, folder / "corpus"
+        )
         for warning in source.warnings:
             say(warning)
-        with Build(folder, name, parameters, source, requests, ahead=dry_run, cassette=cassette) as build:
+        with Build(
+            folder, name, parameters, source, requests, ahead=dry_run, cassette=cassette
+        ) as build:
             build.until = until
             for left_out in read_dropped(source):
                 build.drop("ingest", *left_out)
-            build.count("ingest", len(source.documents) + sum(source.counts.values()), len(source.documents))
+            build.count(
+                "ingest", len(source.documents) + sum(source.counts.values()), len(source.documents)
+            )
             made: Benchmark | None = None
             try:
                 made = import_module(type(parameters).__module__).make(build)
@@ -87,10 +93,16 @@ def run(
         says = parameters.release
         digest = run_folder.digest(asdict(parameters))
         told: Result = {"recipe": name, "digest": digest, "models": lms}
-        told |= {"funnel": read_status(folder)["stages"], "licence": says.licence, "source": says.source}
+        told |= {
+            "funnel": read_status(folder)["stages"],
+            "licence": says.licence,
+            "source": says.source,
+        }
         release.write(made, folder, told)
     if problems := release.check_release(folder):
-        raise DataError(f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)")
+        raise DataError(
+            f"{folder / 'release'} is not right: {problems[0]} ({len(problems)} in all)"
+        )
     return read_status(folder)
 
 
@@ -98,10 +110,17 @@ def _refuse(folder: Path) -> None:
     raise RunBusy(f"another process is at {folder}; wait for it")
 
 
-def _choose_models(parameters: recipe.Recipe, named: Mapping[str, str], request: Common) -> dict[str, str]:
+def _choose_models(
+    parameters: recipe.Recipe, named: Mapping[str, str], request: Common
+) -> dict[str, str]:
     """Return the model of each role, and of each stage that has one of its own."""
-    lms = {role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES}
-    lms |= {**parameters.models.stages, **{one: lm for one, lm in named.items() if one not in ROLES}}
+    lms = {
+        role: named.get(role) or getattr(parameters.models, role) or request.lm for role in ROLES
+    }
+    lms |= {
+        **parameters.models.stages,
+        **{one: lm for one, lm in named.items() if one not in ROLES},
+    }
     if strange := [one for one in lms if one not in (*ROLES, *STAGES)]:
         raise UnknownName("stage or role", strange[0], (*ROLES, *STAGES))
     return lms
@@ -109,7 +128,10 @@ def _choose_models(parameters: recipe.Recipe, named: Mapping[str, str], request:
 
 def _list_retrievers(parameters: recipe.Recipe) -> list[retrievers.Spec]:
     """Return those that the sections of a recipe name."""
-    named = [getattr(getattr(parameters, section.name), "retrievers", ()) for section in fields(parameters)]
+    named = [
+        getattr(getattr(parameters, section.name), "retrievers", ())
+        for section in fields(parameters)
+    ]
     return [retrievers.check(text) for texts in named for text in texts]
 
 
@@ -118,28 +140,54 @@ def read_status(folder: Path) -> Result:
     try:
         funnel = json.loads((folder / "funnel.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"nothing was built in {folder} yet; python -m evals.build run {folder}") from None
+        raise UsageError(
+            f"nothing was built in {folder} yet; python -m evals.build run {folder}"
+        ) from None
     made = folder / "release"
-    return {"folder": str(folder), "stages": funnel, "release": str(made) if made.is_dir() else None}
+    return {
+        "folder": str(folder),
+        "stages": funnel,
+        "release": str(made) if made.is_dir() else None,
+    }
 
 
 def render(found: Result) -> str:
     """Return the funnel, or the forecast, as a person reads it."""
     if "dry_run" in found:
-        return printed(["dry run: nothing was sent; figures are low, likely and high", _lay_out_ahead(found["stages"])])
+        return printed(
+            [
+                "dry run: nothing was sent; figures are low, likely and high",
+                _lay_out_ahead(found["stages"]),
+            ]
+        )
     rows = []
     for row in found["stages"]:
         why = ", ".join(f"{many:,} {reason}" for reason, many in row["dropped"].items())
         used = row["usage"]
         calls = f"{used['calls']:,}" if used else ""
         price = number(used["list_usd"], "${:.4f}") if used and row["lm"] != "offline" else ""
-        rows.append([row["stage"], f"{row['went_in']:,}", f"{row['came_out']:,}", why, calls, row["lm"], price])
+        rows.append(
+            [
+                row["stage"],
+                f"{row['went_in']:,}",
+                f"{row['came_out']:,}",
+                why,
+                calls,
+                row["lm"],
+                price,
+            ]
+        )
     heads = ["stage", "in", "out", "left out", "calls", "model", "list price"]
     lines: list[Any] = [Grid("", heads, rows, (0, 3, 5))]
     if any(row["lm"] == "offline" for row in found["stages"]):
-        lines.append("offline, which counts words, filled some stages: what comes of them is a floor")
+        lines.append(
+            "offline, which counts words, filled some stages: what comes of them is a floor"
+        )
     if found["release"]:
-        lines.append(f"release: {found['release']}; python -m evals.run --task {found['release']} --program multihop")
+        lines.append(
+            f"release: {found['release']}; python -m evals.run --task {found['release']} "
+            f"--program multihop"
+        )
     return printed(lines)
 
 
@@ -158,8 +206,14 @@ def sum_up(forecasts: Sequence[Result]) -> dict[str, dict[str, Range]]:
         more = 1 if all(part["certain"] for part in some) else max(most, units) / max(1, units)
         for key in FIGURES:
             low, likely, high = LEVELS
-            large = max(((part[key] or {}).get(high, 0.0) / part["queries"] for part in every), default=0.0)
-            known = [[one[low] * part["certain"], one[likely], one[high] * more] for part in some if (one := part[key])]
+            large = max(
+                ((part[key] or {}).get(high, 0.0) / part["queries"] for part in every), default=0.0
+            )
+            known = [
+                [one[low] * part["certain"], one[likely], one[high] * more]
+                for part in some
+                if (one := part[key])
+            ]
             known += [[0.0, 0.0, 0.0 if units else most * large]]
             sums.setdefault(name, {})[key] = _add(known) if len(known) > len(some) else None
     return sums
@@ -171,12 +225,16 @@ def _lay_out_ahead(sums: Mapping[str, Mapping[str, Range]]) -> Grid:
         [name, *(_levels(one[key], digits) for key, digits in FIGURES.items())]
         for name, one in {**sums, "all": every}.items()
     ]
-    return Grid("", ["stage", "calls", "tokens in", "tokens out", "list price", "hours"], rows, (0,))
+    return Grid(
+        "", ["stage", "calls", "tokens in", "tokens out", "list price", "hours"], rows, (0,)
+    )
 
 
 def _add(parts: Sequence[Range]) -> Range:
     known = [part for part in parts if part is not None]
-    return [sum(column) for column in zip(*known, strict=True)] if len(known) == len(parts) else None
+    return (
+        [sum(column) for column in zip(*known, strict=True)] if len(known) == len(parts) else None
+    )
 
 
 def _levels(values: Range, digits: int) -> str:

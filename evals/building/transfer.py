@@ -1,7 +1,7 @@
 """What a task says of its documents, said of the documents that a build made of them.
 
-A build cuts documents, gives them other ids (clean.hash_ids) and leaves some out. So whatever names a document of the
-task goes through here: judgements, masks, pools and comparisons.
+A build cuts documents, gives them other ids (clean.hash_ids) and leaves some out. So whatever names
+a document of the task goes through here: judgements, masks, pools and comparisons.
 """
 
 from collections import defaultdict
@@ -15,7 +15,9 @@ from evals.building.engine import Build
 from evals.building.ingest import digest_id, origin_of
 from tools.records import Query
 
-Carry = Callable[[str], Collection[str]]  # a document of the task -> the documents of the build that were made of it
+Carry = Callable[
+    [str], Collection[str]
+]  # a document of the task -> the documents of the build that were made of it
 Comparisons = Mapping[str, Sequence[Comparison]]  # by query id
 
 
@@ -79,7 +81,9 @@ def carry_queries(queries: Sequence[Query], hidden: Carry, ranked: Carry) -> lis
     return carried
 
 
-def carry_comparisons(build: Build, stage: str, comparisons: Comparisons, carry: Carry) -> dict[str, list[Comparison]]:
+def carry_comparisons(
+    build: Build, stage: str, comparisons: Comparisons, carry: Carry
+) -> dict[str, list[Comparison]]:
     """Return the comparisons whose two documents are one document each in the build; the others are counted."""
     carried = dict[str, list[Comparison]]()
     for query_id, pairs in comparisons.items():
@@ -97,11 +101,21 @@ def carry_comparisons(build: Build, stage: str, comparisons: Comparisons, carry:
 def keep_twins(twins: Mapping[str, str], comparisons: Comparisons) -> dict[str, str]:
     """Return the pairs of queries that still have the same comparisons, one after the other."""
     labels = {query_id: [pair.label for pair in pairs] for query_id, pairs in comparisons.items()}
-    return {one: twin for one, twin in twins.items() if one in labels and labels[one] == labels.get(twin)}
+    return {
+        one: twin
+        for one, twin in twins.items()
+        if one in labels and labels[one] == labels.get(twin)
+    }
 
 
-def list_metrics(given: Environment, comparisons: Comparisons, twins: Mapping[str, str]) -> list[str]:
+def list_metrics(
+    given: Environment, comparisons: Comparisons, twins: Mapping[str, str]
+) -> list[str]:
     """Return the metrics of a task without those of comparisons that it has no longer."""
     labels = {pair.label for pairs in comparisons.values() for pair in pairs}
     there = {"Win": bool(labels), "Flip": bool(twins), "Triplets": "Triplets" in labels}
-    return [name for name in given.metrics if there.get(name, name in labels or not name.startswith("Win("))]
+    return [
+        name
+        for name in given.metrics
+        if there.get(name, name in labels or not name.startswith("Win("))
+    ]

@@ -1,4 +1,5 @@
-"""What the stages of a build hand to each other: a corpus, units of work for a model, and the finished benchmark.
+"""What the stages of a build hand to each other: a corpus, units of work for a model, and the
+finished benchmark.
 
 Writes nothing.
 """
@@ -17,12 +18,20 @@ class Source(NamedTuple):
     """What a build starts from: documents, and what is known of them."""
 
     documents: Corpus
-    group: Mapping[str, str] = {}  # doc_id -> the post, debate or author that it is of, where the data say so
-    private: Mapping[str, Mapping[str, str]] = {}  # doc_id -> field -> a text that is never released
-    twins: Mapping[str, str] = {}  # doc_id -> the first document with the same text, or nearly the same
+    group: Mapping[
+        str, str
+    ] = {}  # doc_id -> the post, debate or author that it is of, where the data say so
+    private: Mapping[
+        str, Mapping[str, str]
+    ] = {}  # doc_id -> field -> a text that is never released
+    twins: Mapping[
+        str, str
+    ] = {}  # doc_id -> the first document with the same text, or nearly the same
     counts: Mapping[str, int] = {}  # documents left out, by reason
     warnings: Sequence[str] = ()  # what a person should know before anything is sent
-    dropped: Path | None = None  # a line [id, reason, evidence] for each of those that `counts` counts
+    dropped: Path | None = (
+        None  # a line [id, reason, evidence] for each of those that `counts` counts
+    )
     separator: str = ":"  # what stands between the parent and the rest in the id of a piece
 
 
@@ -52,6 +61,8 @@ class Benchmark(NamedTuple):
     comparisons: Mapping[str, Sequence[Comparison]] = {}
     dev: Collection[str] = ()  # query ids
     provenance: Iterable[Mapping[str, Any]] = ()  # a row a query: what it was made of
-    private: Mapping[str, Mapping[str, str]] = {}  # doc_id -> field -> text, written beside the release
+    private: Mapping[
+        str, Mapping[str, str]
+    ] = {}  # doc_id -> field -> text, written beside the release
     twins: Mapping[str, str] = {}  # query id -> the query that asks for the same in another style
     counts: Mapping[str, float] = {}  # what else its card says of it

@@ -1,7 +1,11 @@
-"""The formats in which a run can be written for other tools. Names only; importing this loads no format."""
+"""The formats in which a run can be written for other tools.
 
-# To add one: a module beside this one with a function write(source, folder), whose docstring's first line is what
-# --to list says. It fills an empty folder and returns what a reader should know of the result.
+Names only; importing this loads no format.
+"""
+
+# To add one: a module beside this one with a function write(source, folder), whose docstring's
+# first line is what --to list says. It fills an empty folder and returns what a reader should know
+# of the result.
 FOLDERS = {
     "trec": "evals.formats.trec:write",
     "atif": "evals.formats.atif:write",

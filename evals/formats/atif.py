@@ -1,16 +1,21 @@
-"""ATIF, the Agent Trajectory Interchange Format (Harbor's RFC 0001), written in version 1.7 and read from 1.0 on.
+"""ATIF, the Agent Trajectory Interchange Format (Harbor's RFC 0001), written in version 1.7 and
+read from 1.0 on.
 
-Written: the instructions of its model calls as the system's steps, the query as the user's, then a step of the agent's
-for each step of the session, with a call of one of `agent.tool_definitions` and the observation linked to it. The
-model's answers are its message; what was sent is in `extra.calls`. Prompts and answers are there where they are kept.
-Rankings and judgements are in `extra`: `doc_ids`, `shown`, `lengths` (characters) and `gold` (document -> grade) of an
-observation; the ranking, the metrics and the lost documents at the root. Left out: texts of documents but in prompts.
+Written: the instructions of its model calls as the system's steps, the query as the user's, then a
+step of the agent's for each step of the session, with a call of one of `agent.tool_definitions` and
+the observation linked to it. The model's answers are its message; what was sent is in
+`extra.calls`. Prompts and answers are there where they are kept. Rankings and judgements are in
+`extra`: `doc_ids`, `shown`, `lengths` (characters) and `gold` (document -> grade) of an
+observation; the ranking, the metrics and the lost documents at the root. Left out: texts of
+documents but in prompts.
 
-Read: the query is `extra.query_id`, else `trajectory_id`, else `session_id`. A tool call with "search" or "retriev" in
-its name is a search, one with "read", "open", "fetch" or "get_doc" a read; judge, select, drop and rank are as written
-here. Their documents are in the observation: `extra.doc_ids`, or `extra.source_doc_id` of each result, or content that
-is JSON with an id, docid, doc_id, document_id or _id for each hit. Where a search does not tell its documents, all
-steps are left out: half a trace would call lost what was found. Left out: reasoning, messages (but notes), sub-agents.
+Read: the query is `extra.query_id`, else `trajectory_id`, else `session_id`. A tool call with
+"search" or "retriev" in its name is a search, one with "read", "open", "fetch" or "get_doc" a read;
+judge, select, drop and rank are as written here. Their documents are in the observation:
+`extra.doc_ids`, or `extra.source_doc_id` of each result, or content that is JSON with an id, docid,
+doc_id, document_id or _id for each hit. Where a search does not tell its documents, all steps are
+left out: half a trace would call lost what was found. Left out: reasoning, messages (but notes),
+sub-agents.
 """
 
 import json
@@ -48,7 +53,11 @@ def write(source: Source, folder: Path) -> list[str]:
     (folder / "queries").mkdir()
     config = source.run.config
     tools = [
-        {"name": name, "description": f"{name} documents", "parameters": {"type": "object", "properties": given}}
+        {
+            "name": name,
+            "description": f"{name} documents",
+            "parameters": {"type": "object", "properties": given},
+        }
         for name, given in _CALLS.items()
     ]
     agent = {
@@ -66,7 +75,9 @@ def write(source: Source, folder: Path) -> list[str]:
         for one in source:
             line = compact(_trajectory(one, source, agent)) + "\n"
             lines.write(line)
-            (folder / "queries" / f"{name_file(one.query_id)}.json").write_text(line, encoding="utf-8")
+            (folder / "queries" / f"{name_file(one.query_id)}.json").write_text(
+                line, encoding="utf-8"
+            )
     return source.notes
 
 
@@ -74,8 +85,15 @@ def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[st
     config = source.run.config
     outcome = one.outcome
     taken = [_write_step(number, step, one, source) for number, step in enumerate(one.steps)]
-    sent = (message for step in taken for call in step["extra"].get("calls", ()) for message in call["messages"])
-    instructions = dict.fromkeys(message_text(message) for message in sent if message["role"] == "system")
+    sent = (
+        message
+        for step in taken
+        for call in step["extra"].get("calls", ())
+        for message in call["messages"]
+    )
+    instructions = dict.fromkeys(
+        message_text(message) for message in sent if message["role"] == "system"
+    )
     steps = [{"source": "system", "message": text} for text in instructions]
     steps += [{"source": "user", "message": one.text}, *taken]
     return {
@@ -100,14 +118,22 @@ def _trajectory(one: Answered, source: Source, agent: dict[str, Any]) -> dict[st
 
 def _write_step(number: int, step: Step, one: Answered, source: Source) -> dict[str, Any]:
     sent = source.calls(step.calls)
-    extra = {"tool": step.tool, "hop": step.hop, "started": step.started, "seconds": step.seconds, **_calls(sent)}
+    extra = {
+        "tool": step.tool,
+        "hop": step.hop,
+        "started": step.started,
+        "seconds": step.seconds,
+        **_calls(sent),
+    }
     made: dict[str, Any] = {"source": "agent", "message": ""}
     if reasoning := "\n\n".join(call["reasoning"] for call in sent if call["reasoning"]):
         made["reasoning_content"] = reasoning
     if step.tool in _CALLS:
         made["message"] = "\n\n".join(message_text(said) for call in sent for said in call["said"])
         call = f"call-{number}"
-        made["tool_calls"] = [{"tool_call_id": call, "function_name": step.tool, "arguments": _arguments(step)}]
+        made["tool_calls"] = [
+            {"tool_call_id": call, "function_name": step.tool, "arguments": _arguments(step)}
+        ]
         made["observation"] = {"results": [{"source_call_id": call} | _observation(step, one)]}
     else:
         made["message"] = step.argument if step.tool == "note" else f"{step.tool}: {step.argument}"
@@ -118,7 +144,9 @@ def _write_step(number: int, step: Step, one: Answered, source: Source) -> dict[
     return made | {"extra": extra}
 
 
-def _calls(calls: list[dict[str, Any]]) -> dict[str, Any]:  # for `extra`; none where they are not kept
+def _calls(
+    calls: list[dict[str, Any]],
+) -> dict[str, Any]:  # for `extra`; none where they are not kept
     names = ("key", "model", "finish", "settings", "messages", "tools", "outputs")
     return {"calls": [{name: call[name] for name in names} for call in calls]} if calls else {}
 
@@ -141,7 +169,10 @@ def _observation(step: Step, one: Answered) -> dict[str, Any]:
 def _metrics(usage: Usage | None, prefix: str, **more: int) -> dict[str, Any]:
     if usage is None:
         return more
-    tokens = {f"{prefix}prompt_tokens": usage.input_tokens, f"{prefix}completion_tokens": usage.output_tokens}
+    tokens = {
+        f"{prefix}prompt_tokens": usage.input_tokens,
+        f"{prefix}completion_tokens": usage.output_tokens,
+    }
     cost = {} if usage.list_usd is None else {f"{prefix}cost_usd": usage.list_usd}
     return {**tokens, **cost, **more, "extra": usage_json(usage)}
 
@@ -187,8 +218,13 @@ class Line(TypedDict):
     extra: NotRequired[dict[str, Any] | None]
 
 
-def to_ours(row: dict[str, Any], queries: Container[str], documents: Corpus) -> tuple[dict[str, Any], bool]:
-    """Convert an ATIF document to importing.Line; return it, and whether it says what searches found. Or ValueError."""
+def to_ours(
+    row: dict[str, Any], queries: Container[str], documents: Corpus
+) -> tuple[dict[str, Any], bool]:
+    """Convert an ATIF document to importing.Line; return it, and whether it says what searches found.
+
+    Or ValueError.
+    """
     forms.check(Line, row)
     extra = _extra(row)
     names = [extra.get("query_id"), row.get("trajectory_id"), row.get("session_id")]
@@ -217,24 +253,50 @@ def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]
         results = (row.get("observation") or {}).get("results") or []
         made = []
         for call in calls:
-            mine = [one for one in results if one.get("source_call_id") in (call.get("tool_call_id"), None)]
+            mine = [
+                one
+                for one in results
+                if one.get("source_call_id") in (call.get("tool_call_id"), None)
+            ]
             made += _convert_call(call, mine, documents)
     else:  # a note, or what we write of a stop and of a prompt that was shortened
         tool = extra.get("tool") if extra.get("tool") in ("stop", "shorten") else "note"
-        made = [{"tool": tool, "argument": str(row.get("message") or "").removeprefix(f"{tool}: "), "doc_ids": []}]
+        made = [
+            {
+                "tool": tool,
+                "argument": str(row.get("message") or "").removeprefix(f"{tool}: "),
+                "doc_ids": [],
+            }
+        ]
     if made and usage is not None:
         made[0]["usage"] = usage
-    when = {name: extra[name] for name in ("hop", "started", "seconds") if extra.get(name) is not None}
+    when = {
+        name: extra[name] for name in ("hop", "started", "seconds") if extra.get(name) is not None
+    }
     return [step | when for step in made]
 
 
-def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents: Corpus) -> list[dict[str, Any]]:
-    """Return a tool call as a step of ours, or none of another kind; documents that a search does not name are None."""
+def _convert_call(
+    call: dict[str, Any], results: list[dict[str, Any]], documents: Corpus
+) -> list[dict[str, Any]]:
+    """Return a tool call as a step of ours, or none of another kind; documents that a search
+    does not name are None.
+    """
     name = call["function_name"]
     given = call.get("arguments", {})
-    tool = name if name in _OURS else "search" if _SEARCH.search(name) else "read" if _READ.search(name) else ""
+    tool = (
+        name
+        if name in _OURS
+        else "search"
+        if _SEARCH.search(name)
+        else "read"
+        if _READ.search(name)
+        else ""
+    )
     texts = [one for one in given.values() if isinstance(one, str)]
-    argument = "" if tool in _OURS else str(given.get("query", given.get("doc_id", next(iter(texts), ""))))
+    argument = (
+        "" if tool in _OURS else str(given.get("query", given.get("doc_id", next(iter(texts), ""))))
+    )
     extra: dict[str, Any] = next(filter(None, map(_extra, results)), {})
     doc_ids = _find_documents(results)
     if tool == "read" and not doc_ids and "refused" not in extra:
@@ -249,15 +311,27 @@ def _convert_call(call: dict[str, Any], results: list[dict[str, Any]], documents
         "retriever": str(given.get("retriever") or ""),
         "k": k if isinstance(k, int) and 0 <= k <= forms.LARGEST else 0,
         "instruction": str(given.get("instruction") or ""),
-        **{key: extra[key] for key in ("cut", "among", "shown", "lengths", "refused") if key in extra},
+        **{
+            key: extra[key]
+            for key in ("cut", "among", "shown", "lengths", "refused")
+            if key in extra
+        },
     }
     content = results[0].get("content") if results else None
-    if tool == "read" and not step.get("shown") and doc_ids and doc_ids[0] in documents and isinstance(content, str):
+    if (
+        tool == "read"
+        and not step.get("shown")
+        and doc_ids
+        and doc_ids[0] in documents
+        and isinstance(content, str)
+    ):
         step["shown"] = [min(len(content), len(documents[doc_ids[0]].text))]
     return [step]
 
 
-def _find_documents(results: list[dict[str, Any]]) -> list[str] | None:  # best first; None: it does not say
+def _find_documents(
+    results: list[dict[str, Any]],
+) -> list[str] | None:  # best first; None: it does not say
     found = dict[str, None]()
     says = False
     for one in results:
@@ -276,10 +350,17 @@ def _parse_content(content: Any) -> list[str] | None:
         parsed = json.loads(content) if isinstance(content, str) else None
     except (ValueError, RecursionError):
         return None
-    hits = next((one for one in parsed.values() if isinstance(one, list)), None) if isinstance(parsed, dict) else parsed
+    hits = (
+        next((one for one in parsed.values() if isinstance(one, list)), None)
+        if isinstance(parsed, dict)
+        else parsed
+    )
     if not isinstance(hits, list):
         return None
-    ids = [next((hit[key] for key in _IDS if key in hit), None) if isinstance(hit, dict) else hit for hit in hits]
+    ids = [
+        next((hit[key] for key in _IDS if key in hit), None) if isinstance(hit, dict) else hit
+        for hit in hits
+    ]
     return [str(one) for one in ids] if all(isinstance(one, str | int) for one in ids) else None
 
 

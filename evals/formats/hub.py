@@ -1,8 +1,10 @@
-"""A folder that `datasets` loads, and that huggingface_hub.upload_folder can put on the Hub as it is.
+"""A folder that `datasets` loads, and that huggingface_hub.upload_folder can put on the Hub as it
+is.
 
-Three tables in Parquet, each in a folder with a file a run, so that several runs fit into one data set: trajectories (a
-row a query), scores (a row a query and metric), runs (a row a run). README.md is the card. Nothing is uploaded. Left
-out: texts of documents and queries, for their licences; what a system wrote (searches, notes, answers) may quote them.
+Three tables in Parquet, each in a folder with a file a run, so that several runs fit into one data
+set: trajectories (a row a query), scores (a row a query and metric), runs (a row a run). README.md
+is the card. Nothing is uploaded. Left out: texts of documents and queries, for their licences; what
+a system wrote (searches, notes, answers) may quote them.
 """
 
 import json
@@ -23,7 +25,17 @@ from tools.records import Step
 
 ROWS = 64  # queries in a row group: what is held in memory at once
 TABLES = ("trajectories", "scores", "runs")
-_ABOUT = ("run", "task", "data", "data_fingerprint", "split", "judgements", "program", "retriever", "lm")
+_ABOUT = (
+    "run",
+    "task",
+    "data",
+    "data_fingerprint",
+    "split",
+    "judgements",
+    "program",
+    "retriever",
+    "lm",
+)
 
 
 def write(source: Source, folder: Path) -> list[str]:
@@ -41,8 +53,13 @@ def write(source: Source, folder: Path) -> list[str]:
         left = iter(rows)
         path.parent.mkdir()
         # A file, because pyarrow takes no path that is not UTF-8.
-        with path.open("wb") as file, pq.ParquetWriter(file, schemas[table], compression="zstd") as writer:
-            while batch := [json.loads(compact(row)) for row in islice(left, ROWS)]:  # well-formed text alone
+        with (
+            path.open("wb") as file,
+            pq.ParquetWriter(file, schemas[table], compression="zstd") as writer,
+        ):
+            while batch := [
+                json.loads(compact(row)) for row in islice(left, ROWS)
+            ]:  # well-formed text alone
                 writer.write_batch(pa.RecordBatch.from_pylist(batch, schemas[table]))
     return ["to put it on the Hub, in that folder: hf upload OWNER/NAME . --repo-type dataset"]
 
@@ -55,12 +72,33 @@ def _schemas() -> dict[str, pa.Schema]:
     usage = dict.fromkeys(USED[:4], whole) | dict.fromkeys(USED[4:], number)
     values = pa.list_(pa.struct({"metric": text, "value": number}))
     relevant = pa.struct({"unit": text, "grade": number, "place": whole, "lost_as": text})
-    step = {"tool": text, "argument": text, "doc_ids": texts, "hop": whole, "started": number, "seconds": number}
+    step = {
+        "tool": text,
+        "argument": text,
+        "doc_ids": texts,
+        "hop": whole,
+        "started": number,
+        "seconds": number,
+    }
     step |= {"retriever": text, "k": whole, "instruction": text, "cut": whole, "among": pa.bool_()}
     step |= {"shown": pa.list_(whole), "lengths": pa.list_(whole), "refused": text, **usage}
-    row = {"run": text, "query_id": text, "ranking": texts, "ranking_scores": pa.list_(number), "answer": text}
-    row |= {"error": text, "seconds": number, **usage, "values": values, "relevant": pa.list_(relevant)}
-    about = dict.fromkeys(_ABOUT, text) | dict.fromkeys(("depth", "queries", "failed"), whole) | usage
+    row = {
+        "run": text,
+        "query_id": text,
+        "ranking": texts,
+        "ranking_scores": pa.list_(number),
+        "answer": text,
+    }
+    row |= {
+        "error": text,
+        "seconds": number,
+        **usage,
+        "values": values,
+        "relevant": pa.list_(relevant),
+    }
+    about = (
+        dict.fromkeys(_ABOUT, text) | dict.fromkeys(("depth", "queries", "failed"), whole) | usage
+    )
     return {
         "trajectories": pa.schema(row | {"steps": pa.list_(pa.struct(step)), "notes": texts}),
         "scores": pa.schema({"run": text, "query_id": text, "metric": text, "value": number}),
@@ -90,26 +128,44 @@ def _scores(source: Source) -> Iterator[dict[str, Any]]:
     for query_id in source.query_ids:
         for name, column in source.run.columns.items():
             if column[query_id] is not None:
-                yield {"run": source.run.path.name, "query_id": query_id, "metric": name, "value": column[query_id]}
+                yield {
+                    "run": source.run.path.name,
+                    "query_id": query_id,
+                    "metric": name,
+                    "value": column[query_id],
+                }
 
 
 def _run(source: Source) -> dict[str, Any]:
     run = source.run
     config = source.run.config
-    named = {"run": run.path.name, "retriever": config["retriever"]["name"], "lm": config["lm"]["name"]}
+    named = {
+        "run": run.path.name,
+        "retriever": config["retriever"]["name"],
+        "lm": config["lm"]["name"],
+    }
     named |= {"judgements": run.scores["judgements"]}
     return {
-        **{key: named.get(key, config.get(key)) for key in (*_ABOUT, "depth")},  # data: no folder of the user's machine
+        **{
+            key: named.get(key, config.get(key)) for key in (*_ABOUT, "depth")
+        },  # data: no folder of the user's machine
         **{key: run.scores[key] for key in ("queries", "failed")},
         **{key: run.scores["usage"].get(key, 0) for key in USED},
-        "means": [{"metric": name, "value": one["mean"]} for name, one in run.scores["metrics"].items()],
+        "means": [
+            {"metric": name, "value": one["mean"]} for name, one in run.scores["metrics"].items()
+        ],
         "config": compact({key: value for key, value in config.items() if key != "provenance"}),
     }
 
 
-def front_matter(title: str, tags: Sequence[str], files: Mapping[str, Mapping[str, str]], licence: str) -> str:
+def front_matter(
+    title: str, tags: Sequence[str], files: Mapping[str, Mapping[str, str]], licence: str
+) -> str:
     """Return what the Hub reads at the top of a card. `files` are of each table, by split."""
-    parts = {name: [{"split": one, "path": path} for one, path in splits.items()] for name, splits in files.items()}
+    parts = {
+        name: [{"split": one, "path": path} for one, path in splits.items()]
+        for name, splits in files.items()
+    }
     configs = [{"config_name": name, "data_files": of} for name, of in parts.items()]
     about = {"license": licence, "pretty_name": title, "tags": tags, "configs": configs}
     return "".join(["---\n", *(f"{key}: {compact(one)}\n" for key, one in about.items()), "---\n"])
@@ -122,10 +178,16 @@ def _card(source: Source) -> str:
     split = config["split"]
     mini = "The data is the bundled miniature: invented, not comparable with published figures."
     metrics = run.scores["metrics"].items()
-    means = "".join(f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in metrics)
+    means = "".join(
+        f"| {name} | {number(one['mean'], unknown='undefined')} |\n" for name, one in metrics
+    )
     try:
         of = environments.suite(task.partition("/")[0]).release
-        release = f"the public release, {of.repository} ({of.licence})" if of.repository else "the user's own data"
+        release = (
+            f"the public release, {of.repository} ({of.licence})"
+            if of.repository
+            else "the user's own data"
+        )
     except UnknownName:
         release = "the task's release"
     title = f"Search trajectories on {task}"

@@ -1,9 +1,10 @@
 """Another system's run as a run folder of ours, which everything else treats like ours.
 
-The ranking comes from a TREC run file; trajectories also tell where documents were lost. They are JSON Lines, a line a
-query, in our own form (Line: that of outcomes.jsonl, of which "query_id" and "steps" are needed) or in ATIF (atif.py);
-docs/decisions/export-import.md has the keys. A step with a document that its query cannot have is refused. The
-retriever, a model that is not named, and usage stay unknown. Left out: runs of parts of a split.
+The ranking comes from a TREC run file; trajectories also tell where documents were lost. They are
+JSON Lines, a line a query, in our own form (Line: that of outcomes.jsonl, of which "query_id" and
+"steps" are needed) or in ATIF (atif.py); docs/decisions/export-import.md has the keys. A step with
+a document that its query cannot have is refused. The retriever, a model that is not named, and
+usage stay unknown. Left out: runs of parts of a split.
 """
 
 import json
@@ -26,7 +27,17 @@ from evals.running.configuration import origin
 from tools import disk, forms
 from tools.errors import DataError
 from tools.forms import Amount, Count, Number, StepFields
-from tools.records import Query, Step, Tool, Trace, Usage, total, trace_json, usage_from_json, usage_json
+from tools.records import (
+    Query,
+    Step,
+    Tool,
+    Trace,
+    Usage,
+    total,
+    trace_json,
+    usage_from_json,
+    usage_json,
+)
 
 UNKNOWN = "unknown"
 TOOLS = get_args(Tool)
@@ -77,7 +88,8 @@ def import_run(
 ) -> Path:
     """Make a run folder of a TREC run file in `runs`, score it, and return its path.
 
-    `encoded`: ids are percent-encoded. DataError, with nothing left, for a file that does not fit the environment.
+    `encoded`: ids are percent-encoded. DataError, with nothing left, for a file that does not fit
+    the environment.
     """
     run_file = RunFile(file, environment, encoded=encoded)
     counts = Counter[str]()
@@ -98,7 +110,9 @@ def import_run(
             spool.seek(0)
             with run_folder.writing(path / "outcomes.jsonl") as outcomes:
                 config_digest = run_folder.digest(config)
-                outcomes.buffer.writelines(run_folder.seal(line[:-1], config_digest) + b"\n" for line in spool)
+                outcomes.buffer.writelines(
+                    run_folder.seal(line[:-1], config_digest) + b"\n" for line in spool
+                )
             score(path, environment)
     return path
 
@@ -122,11 +136,15 @@ def _make_outcomes(
         yield line
     for query in environment.queries:
         if query.query_id not in traced:
-            yield _make_outcome(file, {"query_id": query.query_id, "steps": []}, environment.depth, counts)
+            yield _make_outcome(
+                file, {"query_id": query.query_id, "steps": []}, environment.depth, counts
+            )
 
 
 def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, row in our own form) of every trajectory; "mapped": whether searches say what they found."""
+    """Yield (line number, row in our own form) of every trajectory; "mapped": whether
+    searches say what they found.
+    """
     queries = {query.query_id: query for query in environment.queries}
     seen: dict[str, int] = {}
     for number, line in raw.read_lines(path):
@@ -144,7 +162,9 @@ def read_trajectories(path: Path, environment: Environment) -> Iterator[tuple[in
         yield number, row
 
 
-def _check_line(row: dict[str, Any], queries: Mapping[str, Query], environment: Environment) -> dict[str, Any]:
+def _check_line(
+    row: dict[str, Any], queries: Mapping[str, Query], environment: Environment
+) -> dict[str, Any]:
     if isinstance(row.get("trace"), dict):
         row = row["trace"] | row
     forms.check(Line, row)
@@ -153,7 +173,10 @@ def _check_line(row: dict[str, Any], queries: Mapping[str, Query], environment: 
         alike = ids.suggest(row["query_id"], queries)
         raise ValueError(f"query {row['query_id']!r} is not in {split}{alike}")
     query = queries[row["query_id"]]
-    steps = [_make_step(one, query, environment, number) for number, one in enumerate(row["steps"], start=1)]
+    steps = [
+        _make_step(one, query, environment, number)
+        for number, one in enumerate(row["steps"], start=1)
+    ]
     usage = _make_usage(row["usage"]) if row.get("usage") else None
     if "usage" not in row and any("usage" in one for one in row["steps"]):
         usage = total(step.usage for step in steps)
@@ -161,7 +184,10 @@ def _check_line(row: dict[str, Any], queries: Mapping[str, Query], environment: 
 
 
 def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, number: int) -> Step:
-    """Make a step; what is read is shown whole, if not said. ValueError for documents that its query cannot have."""
+    """Make a step; what is read is shown whole, if not said.
+
+    ValueError for documents that its query cannot have.
+    """
     tool = row["tool"]
     doc_ids = row.get("doc_ids", [])
     shown = row.get("shown", [])
@@ -169,23 +195,31 @@ def _make_step(row: Mapping[str, Any], query: Query, environment: Environment, n
     try:
         if tool not in TOOLS:
             raise ValueError(f"there is no tool {tool!r}; known: {', '.join(TOOLS)}")
-        run_folder.check_ranking(list(dict.fromkeys(doc_ids)), query, environment.documents)  # one may be twice in it
+        run_folder.check_ranking(
+            list(dict.fromkeys(doc_ids)), query, environment.documents
+        )  # one may be twice in it
         if (shown or tool in ("read", "judge")) and not lengths:
             lengths = [len(environment.documents[doc_id].text) for doc_id in doc_ids]
         if tool in ("read", "judge") and not shown:
             shown = lengths
         if shown and not len(shown) == len(lengths) == len(doc_ids):
-            raise ValueError(f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents")
+            raise ValueError(
+                f"'shown' and 'lengths' need a number for each of its {len(doc_ids)} documents"
+            )
         if any(part > whole for part, whole in zip(shown, lengths, strict=False)):
             raise ValueError("'shown' is more of a document than there is")
         made = {**row, "doc_ids": doc_ids, "shown": shown, "lengths": lengths if shown else []}
-        return forms.make(Step, made | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()})
+        return forms.make(
+            Step, made | {"usage": _make_usage(row["usage"]) if row.get("usage") else Usage()}
+        )
     except ValueError as error:
         raise ValueError(f"step {row.get('step_id', number)}: {error}") from None
 
 
 def _make_usage(row: Mapping[str, Any]) -> Usage:
-    return usage_from_json({name: row.get(name, 0 if name == "repairs" else None) for name in _Usage.__annotations__})
+    return usage_from_json(
+        {name: row.get(name, 0 if name == "repairs" else None) for name in _Usage.__annotations__}
+    )
 
 
 def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counter[str]) -> bytes:
@@ -203,13 +237,17 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
         scores = given
         tied = False
     if error is not None and doc_ids:
-        raise ValueError(f"it has an error for query {query_id!r}, of which {file.path} has a ranking")
+        raise ValueError(
+            f"it has an error for query {query_id!r}, of which {file.path} has a ranking"
+        )
     counts["missing"] += not doc_ids and error is None
     counts["tied"] += tied
     counts["longer"] += len(doc_ids) > depth
     counts["unmapped"] += not row.get("mapped", True)
     counts["unpriced"] += usage is None
-    counts["unshown"] += any(one.tool == "search" for one in steps) and not any(one.shown for one in steps)
+    counts["unshown"] += any(one.tool == "search" for one in steps) and not any(
+        one.shown for one in steps
+    )
     notes = row.get("notes", [one.argument for one in steps if one.tool == "note"])
     told = row.get("invented_ids", 0), row.get("unusable", {}), row.get("followed", {})
     outcome: run_folder.Outcome = {
@@ -218,7 +256,8 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
         "scores": scores[:depth],
         "answer": row.get("answer") or "",
         "trace": trace_json(Trace(query_id, steps, notes, *told)),
-        # A price that is not known is None; that the numbers beside it are not known either, config.json says.
+        # A price that is not known is None; that the numbers beside it are not known either,
+        # config.json says.
         "usage": usage_json(usage or Usage(paid_usd=None, list_usd=None)),
         "error": error,
         "seconds": row.get("seconds"),
@@ -232,17 +271,34 @@ def _make_notes(counts: Counter[str], environment: Environment) -> list[str]:
     many = len(environment.queries)
     untraced = many - counts["traced"] - counts["unmapped"]
     notes = [
-        (counts["missing"], "queries are not in the run file: they count 0, and trec_eval leaves them out"),
-        (counts["tied"], "queries have equal scores, in trec_eval's order: by document id, last first"),
-        (counts["longer"], f"rankings are longer than the task's {environment.depth}, and are cut there"),
+        (
+            counts["missing"],
+            "queries are not in the run file: they count 0, and trec_eval leaves them out",
+        ),
+        (
+            counts["tied"],
+            "queries have equal scores, in trec_eval's order: by document id, last first",
+        ),
+        (
+            counts["longer"],
+            f"rankings are longer than the task's {environment.depth}, and are cut there",
+        ),
         (untraced if untraced < many else 0, "queries have no trajectory"),
-        (counts["unmapped"], "trajectories do not say what their searches found, so their steps are left out"),
-        (counts["unshown"], "trajectories do not say what was shown of what searches found: as if nothing was"),
+        (
+            counts["unmapped"],
+            "trajectories do not say what their searches found, so their steps are left out",
+        ),
+        (
+            counts["unshown"],
+            "trajectories do not say what was shown of what searches found: as if nothing was",
+        ),
     ]
     return [f"{count} of {many} {what}" for count, what in notes if count]
 
 
-def make_config(environment: Environment, name: str, model: str, imported: dict[str, Any]) -> run_folder.Config:
+def make_config(
+    environment: Environment, name: str, model: str, imported: dict[str, Any]
+) -> run_folder.Config:
     """Make config.json; what is not known of an imported run is "unknown" there."""
     return {
         "task": environment.task,
@@ -268,6 +324,8 @@ def make_config(environment: Environment, name: str, model: str, imported: dict[
 
 
 def say_of(file: Path, message: str, folder: Path) -> str:
-    """Return a message about files in a temporary `folder` as one about the user's `file`, of which they were made."""
+    """Return a message about files in a temporary `folder` as one about the user's `file`, of
+    which they were made.
+    """
     text = re.sub(rf"{re.escape(str(folder))}[^\s,:;]*(?:, line \d+)?", str(file), message)
     return text if str(file) in text else f"{file}: {text}"

@@ -1,6 +1,8 @@
-"""Logs of Inspect AI in the form that import_run reads: what evals/serving/inspect.py put into them.
+"""Logs of Inspect AI in the form that import_run reads: what evals/serving/inspect.py put into
+them.
 
-Left out: the packed form (.eval), which `inspect log dump FILE` and `inspect eval --log-format json` write as JSON.
+Left out: the packed form (.eval), which `inspect log dump FILE` and `inspect eval --log-format
+json` write as JSON.
 """
 
 from pathlib import Path
@@ -12,7 +14,9 @@ from tools.errors import DataError
 
 
 def unpack(log: Path, folder: Path) -> tuple[str, Path, Path]:
-    """Write the rankings and trajectories of a log into `folder`; return the model's name and the two files."""
+    """Write the rankings and trajectories of a log into `folder`; return the model's name and
+    the two files.
+    """
     try:
         read = forms.read_whole(dict[str, Any], disk.read_input(log, 1 << 30))
         rows = [_make_row(sample) for sample in read["samples"]]
@@ -24,14 +28,18 @@ def unpack(log: Path, folder: Path) -> tuple[str, Path, Path]:
     trajectories = folder / f"{log.stem}.jsonl"
     text = "".join(run_lines(row["query_id"], row.get("ranking", ()), "inspect") for row in rows)
     rankings.write_text(text, encoding="utf-8", errors="backslashreplace")
-    trajectories.write_bytes(b"".join(disk.dumps(row).encode("utf-8", "backslashreplace") + b"\n" for row in rows))
+    trajectories.write_bytes(
+        b"".join(disk.dumps(row).encode("utf-8", "backslashreplace") + b"\n" for row in rows)
+    )
     return model, rankings, trajectories
 
 
 def _make_row(sample: dict[str, Any]) -> dict[str, Any]:
     used = sample.get("model_usage", {}).values()
     calls = sum(message["role"] == "assistant" for message in sample["messages"])
-    usage = {"calls": calls} | {key: sum(one[key] for one in used) for key in ("input_tokens", "output_tokens")}
+    usage = {"calls": calls} | {
+        key: sum(one[key] for one in used) for key in ("input_tokens", "output_tokens")
+    }
     told = {"query_id": sample["id"], "usage": usage, "seconds": sample.get("total_time")}
     if error := sample.get("error"):
         return told | {"steps": [], "error": error["message"]}

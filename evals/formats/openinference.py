@@ -1,7 +1,8 @@
-"""Spans in OpenInference's vocabulary: in a file, as OTLP/JSON, or posted by OTLP to Phoenix, MLflow or a collector.
+"""Spans in OpenInference's vocabulary: in a file, as OTLP/JSON, or posted by OTLP to Phoenix,
+MLflow or a collector.
 
-A line of spans.jsonl is the TracesData of one query, as a collector's otlpjsonfile receiver takes it. A query is a
-trace:
+A line of spans.jsonl is the TracesData of one query, as a collector's otlpjsonfile receiver takes
+it. A query is a trace:
 
     AGENT       the query; its answer or ranking
       CHAIN       a hop
@@ -11,8 +12,9 @@ trace:
             LLM         each of them, where it is kept: what was sent, and what came back
       EVALUATOR   the metrics, as trace.evaluations
 
-Ids are digests of run, query and place. A run records no time of day: a trace ends when outcomes.jsonl was last
-written. Left out: texts of documents but in prompts, and retrievers' scores.
+Ids are digests of run, query and place. A run records no time of day: a trace ends when
+outcomes.jsonl was last written. Left out: texts of documents but in prompts, and retrievers'
+scores.
 """
 
 from base64 import b64decode
@@ -45,14 +47,20 @@ def write(source: Source, folder: Path) -> list[str]:
         for one in source:
             made = MessageToDict(encode_spans(make_spans(one, source)), use_integers_for_enums=True)
             for span in made["resourceSpans"][0]["scopeSpans"][0]["spans"]:
-                for key in {"traceId", "spanId", "parentSpanId"} & span.keys():  # in hex, unlike protobuf's JSON
+                for key in {
+                    "traceId",
+                    "spanId",
+                    "parentSpanId",
+                } & span.keys():  # in hex, unlike protobuf's JSON
                     span[key] = b64decode(span[key]).hex()
             file.write(compact(made) + "\n")
     return source.notes
 
 
 def post(source: Source, address: str, *, force: bool) -> list[str]:
-    """OpenInference spans, posted by OTLP to Phoenix, MLflow, a collector. --out is http://host:port"""
+    """OpenInference spans, posted by OTLP to Phoenix, MLflow, a collector. --out is
+    http://host:port
+    """
     try:
         sender = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")  # an extra
     except ImportError as error:
@@ -60,30 +68,50 @@ def post(source: Source, address: str, *, force: bool) -> list[str]:
     place = address if address.endswith("/traces") else f"{address.rstrip('/')}/v1/traces"
     answers = list[str]()
     session = import_module("requests").Session()
-    session.hooks["response"].append(lambda answer, **_: answers.append(f"{answer.status_code} {answer.reason}"))
+    session.hooks["response"].append(
+        lambda answer, **_: answers.append(f"{answer.status_code} {answer.reason}")
+    )
     exporter = sender.OTLPSpanExporter(place, session=session)
     for one in source:
         answers.append("it does not answer")
         exporter.export(make_spans(one, source))
-        if not answers[-1].startswith("2"):  # the exporter takes a redirect, which it does not follow, for a success
-            raise DataError(f"{place} does not take spans: {answers[-1]}; mend --out or the server, and post again")
+        if not answers[-1].startswith(
+            "2"
+        ):  # the exporter takes a redirect, which it does not follow, for a success
+            raise DataError(
+                f"{place} does not take spans: {answers[-1]}; mend --out or the server, and post "
+                f"again"
+            )
     return source.notes
 
 
 def make_spans(one: Answered, source: Source) -> list[ReadableSpan]:
     """Make the spans of one query."""
     steps = one.steps
-    seconds = one.outcome.get("seconds") or max((step.started + step.seconds for step in steps), default=0.0)
+    seconds = one.outcome.get("seconds") or max(
+        (step.started + step.seconds for step in steps), default=0.0
+    )
     trace = _Trace(one, source, seconds)
-    root = trace.add(source.run.config["program"], "AGENT", None, (0.0, seconds), _of_query(one, source))
+    root = trace.add(
+        source.run.config["program"], "AGENT", None, (0.0, seconds), _of_query(one, source)
+    )
     parents = {0: root}
     for hop in dict.fromkeys(step.hop for step in steps if step.hop):
         within = [step for step in steps if step.hop == hop]
-        span = (min(step.started for step in within), max(step.started + step.seconds for step in within))
+        span = (
+            min(step.started for step in within),
+            max(step.started + step.seconds for step in within),
+        )
         parents[hop] = trace.add(f"hop {hop}", "CHAIN", root, span, {})
     for step in steps:
         during = (step.started, step.started + step.seconds)
-        parent = trace.add(step.tool, _KINDS.get(step.tool, "CHAIN"), parents[step.hop], during, _of_step(step, one))
+        parent = trace.add(
+            step.tool,
+            _KINDS.get(step.tool, "CHAIN"),
+            parents[step.hop],
+            during,
+            _of_step(step, one),
+        )
         if one.usage is not None and step.usage.calls:
             parent = trace.add("model calls", "LLM", parent, during, _of_model(step.usage, source))
         for call in source.calls(step.calls):
@@ -102,20 +130,36 @@ class _Trace:
         self._digest = sha256(name.encode("utf-8", "surrogatepass"))
         self._began = (source.run.path / "outcomes.jsonl").stat().st_mtime_ns - round(seconds * 1e9)
         about = {"service.name": "sextant", "openinference.project.name": source.run.config["task"]}
-        self._common: dict[str, Any] = {"resource": Resource(about), "instrumentation_scope": _SCOPE}
-        self._status = Status() if error is None else Status(StatusCode.ERROR, *encodable([error]))  # of the first
+        self._common: dict[str, Any] = {
+            "resource": Resource(about),
+            "instrumentation_scope": _SCOPE,
+        }
+        self._status = (
+            Status() if error is None else Status(StatusCode.ERROR, *encodable([error]))
+        )  # of the first
         self.spans: list[ReadableSpan] = []
 
     def add(
-        self, name: str, kind: str, parent: SpanContext | None, during: tuple[float, float], told: Mapping[str, Any]
+        self,
+        name: str,
+        kind: str,
+        parent: SpanContext | None,
+        during: tuple[float, float],
+        told: Mapping[str, Any],
     ) -> SpanContext:  # `during` is in seconds
         place = self._digest.copy()
         place.update(b"\0%d" % len(self.spans))
-        context = SpanContext(int(self._digest.hexdigest()[:32], 16), int(place.hexdigest()[:16], 16), is_remote=False)
-        texts = {key: encodable([value])[0] for key, value in told.items() if isinstance(value, str)}
+        context = SpanContext(
+            int(self._digest.hexdigest()[:32], 16), int(place.hexdigest()[:16], 16), is_remote=False
+        )
+        texts = {
+            key: encodable([value])[0] for key, value in told.items() if isinstance(value, str)
+        }
         made = self._common | {"attributes": {"openinference.span.kind": kind, **told, **texts}}
         made["status"] = Status() if parent else self._status
-        made["start_time"], made["end_time"] = (self._began + round(point * 1e9) for point in during)
+        made["start_time"], made["end_time"] = (
+            self._began + round(point * 1e9) for point in during
+        )
         self.spans.append(ReadableSpan(name, context, parent, **made))
         return context
 
@@ -144,7 +188,9 @@ def _of_step(step: Step, one: Answered) -> dict[str, Any]:
         attributes["metadata"] = compact({"k": step.k, "retriever": step.retriever, **instruction})
     elif step.tool == "read":
         attributes |= {"tool.name": "read", "tool.parameters": compact({"doc_id": step.argument})}
-    prefix = {"search": "retrieval.documents", "rank": "reranker.output_documents"}.get(step.tool, "output.documents")
+    prefix = {"search": "retrieval.documents", "rank": "reranker.output_documents"}.get(
+        step.tool, "output.documents"
+    )
     gold = one.gold(step.doc_ids)
     for place, doc_id in enumerate(step.doc_ids):
         known: dict[str, Any] = {"rank": place + 1}
@@ -161,7 +207,9 @@ def _of_model(usage: Usage, source: Source) -> dict[str, Any]:
         "llm.token_count.prompt": usage.input_tokens,
         "llm.token_count.completion": usage.output_tokens,
         "llm.token_count.total": usage.input_tokens + usage.output_tokens,
-        "metadata": compact({"calls": usage.calls, "repairs": usage.repairs, "paid_usd": usage.paid_usd}),
+        "metadata": compact(
+            {"calls": usage.calls, "repairs": usage.repairs, "paid_usd": usage.paid_usd}
+        ),
         "llm.model_name": source.run.config["lm"]["name"],
         **({} if usage.list_usd is None else {"llm.cost.total": usage.list_usd}),
     }
@@ -170,7 +218,9 @@ def _of_model(usage: Usage, source: Source) -> dict[str, Any]:
 def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
     replies = [_message({"role": "assistant", **said}) for said in call["said"]]
     if call["reasoning"]:
-        replies[0]["message"]["contents"] = [{"message_content": {"type": "reasoning", "text": call["reasoning"]}}]
+        replies[0]["message"]["contents"] = [
+            {"message_content": {"type": "reasoning", "text": call["reasoning"]}}
+        ]
     told = {
         "model_name": call["model"],
         "invocation_parameters": compact(call["settings"]),
@@ -180,20 +230,31 @@ def _of_call(call: Mapping[str, Any]) -> dict[str, Any]:
         "output_messages": replies,
     }
     said = "\n".join(map(message_text, call["said"]))
-    return {**dict(_flat("llm", told)), "output.value": said, "metadata": compact({"key": call["key"]})}
+    return {
+        **dict(_flat("llm", told)),
+        "output.value": said,
+        "metadata": compact({"key": call["key"]}),
+    }
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     calls = [(call, call.get("function") or call) for call in message.get("tool_calls") or ()]
     made = {"role": message["role"], "content": message_text({**message, "tool_calls": ()})}
     made["tool_calls"] = [
-        {"tool_call": {"id": call.get("id"), "function": {key: function.get(key) for key in ("name", "arguments")}}}
+        {
+            "tool_call": {
+                "id": call.get("id"),
+                "function": {key: function.get(key) for key in ("name", "arguments")},
+            }
+        }
         for call, function in calls
     ]
     return {"message": made | {"tool_call_id": message.get("tool_call_id")}}
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # each under its whole name; no empty ones
+def _flat(
+    name: str, value: Any
+) -> Iterator[tuple[str, Any]]:  # each under its whole name; no empty ones
     if isinstance(value, dict | list):
         for key, one in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _flat(f"{name}.{key}", one)
@@ -202,8 +263,15 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # each under its
 
 
 def _of_scores(one: Answered) -> dict[str, Any]:
-    attributes: dict[str, Any] = {"output.value": compact(one.values), "output.mime_type": "application/json"}
+    attributes: dict[str, Any] = {
+        "output.value": compact(one.values),
+        "output.mime_type": "application/json",
+    }
     for place, (name, value) in enumerate(one.values.items()):
         prefix = f"trace.evaluations.{place}.evaluation"
-        attributes |= {f"{prefix}.name": name, f"{prefix}.score": value, f"{prefix}.annotator_kind": "CODE"}
+        attributes |= {
+            f"{prefix}.name": name,
+            f"{prefix}.score": value,
+            f"{prefix}.annotator_kind": "CODE",
+        }
     return attributes

@@ -1,9 +1,11 @@
-"""TREC run and qrels files, which trec_eval, pytrec_eval, ir_measures and ranx read (trec_eval's README has the form).
+"""TREC run and qrels files, which trec_eval, pytrec_eval, ir_measures and ranx read (trec_eval's
+README has the form).
 
-We write ids percent-encoded, because blanks separate the columns: OBLIQ-Bench's math task has an id with a blank. Like
-trec_eval, reading goes by the scores and not by ranks or lines, keeps scores in single precision, and puts the greater
-document id first among equal scores. Unlike it, it refuses with the line what is not of the task: unknown queries and
-documents, documents twice, excluded ones or ones outside the pool, scores that are no numbers.
+We write ids percent-encoded, because blanks separate the columns: OBLIQ-Bench's math task has an id
+with a blank. Like trec_eval, reading goes by the scores and not by ranks or lines, keeps scores in
+single precision, and puts the greater document id first among equal scores. Unlike it, it refuses
+with the line what is not of the task: unknown queries and documents, documents twice, excluded ones
+or ones outside the pool, scores that are no numbers.
 
 Left out: comparisons (Win, Flip, Triplets), which no TREC file can hold.
 """
@@ -26,17 +28,23 @@ _COLUMNS = "query, Q0, document, rank, score, tag"
 
 
 def write(source: Source, folder: Path) -> list[str]:
-    """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what recall counts)."""
+    """TREC files: run.trec as scored, qrels.trec (what nDCG gains from), relevant.trec (what
+    recall counts).
+    """
     run = source.run.path
     empty = 0
     fractions = False
     units = False
-    chosen = {encode_id(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids}
+    chosen = {
+        encode_id(query_id).encode("utf-8", "backslashreplace") for query_id in source.query_ids
+    }
     with (run / "run.trec").open("rb") as lines, (folder / "run.trec").open("wb") as copy:
         copy.writelines(line for line in lines if line.partition(b"\t")[0] in chosen)
     with ExitStack() as opened:
         documents, qrels, relevant = (
-            opened.enter_context((folder / f"{name}.trec").open("w", encoding="utf-8", errors="backslashreplace"))
+            opened.enter_context(
+                (folder / f"{name}.trec").open("w", encoding="utf-8", errors="backslashreplace")
+            )
             for name in ("documents", "qrels", "relevant")
         )
         for one in source:
@@ -45,14 +53,29 @@ def write(source: Source, folder: Path) -> list[str]:
             units |= bool(one.judged.get("units"))
             grades = one.judged.get("grades", {})
             qrels.writelines(_qrels_lines(one.query_id, grades))
-            relevant.writelines(_qrels_lines(one.query_id, {row["unit"]: 1.0 for row in one.relevant}))
+            relevant.writelines(
+                _qrels_lines(one.query_id, {row["unit"]: 1.0 for row in one.relevant})
+            )
             fractions |= any(grade != int(grade) for grade in grades.values())
-    for name in ([] if units else ["documents"]) + ([] if source.has_judged else ["qrels", "relevant"]):
+    for name in ([] if units else ["documents"]) + (
+        [] if source.has_judged else ["qrels", "relevant"]
+    ):
         (folder / f"{name}.trec").unlink()
     notes = (
-        (units, "run.trec ranks what is judged, documents.trec the passages or documents that were handed in"),
-        (empty, f"{empty} queries have no ranking: they count 0 in our means, and trec_eval leaves them out"),
-        (fractions, "qrels.trec has grades that are fractions, which trec_eval does not read; ranx does"),
+        (
+            units,
+            "run.trec ranks what is judged, documents.trec the passages or documents that were "
+            "handed in",
+        ),
+        (
+            empty,
+            f"{empty} queries have no ranking: they count 0 in our means, and trec_eval leaves "
+            f"them out",
+        ),
+        (
+            fractions,
+            "qrels.trec has grades that are fractions, which trec_eval does not read; ranx does",
+        ),
     )
     return [what for holds, what in notes if holds]
 
@@ -65,7 +88,9 @@ def _qrels_lines(query_id: str, grades: Mapping[str, float]) -> Iterator[str]:
 class RunFile:
     """A run file that fits a task, in memory: twelve bytes a line, and each document's id once."""
 
-    def __init__(self, path: Path, environment: Environment, *, encoded: bool) -> None:  # percent-encoded ids
+    def __init__(
+        self, path: Path, environment: Environment, *, encoded: bool
+    ) -> None:  # percent-encoded ids
         self.path = path
         self._environment = environment
         self._encoded = encoded
@@ -73,14 +98,19 @@ class RunFile:
         self._queries = {query.query_id: query for query in environment.queries}
         self._doc_ids: list[str] = []  # as they were first met
         self._raw: list[bytes] = []  # the same, as they stand in the file
-        # Query -> for each of its lines the document's number in the list of ids, the line's number, and the score.
+        # Query -> for each of its lines the document's number in the list of ids, the line's
+        # number, and the score.
         self._lines: dict[str, tuple[array[int], array[int], array[float]]] = {}
         self._read()
 
     def ranking(self, query_id: str) -> tuple[list[str], list[float]]:
-        """Return a query's documents, best first, and their scores; none where the file has none."""
+        """Return a query's documents, best first, and their scores; none where the file has
+        none.
+        """
         numbers, _, scores = self._lines.get(query_id, (array("I"), array("I"), array("f")))
-        places = sorted(range(len(numbers)), key=lambda at: (scores[at], self._raw[numbers[at]]), reverse=True)
+        places = sorted(
+            range(len(numbers)), key=lambda at: (scores[at], self._raw[numbers[at]]), reverse=True
+        )
         return [self._doc_ids[numbers[at]] for at in places], [scores[at] for at in places]
 
     def _read(self) -> None:
@@ -93,7 +123,9 @@ class RunFile:
             if raw_document not in number_of:
                 self._doc_ids.append(self._identify("document", raw_document, line))
                 number_of[raw_document] = len(number_of)
-            numbers, places, scores = self._lines.setdefault(queries[raw_query], (array("I"), array("I"), array("f")))
+            numbers, places, scores = self._lines.setdefault(
+                queries[raw_query], (array("I"), array("I"), array("f"))
+            )
             numbers.append(number_of[raw_document])
             places.append(line)
             scores.append(self._score(raw_score, line))
@@ -105,16 +137,26 @@ class RunFile:
             try:
                 check_ranking(doc_ids, self._queries[query_id], self._environment.documents)
             except BadRanking as wrong:
-                found = [line for doc_id, line in zip(doc_ids, places, strict=True) if doc_id == wrong.doc_id]
-                raise self._wrong(found[:2][-1], str(wrong)) from None  # the second, of one that is there twice
+                found = [
+                    line
+                    for doc_id, line in zip(doc_ids, places, strict=True)
+                    if doc_id == wrong.doc_id
+                ]
+                raise self._wrong(
+                    found[:2][-1], str(wrong)
+                ) from None  # the second, of one that is there twice
 
-    def _fields(self) -> Iterator[tuple[int, list[bytes]]]:  # (line number, columns); only ASCII's blanks separate
+    def _fields(
+        self,
+    ) -> Iterator[tuple[int, list[bytes]]]:  # (line number, columns); only ASCII's blanks separate
         for number, line in raw.read_lines(self.path):
             if number == 1 and line.startswith(("{", "[")):
                 raise self._wrong(number, f"it is JSON; a run file has six columns: {_COLUMNS}")
             fields = line.encode().split()
             if len(fields) != 6:
-                raise self._wrong(number, f"has {len(fields)} columns, not the six of a run file: {_COLUMNS}")
+                raise self._wrong(
+                    number, f"has {len(fields)} columns, not the six of a run file: {_COLUMNS}"
+                )
             yield number, fields
 
     def _identify(self, kind: str, encoded: bytes, line: int) -> str:
@@ -145,7 +187,9 @@ class RunFile:
         except ValueError:
             score = math.nan
         if not math.isfinite(score) or b"_" in text:
-            raise self._wrong(line, f"the score {text.decode('utf-8', 'replace')!r} is no finite number")
+            raise self._wrong(
+                line, f"the score {text.decode('utf-8', 'replace')!r} is no finite number"
+            )
         return score
 
     def _wrong(self, line: int, what: str) -> DataError:

@@ -1,6 +1,7 @@
 """Exports: the scored run that each format is written from, and the folder that it fills.
 
-The folder is written whole or not at all, and replaces nothing but an export: export.json and the files that it lists.
+The folder is written whole or not at all, and replaces nothing but an export: export.json and the
+files that it lists.
 """
 
 import json
@@ -49,7 +50,9 @@ class Answered:
 
     @property
     def relevant(self) -> list[dict[str, Any]]:
-        """Return what recall counts, with its place in the ranking and how it was lost; best grade first."""
+        """Return what recall counts, with its place in the ranking and how it was lost; best
+        grade first.
+        """
         keys = ("unit", "grade", "place", "lost_as")
         return [{key: one[key] for key in keys} for one in self.judged.get("relevant", ())]
 
@@ -68,7 +71,9 @@ class Source:
     run: Run
     query_ids: list[str]  # in the order of the split
     has_judged: bool  # whether the run says what became of its documents
-    answers: Path | None = None  # the file of the model calls that are exported with what was sent; None for none
+    answers: Path | None = (
+        None  # the file of the model calls that are exported with what was sent; None for none
+    )
 
     @property
     def model(self) -> str:
@@ -77,17 +82,24 @@ class Source:
         return "" if name in ("offline", "unknown") else name
 
     def calls(self, keys: Iterable[str]) -> list[dict[str, Any]]:
-        """Return the model calls with these keys whose prompts are kept, as read_call has them; "said" are messages."""
+        """Return the model calls with these keys whose prompts are kept, as read_call has
+        them; "said" are messages.
+        """
         found = [read_call(self.answers, key) for key in keys] if self.answers else []
         kept = [call for call in found if call and call["messages"] is not None]
         for call in kept:
-            call["said"] = [one if isinstance(one, dict) else {"content": one} for one in call["outputs"]]
+            call["said"] = [
+                one if isinstance(one, dict) else {"content": one} for one in call["outputs"]
+            ]
         return kept
 
     @property
     def notes(self) -> list[str]:
         """Return what the user should know of prompts in an export that has them."""
-        told = "prompts and answers of models are in it, with documents' texts; --no-prompts leaves them out"
+        told = (
+            "prompts and answers of models are in it, with documents' texts; --no-prompts leaves "
+            "them out"
+        )
         return [told] if self.answers and self.model and self.answers.is_file() else []
 
     def __iter__(self) -> Iterator[Answered]:  # one at a time: a run may be larger than memory
@@ -95,13 +107,22 @@ class Source:
         judged = self.run.judged if self.has_judged else {}
         for query_id in self.query_ids:
             outcome = run.outcomes[query_id]
-            values = {name: value for name, column in run.columns.items() if (value := column[query_id]) is not None}
+            values = {
+                name: value
+                for name, column in run.columns.items()
+                if (value := column[query_id]) is not None
+            }
             used = usage_from_json(outcome["usage"]) if run.usage_known else None
             yield Answered(query_id, outcome, judged.get(query_id, {}), values, used)
 
 
-def select(path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: bool) -> tuple[Source, list[str]]:
-    """Return the chosen queries of a run, and notes for the user. UnknownName for a query that it does not have."""
+def select(
+    path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: bool
+) -> tuple[Source, list[str]]:
+    """Return the chosen queries of a run, and notes for the user.
+
+    UnknownName for a query that it does not have.
+    """
     run = read(path)
     try:
         check_file(path / "run.trec", run.scores)
@@ -116,11 +137,15 @@ def select(path: Path, query_ids: Sequence[str], limit: int | None, *, prompts: 
     except DataError as missing:
         has_judged = False
         notes = [f"without judgements and gold marks: {missing}"]
-    return Source(run, chosen[:limit], has_judged, path.resolve().parents[1] / NAME if prompts else None), notes
+    return Source(
+        run, chosen[:limit], has_judged, path.resolve().parents[1] / NAME if prompts else None
+    ), notes
 
 
 def compact(row: Any) -> str:
-    """Write JSON in a line, of well-formed text: a lone surrogate, which no other tool reads, becomes U+FFFD."""
+    """Write JSON in a line, of well-formed text: a lone surrogate, which no other tool reads,
+    becomes U+FFFD.
+    """
     try:
         return orjson.dumps(row).decode()
     except TypeError:  # lone surrogates, numbers beyond 64 bits
@@ -129,7 +154,9 @@ def compact(row: Any) -> str:
 
 
 def name_file(identifier: str) -> str:
-    """Return a file's name for any id: its harmless part, and a digest where that is not all of it."""
+    """Return a file's name for any id: its harmless part, and a digest where that is not all
+    of it.
+    """
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", identifier)[:80].lstrip(".")
     digest = sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return plain if plain == identifier else f"{plain}-{digest}"
@@ -139,22 +166,31 @@ def name_file(identifier: str) -> str:
 def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
     """Yield an empty folder, which takes `place` when the block ends without an exception.
 
-    UsageError where `place` holds something else; with `force` that stays, but for files of the same names.
+    UsageError where `place` holds something else; with `force` that stays, but for files of the
+    same names.
     """
     place = place.resolve()
     replaceable = _is_replaceable(place)
     if not replaceable and not force:
-        raise UsageError(f"{place} holds something that is not an export; choose another --out, or give --force")
+        raise UsageError(
+            f"{place} holds something that is not an export; choose another --out, or give --force"
+        )
     if place.exists() and not place.is_dir():
         raise UsageError(f"{place} is a file; choose a folder as --out")
-    if (place / "config.json").is_file() and (place / "outcomes.jsonl").is_file():  # also with --force
-        raise UsageError(f"{place} is a run folder, whose files an export would replace; choose another --out")
+    if (place / "config.json").is_file() and (
+        place / "outcomes.jsonl"
+    ).is_file():  # also with --force
+        raise UsageError(
+            f"{place} is a run folder, whose files an export would replace; choose another --out"
+        )
     with ExitStack() as stack:
         try:
             disk.make_private(place.parent)
             beside = stack.enter_context(disk.drafting(place, folder=True))
         except OSError as error:
-            raise UsageError(f"{place} cannot be written: {error.strerror or error}; choose another --out") from None
+            raise UsageError(
+                f"{place} cannot be written: {error.strerror or error}; choose another --out"
+            ) from None
         try:
             yield beside
             for name in files_in(beside):
@@ -178,11 +214,16 @@ def fill_folder(place: Path, *, force: bool) -> Iterator[Path]:
 def _is_replaceable(place: Path) -> bool:
     files = [""] if place.is_file() else files_in(place)
     try:
-        return set(files) <= {MANIFEST, *(json.loads((place / MANIFEST).read_bytes())["files"] if files else ())}
+        return set(files) <= {
+            MANIFEST,
+            *(json.loads((place / MANIFEST).read_bytes())["files"] if files else ()),
+        }
     except (OSError, ValueError, LookupError, TypeError):
         return False
 
 
 def files_in(folder: Path) -> list[str]:
     """Return the names of all files in a folder and below, in order."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()
+    )

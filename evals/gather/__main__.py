@@ -1,4 +1,6 @@
-"""Join the shards of a run, and score it: `python -m evals.gather RUN`. No model, no retriever; shards.py does it."""
+"""Join the shards of a run, and score it: `python -m evals.gather RUN`. No model, no
+retriever; shards.py does it.
+"""
 
 import argparse
 from pathlib import Path
@@ -8,8 +10,15 @@ from tools.console import Parser, run_and_leave
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.gather", description="Join the shards of a run, and score it.")
-    made.add_argument("run", type=Path, metavar="RUN", help="RUNS/TASK/NAME, where the run goes, or one of its shards")
+    made = Parser(
+        prog="python -m evals.gather", description="Join the shards of a run, and score it."
+    )
+    made.add_argument(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="RUNS/TASK/NAME, where the run goes, or one of its shards",
+    )
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return made
 

@@ -1,1 +1,3 @@
-"""The command that has a model judge what runs bring: `python -m evals.judge`. evals/measuring/judging.py does it."""
+"""The command that has a model judge what runs bring: `python -m evals.judge`.
+evals/measuring/judging.py does it.
+"""

@@ -1,7 +1,9 @@
-"""Have a model judge what new systems bring: `python -m evals.judge --task twitter --runs RUN RUN --lm MODEL`.
+"""Have a model judge what new systems bring: `python -m evals.judge --task twitter --runs RUN RUN
+--lm MODEL`.
 
-evals/measuring/judging.py pools the runs, asks about a sample of the release's own judgements first, then about what
-nobody has judged, and scores the runs by gold, pooled and the new judgements.
+evals/measuring/judging.py pools the runs, asks about a sample of the release's own judgements
+first, then about what nobody has judged, and scores the runs by gold, pooled and the new
+judgements.
 """
 
 import argparse
@@ -15,13 +17,43 @@ from tools.console import Parser, positive, put_out, run_and_leave
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m evals.judge", description="Have a model judge what runs bring and nobody has judged.")
+    made = Parser(
+        prog="python -m evals.judge",
+        description="Have a model judge what runs bring and nobody has judged.",
+    )
     add = made.add_argument
-    add("--runs", type=Path, nargs="+", required=True, metavar="RUN", dest="paths", help="scored runs of the task")
-    add("--depth", type=positive, default=10, metavar="K", help="pool the first K documents of each run")
-    add("--name", default="", metavar="NAME", help="what the judgements are called; the model's name")
-    add("--sample", type=positive, default=50, metavar="N", help="judged documents on which agreement is measured")
-    of_judge = "prompts of the judge, by python -m optimizers.compile --program programs.judging:Judge"
+    add(
+        "--runs",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="RUN",
+        dest="paths",
+        help="scored runs of the task",
+    )
+    add(
+        "--depth",
+        type=positive,
+        default=10,
+        metavar="K",
+        help="pool the first K documents of each run",
+    )
+    add(
+        "--name",
+        default="",
+        metavar="NAME",
+        help="what the judgements are called; the model's name",
+    )
+    add(
+        "--sample",
+        type=positive,
+        default=50,
+        metavar="N",
+        help="judged documents on which agreement is measured",
+    )
+    of_judge = (
+        "prompts of the judge, by python -m optimizers.compile --program programs.judging:Judge"
+    )
     add("--compiled", type=Path, metavar="FILE", help=of_judge)
     add("--dry-run", action="store_true", help="say what it will take; nothing is sent")
     add("--json", action="store_true", help="print one JSON object and nothing else")
@@ -34,7 +66,9 @@ def command(arguments: argparse.Namespace) -> int:
     from evals.measuring import judging  # DSPy and SciPy: not for --help
 
     request = options.from_options(Common, vars(arguments) | {"program": "programs.judging:Judge"})
-    named = {key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")}
+    named = {
+        key: vars(arguments)[key] for key in ("name", "depth", "sample", "compiled", "dry_run")
+    }
     found = judging.judge(request, arguments.paths, **named)
     put_out(json.dumps(found) + "\n" if arguments.json else judging.render(found))
     return 7 if found.get("left") else 0

@@ -1,7 +1,8 @@
-"""Statistics of a task's data, as the tables and figures of the four papers have them. No model is asked.
+"""Statistics of a task's data, as the tables and figures of the four papers have them. No model is
+asked.
 
-Left out are BIRCO's facets (Table 4, which a model counts) and hard negatives of its clinical trials (Table 6): the
-release does not say which trials are for the same disease.
+Left out are BIRCO's facets (Table 4, which a model counts) and hard negatives of its clinical
+trials (Table 6): the release does not say which trials are for the same disease.
 """
 
 from collections import Counter
@@ -27,39 +28,55 @@ ARGUANA = "birco/arguana"  # whose ids name the debate: <split>-<topic>-<debate>
 
 
 def pool_size(environment: Environment) -> float:
-    """Return the mean number of documents that are ranked for a query: its pool, or the corpus without exclusions."""
+    """Return the mean number of documents that are ranked for a query: its pool, or the
+    corpus without exclusions.
+    """
     whole = len(environment.documents)
-    return fmean(whole - len(q.excluded) if q.candidates is None else len(q.candidates) for q in environment.queries)
+    return fmean(
+        whole - len(q.excluded) if q.candidates is None else len(q.candidates)
+        for q in environment.queries
+    )
 
 
 def lexical_overlap(environment: Environment) -> float | None:
-    """Return the mean share of a query's distinct words, without stop words, that are in a relevant document, too.
+    """Return the mean share of a query's distinct words, without stop words, that are in a relevant
+    document, too.
 
-    BIRCO's Table 1 counts overlapping words, and does not say over what: BEIR's 0.384, for queries of ten words and
-    documents of 125, can only be over the query's.
+    BIRCO's Table 1 counts overlapping words, and does not say over what: BEIR's 0.384, for queries
+    of ten words and documents of 125, can only be over the query's.
     """
     shares = []
     for query in environment.queries:
         asked = set(words(query.text))
         for doc_id in _relevant(environment, query) if asked else ():
-            shares.append(len(asked.intersection(words(environment.documents[doc_id].text))) / len(asked))
-    return fmean(shares) if shares else None  # none where the judgements are of units that are not documents
+            shares.append(
+                len(asked.intersection(words(environment.documents[doc_id].text))) / len(asked)
+            )
+    return (
+        fmean(shares) if shares else None
+    )  # none where the judgements are of units that are not documents
 
 
 def _relevant(environment: Environment, query: Query) -> list[str]:
     """Return the documents labelled 1 or more."""
     grades = environment.qrels[query.query_id]
-    return [doc_id for doc_id, grade in grades.items() if grade >= 1 and doc_id in environment.documents]
+    return [
+        doc_id for doc_id, grade in grades.items() if grade >= 1 and doc_id in environment.documents
+    ]
 
 
 def triplets(environment: Environment) -> float:
-    """Return how many pairs of documents are compared over all queries of the dev split (BIRCO's appendix D)."""
+    """Return how many pairs of documents are compared over all queries of the dev split
+    (BIRCO's appendix D).
+    """
     dev = environments.load(environment.task, environment.data, "dev")
     return sum(map(len, dev.comparisons.values()))
 
 
 def hard_share(environment: Environment) -> float | None:
-    """Return the share of pooled documents that are hard negatives; None where the data does not tell them."""
+    """Return the share of pooled documents that are hard negatives; None where the data does
+    not tell them.
+    """
     if environment.task != ARGUANA:
         return None
     hard = sum(len(hard_negatives(environment, query)) for query in environment.queries)
@@ -67,17 +84,22 @@ def hard_share(environment: Environment) -> float | None:
 
 
 def passages_cut_alike(environment: Environment) -> float | None:
-    """Return the share of the release's passages of its first 1,000 documents that environments/chunking.py makes, too.
+    """Return the share of the release's passages of its first 1,000 documents that
+    environments/chunking.py makes, too.
 
     None for a task whose documents were never cut. CRUMB's Figure 2 shows how they are.
     """
-    whole = environments.load(f"{environment.task}:document", environment.data, environment.split).documents
+    whole = environments.load(
+        f"{environment.task}:document", environment.data, environment.split
+    ).documents
     count = bert_tokens()
     made = set[tuple[str, str]]()
     for document in islice(whole.stream(), 1000):
         made.update((document.doc_id, text) for text in chunks(document.text, count))
     parents = {parent for parent, _ in made}
-    given = {(one.parent, one.text) for one in environment.documents.stream() if one.parent in parents}
+    given = {
+        (one.parent, one.text) for one in environment.documents.stream() if one.parent in parents
+    }
     return len(given & made) / len(given) if given else None
 
 
@@ -88,48 +110,75 @@ STATISTICS: Mapping[str, Callable[[Environment], Value]] = {
     "query characters": lambda environment: fmean(len(query.text) for query in environment.queries),
     "document characters": lambda environment: fmean(map(len, environment.documents.texts())),
     # As white space parts them.
-    "query words": lambda environment: fmean(len(query.text.split()) for query in environment.queries),
-    "document words": lambda environment: fmean(len(text.split()) for text in environment.documents.texts()),
+    "query words": lambda environment: fmean(
+        len(query.text.split()) for query in environment.queries
+    ),
+    "document words": lambda environment: fmean(
+        len(text.split()) for text in environment.documents.texts()
+    ),
     "pool size": pool_size,
     "lexical overlap": lexical_overlap,
     "triplets": triplets,
     "hard negatives": hard_share,
-    "instruction": lambda environment: Counter(query.objective for query in environment.queries).most_common(1)[0][0],
+    "instruction": lambda environment: Counter(
+        query.objective for query in environment.queries
+    ).most_common(1)[0][0],
     "passages cut alike": passages_cut_alike,
 }
 
 
 def describe(environment: Environment, names: Iterable[str]) -> dict[str, Value]:
-    """Return the statistics with these names: of STATISTICS, or relevant(JUDGEMENTS), or relevant(JUDGEMENTS,binary).
+    """Return the statistics with these names: of STATISTICS, or relevant(JUDGEMENTS), or
+    relevant(JUDGEMENTS,binary).
 
-    JUDGEMENTS is a name of the task's judgements ("gold"); the value is the mean number of documents labelled 1 or
-    more. `binary` takes the labels that are released for recall; None where there are none.
+    JUDGEMENTS is a name of the task's judgements ("gold"); the value is the mean number of
+    documents labelled 1 or more. `binary` takes the labels that are released for recall; None where
+    there are none.
     """
-    return {name: STATISTICS[name](environment) if name in STATISTICS else _count(environment, name) for name in names}
+    return {
+        name: STATISTICS[name](environment) if name in STATISTICS else _count(environment, name)
+        for name in names
+    }
 
 
 def _count(environment: Environment, name: str) -> float | None:
     which, _, binary = name.removeprefix("relevant(").removesuffix(")").partition(",")
     judgements = environment.judgements.get(which)
     qrels = judgements and (judgements.binary if binary else judgements.qrels)
-    return fmean(sum(grade >= 1 for grade in grades.values()) for grades in qrels.values()) if qrels else None
+    return (
+        fmean(sum(grade >= 1 for grade in grades.values()) for grades in qrels.values())
+        if qrels
+        else None
+    )
 
 
 def hard_negatives(environment: Environment, query: Query) -> set[str]:
-    """Return the query's pooled documents that are not relevant but of the same debate as one that is (ArguAna)."""
-    return beside(query.candidates or (), _relevant(environment, query), lambda doc_id: doc_id.rpartition("-")[0])
+    """Return the query's pooled documents that are not relevant but of the same debate as one
+    that is (ArguAna).
+    """
+    return beside(
+        query.candidates or (),
+        _relevant(environment, query),
+        lambda doc_id: doc_id.rpartition("-")[0],
+    )
 
 
 def beside(pool: Iterable[str], right: Iterable[str], group_of: Callable[[str], str]) -> set[str]:
-    """Return the documents of a pool that are not `right`, and of a group with one that is; "" is no group."""
+    """Return the documents of a pool that are not `right`, and of a group with one that is;
+    "" is no group.
+    """
     groups = set(map(group_of, right)) - {""}
     return {doc_id for doc_id in pool if group_of(doc_id) in groups}.difference(right)
 
 
-def reciprocal_ranks(environment: Environment, rankings: Mapping[str, Sequence[str]]) -> tuple[float, float]:
-    """Return the mean reciprocal ranks of (hard negatives, other documents that are not relevant), BIRCO's Table 6.
+def reciprocal_ranks(
+    environment: Environment, rankings: Mapping[str, Sequence[str]]
+) -> tuple[float, float]:
+    """Return the mean reciprocal ranks of (hard negatives, other documents that are not relevant),
+    BIRCO's Table 6.
 
-    Relevant ones are in neither: the shares and means that the paper prints add up to the mean of 1/1 to 1/50 so.
+    Relevant ones are in neither: the shares and means that the paper prints add up to the mean of
+    1/1 to 1/50 so.
     """
     hard = list[float]()
     other = list[float]()
@@ -143,7 +192,9 @@ def reciprocal_ranks(environment: Environment, rankings: Mapping[str, Sequence[s
 
 
 def word_shares(environment: Environment) -> dict[str, float]:
-    """Return the share of each word, without stop words, in all words of a task's queries and documents."""
+    """Return the share of each word, without stop words, in all words of a task's queries and
+    documents.
+    """
     texts = chain((query.text for query in environment.queries), environment.documents.texts())
     counts = Counter(chain.from_iterable(map(words, texts)))
     every = counts.total()
@@ -151,26 +202,33 @@ def word_shares(environment: Environment) -> dict[str, float]:
 
 
 def weighted_jaccard(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Return the sum of the smaller shares of each word over the sum of the larger ones (Ioffe 2010)."""
+    """Return the sum of the smaller shares of each word over the sum of the larger ones
+    (Ioffe 2010).
+    """
     every = first.keys() | second.keys()
     lower = sum(min(first.get(word, 0.0), second.get(word, 0.0)) for word in every)
     return lower / sum(max(first.get(word, 0.0), second.get(word, 0.0)) for word in every)
 
 
 def place_pool(environment: Environment, seed: int = 0) -> list[dict[str, Any]]:
-    """Return where a query, chosen at random, and the documents of its pool are in the plane: BIRCO's Figure 4.
+    """Return where a query, chosen at random, and the documents of its pool are in the plane:
+    BIRCO's Figure 4.
 
     The vectors are those of the model that comes with a package; the paper's are ada-002's.
     """
     query = Random(seed).choice(environment.queries)
     pool = sorted(query.candidates or ())
     right = _relevant(environment, query)
-    kinds = dict.fromkeys(pool, "other") | dict.fromkeys(hard_negatives(environment, query), "hard negative")
+    kinds = dict.fromkeys(pool, "other") | dict.fromkeys(
+        hard_negatives(environment, query), "hard negative"
+    )
     kinds |= dict.fromkeys(right, "relevant")
     embedder = SentenceEmbedder()
     texts = embedder.documents([environment.documents[doc_id].text for doc_id in pool])
     places = project(np.vstack([embedder.queries([Search(query.text)]), texts]), seed).tolist()
-    named = zip([query.query_id, *pool], ["query", *(kinds[doc_id] for doc_id in pool)], places, strict=True)
+    named = zip(
+        [query.query_id, *pool], ["query", *(kinds[doc_id] for doc_id in pool)], places, strict=True
+    )
     return [{"id": name, "kind": kind, "x": x, "y": y} for name, kind, (x, y) in named]
 
 
@@ -181,5 +239,10 @@ def project(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float32]:
     """
     from sklearn.manifold import TSNE  # half a second that no table of statistics needs
 
-    made = TSNE(perplexity=min(30.0, (len(vectors) - 1) / 3), metric="cosine", init="random", random_state=seed)
+    made = TSNE(
+        perplexity=min(30.0, (len(vectors) - 1) / 3),
+        metric="cosine",
+        init="random",
+        random_state=seed,
+    )
     return np.asarray(made.fit_transform(vectors))

@@ -1,14 +1,17 @@
-"""Correct what a model judge says of a pool of documents by its errors on documents whose true grades are known.
+"""Correct what a model judge says of a pool of documents by its errors on documents whose true
+grades are known.
 
-A judge that calls some irrelevant documents relevant inflates every score that is made of its grades. Its errors are
-known on a sample that has true grades. The sample is drawn by true grade (half of it not relevant), so it tells how
-often each true grade is given each of the judge's grades, but not how common the true grades are in the pool. That
-follows from the judge's grades in the pool (Rogan and Gladen 1978). This is prediction-powered inference (Angelopoulos
-et al. 2023) under label shift: the predictions are the judge's grades, the rectifier is its table of errors, and
-because nDCG is not linear in the grades, true grades are drawn from their posterior in place of adding a bias.
+A judge that calls some irrelevant documents relevant inflates every score that is made of its
+grades. Its errors are known on a sample that has true grades. The sample is drawn by true grade
+(half of it not relevant), so it tells how often each true grade is given each of the judge's
+grades, but not how common the true grades are in the pool. That follows from the judge's grades in
+the pool (Rogan and Gladen 1978). This is prediction-powered inference (Angelopoulos et al. 2023)
+under label shift: the predictions are the judge's grades, the rectifier is its table of errors, and
+because nDCG is not linear in the grades, true grades are drawn from their posterior in place of
+adding a bias.
 
-The assumption is that the judge errs in the pool as it does on the sample, given the true grade. Left out: the choice
-of the queries; intervals are for these queries.
+The assumption is that the judge errs in the pool as it does on the sample, given the true grade.
+Left out: the choice of the queries; intervals are for these queries.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,8 +36,12 @@ class Rate(NamedTuple):
 class JudgedShare(NamedTuple):
     """How right a judge was among the documents of the pool that it graded."""
 
-    precision: Rate | None  # of those that it calls relevant, the share that is; None if it calls none relevant
-    recall: Rate | None  # of those that are relevant, the share that it calls so; None if none may be
+    precision: (
+        Rate | None
+    )  # of those that it calls relevant, the share that is; None if it calls none relevant
+    recall: (
+        Rate | None
+    )  # of those that are relevant, the share that it calls so; None if none may be
     relevant: Rate  # the share of the pool that is relevant
 
 
@@ -43,9 +50,9 @@ def draw_true_grades(
 ) -> Iterator[np.ndarray]:
     """Yield draws of the true grade of each document of the pool, shape (len(pool),).
 
-    `sample` has pairs of a true grade and the judge's, `pool` the judge's grades alone. A Gibbs sampler alternates the
-    true grades, how common they are, and the judge's errors. ValueError for a sample of one true grade only: it cannot
-    tell an error from a hit.
+    `sample` has pairs of a true grade and the judge's, `pool` the judge's grades alone. A Gibbs
+    sampler alternates the true grades, how common they are, and the judge's errors. ValueError for
+    a sample of one true grade only: it cannot tell an error from a hit.
     """
     classes = sorted({true for true, _ in sample})
     if len(classes) < 2:
@@ -58,13 +65,18 @@ def draw_true_grades(
     counts = np.bincount(column_of, minlength=len(grades))
     members = [np.flatnonzero(column_of == column) for column in range(len(grades))]
     generator = np.random.default_rng(seed)
-    allocated = sampled / np.maximum(1, sampled.sum(axis=0)) * counts  # as if true grades were as common as sampled
+    allocated = (
+        sampled / np.maximum(1, sampled.sum(axis=0)) * counts
+    )  # as if true grades were as common as sampled
     for step in range(WARM_UP + draws * THINNING):
         errors = np.stack([generator.dirichlet(row + PRIOR) for row in sampled + allocated])
         common = generator.dirichlet(allocated.sum(axis=1) + PRIOR)
         joint = common[:, None] * errors
         posterior = joint / joint.sum(axis=0)
-        columns = [generator.multinomial(counts[column], posterior[:, column]) for column in range(len(grades))]
+        columns = [
+            generator.multinomial(counts[column], posterior[:, column])
+            for column in range(len(grades))
+        ]
         allocated = np.stack(columns, axis=1).astype(float)
         if step >= WARM_UP and (step - WARM_UP) % THINNING == 0:
             true_grades = np.zeros(len(pool))
@@ -81,7 +93,9 @@ def interval_of(draws: Sequence[float]) -> Rate:
 
 
 def measure_judge(pool: Sequence[int], draws: Sequence[np.ndarray]) -> JudgedShare:
-    """Return precision and recall of the judge among the documents of the pool; relevant is a grade of 1 or more."""
+    """Return precision and recall of the judge among the documents of the pool; relevant is a
+    grade of 1 or more.
+    """
     called = np.asarray(pool) >= 1
     precisions = []
     recalls = []

@@ -1,4 +1,5 @@
-"""Metrics of rankings, by ir_measures' names and with its values, and of pairwise comparisons. Reads no files.
+"""Metrics of rankings, by ir_measures' names and with its values, and of pairwise comparisons.
+Reads no files.
 
 nDCG@k   gain is the grade itself (linear), the discount log2(rank + 1), the ideal order from all judged documents;
          grades may be fractions, which is why this is not left to trec_eval: it has whole numbers only
@@ -10,9 +11,10 @@ Win      of all its comparisons; Triplets is the label of BIRCO's dev triplets (
 Flip     the share of comparisons that come out otherwise for the query's twin. Less is better, so a comparison counts
          as flipped if either wording ranks neither of its documents: a failure would otherwise have the best value
 
-k is any whole number above 0; without @k the whole ranking counts. An undefined metric is None, and its query is left
-out of the mean: recall where nothing is relevant, Win(3) where no comparison has that label. To add a metric of a
-ranking, name its function in RANKING; tests/fast/measuring/test_metrics.py then holds it to ir_measures.
+k is any whole number above 0; without @k the whole ranking counts. An undefined metric is None, and
+its query is left out of the mean: recall where nothing is relevant, Win(3) where no comparison has
+that label. To add a metric of a ranking, name its function in RANKING;
+tests/fast/measuring/test_metrics.py then holds it to ir_measures.
 """
 
 import dataclasses
@@ -29,7 +31,9 @@ from tools.errors import NotApplicable, UnknownName, UsageError
 if TYPE_CHECKING:
     from environments.base import Comparison, Environment, Judgements
 
-Values = dict[str, dict[str, float | None]]  # metric -> query_id -> value in [0, 1], or None where it is undefined
+Values = dict[
+    str, dict[str, float | None]
+]  # metric -> query_id -> value in [0, 1], or None where it is undefined
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class Ranking:
         return comparison.better in self._places or comparison.worse in self._places
 
     def prefers(self, better: str, worse: str) -> bool:
-        """Return whether `better` is strictly above `worse`; what is not ranked is below everything that is."""
+        """Return whether `better` is strictly above `worse`; what is not ranked is below
+        everything that is.
+        """
         first = self._places.get(better)
         second = self._places.get(worse)
         if first is None or second is None:
@@ -78,7 +84,9 @@ class Judged:
 
 
 def ndcg(judged: Judged, k: int) -> float | None:
-    """Return normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), linear; 0 without any gain."""
+    """Return normalised discounted cumulated gain (Järvelin and Kekäläinen 2002), linear; 0
+    without any gain.
+    """
     ideal = _discount(judged.ideal[:k])
     return _discount(judged.gains[:k]) / ideal if ideal else 0.0
 
@@ -98,7 +106,9 @@ def precision(judged: Judged, k: int) -> float | None:
 
 
 def average_precision(judged: Judged, k: int) -> float | None:
-    """Return the mean over relevant documents of the precision at their rank, 0 for those not among the first `k`."""
+    """Return the mean over relevant documents of the precision at their rank, 0 for those not
+    among the first `k`.
+    """
     ranks = [rank for rank, hit in enumerate(judged.hits[:k], start=1) if hit]
     if not judged.relevant:
         return judged.nothing
@@ -111,9 +121,13 @@ def reciprocal_rank(judged: Judged, k: int) -> float | None:
 
 
 def top_reciprocal_rank(judged: Judged, k: int) -> float | None:
-    """Return 1 / the rank of the first document with the query's highest grade, 0 where none is in the first `k`."""
+    """Return 1 / the rank of the first document with the query's highest grade, 0 where none
+    is in the first `k`.
+    """
     top = max(judged.ideal, default=0.0)
-    return next((1 / rank for rank, gain in enumerate(judged.gains[:k], start=1) if gain == top > 0), 0.0)
+    return next(
+        (1 / rank for rank, gain in enumerate(judged.gains[:k], start=1) if gain == top > 0), 0.0
+    )
 
 
 def judged_share(judged: Judged, k: int) -> float | None:
@@ -134,7 +148,10 @@ RANKING: dict[str, Callable[[Judged, int], float | None]] = {
 PAIRWISE = ("Win", "Flip", "Triplets")
 LOWER_IS_BETTER = ("Flip",)
 WEIGHTED = ("Triplets",)  # a run's mean counts a query as often as it has comparisons
-LANGUAGE = f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)} and Win(LABEL)"
+LANGUAGE = (
+    f"metrics are {', '.join(RANKING)}, each at any depth (nDCG@10), {', '.join(PAIRWISE)} and "
+    f"Win(LABEL)"
+)
 UNORDERED = ("R", "P", "Judged")  # the order of the first k documents does not matter
 _WHOLE = 1_000_000_000  # the depth where none is named: the whole of any ranking
 
@@ -143,25 +160,43 @@ def check_metric(name: str) -> None:
     """UnknownName for a metric that is not in the language; UsageError for P without a depth."""
     pattern = rf"({'|'.join(RANKING)})(@[1-9]\d{{0,8}})?|Flip|Triplets|Win(\(\w+\))?"
     if not re.fullmatch(pattern, name):
-        raise UnknownName("metric", name, RANKING).saying(f"no metric is called {name!r}; {LANGUAGE}")
+        raise UnknownName("metric", name, RANKING).saying(
+            f"no metric is called {name!r}; {LANGUAGE}"
+        )
     if name == "P":
         raise UsageError("'P' is a share of a number of places, so it needs a depth, e.g. P@10")
 
 
 def add_metrics(environment: "Environment", names: Sequence[str]) -> "Environment":
-    """Return the environment with the metrics in `names` added; UsageError for one that the task cannot have."""
-    labels = {comparison.label for every in environment.comparisons.values() for comparison in every}
+    """Return the environment with the metrics in `names` added; UsageError for one that the
+    task cannot have.
+    """
+    labels = {
+        comparison.label for every in environment.comparisons.values() for comparison in every
+    }
     for name in names:
         check_metric(name)
-        possible = environment.twins if name == "Flip" else labels if name == "Win" else name in labels
+        possible = (
+            environment.twins if name == "Flip" else labels if name == "Win" else name in labels
+        )
         if is_pairwise(name) and not possible:
-            what = "no queries told in two ways" if name == "Flip" else "no comparisons of that kind"
-            raise NotApplicable(f"{environment.task} has {what}, so {name!r} cannot be computed for it; {LANGUAGE}")
-    return dataclasses.replace(environment, metrics=tuple(dict.fromkeys([*environment.metrics, *names])))
+            what = (
+                "no queries told in two ways" if name == "Flip" else "no comparisons of that kind"
+            )
+            raise NotApplicable(
+                f"{environment.task} has {what}, so {name!r} cannot be computed for it; {LANGUAGE}"
+            )
+    return dataclasses.replace(
+        environment, metrics=tuple(dict.fromkeys([*environment.metrics, *names]))
+    )
 
 
-def compute_all(query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> dict[str, float | None]:
-    """Compute every metric of `environment` for one query, by other judgements under "<metric> [<judgements>]"."""
+def compute_all(
+    query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
+) -> dict[str, float | None]:
+    """Compute every metric of `environment` for one query, by other judgements under
+    "<metric> [<judgements>]".
+    """
     found: dict[str, float | None] = {}
     ranked = rankings.get(query_id, Ranking(())).doc_ids
     for judgements in sorted(environment.judgements, key=lambda name: name != environment.headline):
@@ -175,8 +210,12 @@ def compute_all(query_id: str, rankings: Mapping[str, Ranking], environment: "En
     return found
 
 
-def compute(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
-    """Compute one metric for one query, by the headline judgements; None where it is undefined, or not known yet."""
+def compute(
+    name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
+) -> float | None:
+    """Compute one metric for one query, by the headline judgements; None where it is
+    undefined, or not known yet.
+    """
     if is_pairwise(name):
         twin = environment.twins.get(query_id, query_id)
         return _compare(name, query_id, rankings, environment) if twin in rankings else None
@@ -190,7 +229,8 @@ def is_pairwise(name: str) -> bool:
 
 
 def metric_family(name: str) -> str:
-    """Return the name of a metric without its depth, label and judgements: `nDCG` of `nDCG@10 [pooled]`.
+    """Return the name of a metric without its depth, label and judgements: `nDCG` of `nDCG@10
+    [pooled]`.
 
     Only values of one family have a mean over tasks.
     """
@@ -208,7 +248,9 @@ def is_weighted(name: str) -> bool:
 
 
 def unordered_depth(name: str) -> int | None:
-    """Return the depth of a metric that only counts which documents are within it; None for any other metric."""
+    """Return the depth of a metric that only counts which documents are within it; None for
+    any other metric.
+    """
     if metric_family(name) not in UNORDERED:
         return None
     depth = name.partition(" ")[0].partition("@")[2]
@@ -222,7 +264,9 @@ def ranking_metric(name: str, judged: Judged) -> float | None:
 
 
 def ranking_value(name: str, ranking: Sequence[str], row: Mapping[str, Any]) -> float | None:
-    """Compute a metric of a ranking of documents; `row` is the query's line of attribution.jsonl."""
+    """Compute a metric of a ranking of documents; `row` is the query's line of
+    attribution.jsonl.
+    """
     units = row.get("units", {})
     collapsed = list(dict.fromkeys(units.get(doc_id, doc_id) for doc_id in ranking))
     judged = judge_units(collapsed, row["grades"], {one["unit"] for one in row["relevant"]})
@@ -238,9 +282,14 @@ def judge(ranking: Sequence[str], judgements: "Judgements", query_id: str) -> Ju
 
 
 def judge_units(
-    units: Sequence[str], grades: Mapping[str, float], relevant: Collection[str], known: Collection[str] = ()
+    units: Sequence[str],
+    grades: Mapping[str, float],
+    relevant: Collection[str],
+    known: Collection[str] = (),
 ) -> Judged:
-    """Judge units by what nDCG gains from (grades above 0), what recall counts, and what is judged at all."""
+    """Judge units by what nDCG gains from (grades above 0), what recall counts, and what is
+    judged at all.
+    """
     return Judged(
         gains=[grades.get(unit, 0.0) for unit in units],
         ideal=sorted(grades.values(), reverse=True),
@@ -253,7 +302,8 @@ def judge_units(
 def measure_unjudged(
     names: Iterable[str], judgements: "Judgements", rankings: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """Return each metric's mean, how much of its depth is judged, and its mean if the rest of that were relevant.
+    """Return each metric's mean, how much of its depth is judged, and its mean if the rest of that
+    were relevant.
 
     Metrics of comparisons are left out.
     """
@@ -268,23 +318,40 @@ def measure_unjudged(
             more = known.count(False)
             right = dataclasses.replace(
                 judged,
-                gains=[gain if one else top for gain, one in zip(judged.gains, known, strict=False)],
+                gains=[
+                    gain if one else top for gain, one in zip(judged.gains, known, strict=False)
+                ],
                 ideal=[*[top] * more, *judged.ideal],
                 hits=[hit or not one for hit, one in zip(judged.hits, known, strict=False)],
                 relevant=judged.relevant + more,
             )
-            rows.append([ranking_metric(name, judged), judged_share(judged, depth), ranking_metric(name, right)])
-        columns = [[value for value in column if value is not None] for column in zip(*rows, strict=True)]
-        found[name] = {key: fmean(one or [0]) for key, one in zip(("mean", "judged", "right"), columns, strict=True)}
+            rows.append(
+                [
+                    ranking_metric(name, judged),
+                    judged_share(judged, depth),
+                    ranking_metric(name, right),
+                ]
+            )
+        columns = [
+            [value for value in column if value is not None] for column in zip(*rows, strict=True)
+        ]
+        found[name] = {
+            key: fmean(one or [0])
+            for key, one in zip(("mean", "judged", "right"), columns, strict=True)
+        }
     return found
 
 
 def collapse(ranking: Sequence[str], judgements: "Judgements") -> list[str]:
-    """Return the ranking of scored units: each where its best placed document is (MaxP, Dai and Callan 2019)."""
+    """Return the ranking of scored units: each where its best placed document is (MaxP, Dai
+    and Callan 2019).
+    """
     return list(dict.fromkeys(map(judgements.unit_of, ranking)) if judgements.unit_of else ranking)
 
 
-def _compare(name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment") -> float | None:
+def _compare(
+    name: str, query_id: str, rankings: Mapping[str, Ranking], environment: "Environment"
+) -> float | None:
     comparisons = environment.comparisons.get(query_id, ())
     nothing = Ranking(())
     ranking = rankings.get(query_id, nothing)

@@ -1,12 +1,14 @@
-"""Read run folders that have been scored, and find the runs beside one that are its bounds. No corpus, no model.
+"""Read run folders that have been scored, and find the runs beside one that are its bounds. No
+corpus, no model.
 
 floor     `retrieve` over the program's own retriever, no pool: one search, no model
 best      the best of all runs of `retrieve`, whatever the retriever
 union     a ranking of what retrievers found together: a lower bound on the best possible system
 ceiling   one of pools that have every relevant document: what recognising alone would reach
 
-After OBLIQ-Bench, section 3 (docs/decisions/pools.md). Only runs of one contract, the pool aside, bound each other. A
-bound of another system (program, parameters, model or retriever) is named in full, and no distance to it is given.
+After OBLIQ-Bench, section 3 (docs/decisions/pools.md). Only runs of one contract, the pool aside,
+bound each other. A bound of another system (program, parameters, model or retriever) is named in
+full, and no distance to it is given.
 """
 
 import csv
@@ -33,7 +35,8 @@ from tools.errors import DataError, RunIncomplete, SextantError
 T = TypeVar("T")
 Column = dict[str, float | None]  # query_id -> value of one metric, None where it is undefined
 
-# What two runs must share for their difference to be that of the systems; beside these, the judgements that lead.
+# What two runs must share for their difference to be that of the systems; beside these, the
+# judgements that lead.
 CONTRACT = ("task", "data_fingerprint", "split", "asked", "instruction", "max_p", "depth", "pool")
 # what results say of a run
 ABOUT = ("task", "data", "split", "judgements")
@@ -58,7 +61,9 @@ class Run:
     path: Path  # as given
     config: run_folder.Config
     scores: dict[str, Any]  # scores.json
-    columns: dict[str, Column]  # scores.csv: metric -> its values; the task's headline metric is the first
+    columns: dict[
+        str, Column
+    ]  # scores.csv: metric -> its values; the task's headline metric is the first
     errors: dict[str, str]  # query_id -> why it failed, for those that did
     query_ids: list[str]
 
@@ -70,7 +75,9 @@ class Run:
     @property
     def contract(self) -> dict[str, Any]:
         """Its task and conditions, and how it was judged."""
-        return {key: self.config.get(key) for key in CONTRACT} | {"judgements": self.scores["judgements"]}
+        return {key: self.config.get(key) for key in CONTRACT} | {
+            "judgements": self.scores["judgements"]
+        }
 
     @property
     def metric(self) -> str:
@@ -79,7 +86,9 @@ class Run:
 
     @property
     def searched(self) -> Searched | None:
-        """What a query could retrieve documents from; None for a run that was scored by an earlier version."""
+        """What a query could retrieve documents from; None for a run that was scored by an
+        earlier version.
+        """
         documents = self.scores.get("documents")
         if documents is None:
             return None
@@ -91,7 +100,8 @@ class Run:
         return min(sizes, key=lambda searched: searched.documents)
 
     def is_exhausted_by(self, metric: str) -> bool:
-        """Return whether a metric counts all that a query could retrieve, so that its value says nothing of a search.
+        """Return whether a metric counts all that a query could retrieve, so that its value says
+        nothing of a search.
 
         A ranking that ends before that, at the run's depth, is still a choice.
         """
@@ -126,7 +136,9 @@ class Run:
     def deviations(self) -> str:
         """How its program differs from the paper's, in a line; "" for a run that was imported."""
         differs = () if self.config.get("imported") else DIFFERS.get(self.config["program"], ())
-        return describe_deviations(differs, self.config, has_candidates=self.scores.get("candidates") is not None)
+        return describe_deviations(
+            differs, self.config, has_candidates=self.scores.get("candidates") is not None
+        )
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric; None where the run has none."""
@@ -135,15 +147,23 @@ class Run:
 
     @cached_property
     def outcomes(self) -> run_folder.Rows:
-        """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error. DataError where one is missing."""
+        """query_id -> its line of outcomes.jsonl: ranking, trace, usage, error.
+
+        DataError where one is missing.
+        """
         mend = "give its command again to have them answered"
         return self._check(run_folder.read_outcomes(self.path), "has scores, but no outcome", mend)
 
     @cached_property
     def judged(self) -> run_folder.Rows:
-        """query_id -> its line of attribution.jsonl. DataError where one is missing, as in an old run."""
+        """query_id -> its line of attribution.jsonl.
+
+        DataError where one is missing, as in an old run.
+        """
         file = self.path / "attribution.jsonl"
-        rows = run_folder.read_rows(file, lambda line: str(forms.read(JudgedForm, line)["query_id"]))
+        rows = run_folder.read_rows(
+            file, lambda line: str(forms.read(JudgedForm, line)["query_id"])
+        )
         return self._check(rows, "does not say what became of the documents")
 
     def _check(self, rows: run_folder.Rows, lacks: str, mend: str = "") -> run_folder.Rows:
@@ -164,13 +184,17 @@ def list_deviations(runs: Iterable[Run]) -> list[str]:
 
 
 def pair(*columns: Mapping[str, float | None]) -> dict[str, tuple[float, ...]]:
-    """Return query -> its value in each column, for the queries that have all, in the order of the first column."""
+    """Return query -> its value in each column, for the queries that have all, in the order
+    of the first column.
+    """
     rows = {query_id: tuple(column.get(query_id) for column in columns) for query_id in columns[0]}
     return {query_id: row for query_id, row in rows.items() if None not in row}  # type: ignore[misc]
 
 
 def differences(baseline: Run, run: Run) -> dict[str, str]:
-    """Return what two runs were not both asked: key of the contract, or "queries" -> both values, in words."""
+    """Return what two runs were not both asked: key of the contract, or "queries" -> both
+    values, in words.
+    """
     found = {
         key: f"{brief(value)}, {brief(run.contract[key])}"
         for key, value in baseline.contract.items()
@@ -178,11 +202,15 @@ def differences(baseline: Run, run: Run) -> dict[str, str]:
     }
     shared = len(set(baseline.query_ids) & set(run.query_ids))
     many = len(baseline.query_ids), len(run.query_ids)
-    return found | ({} if many == (shared, shared) else {"queries": f"{many[0]}, {many[1]}, {shared} in common"})
+    return found | (
+        {} if many == (shared, shared) else {"queries": f"{many[0]}, {many[1]}, {shared} in common"}
+    )
 
 
 def find_folders(paths: Iterable[Path]) -> list[Path]:
-    """Return the run folders among `paths` and below them, each once; DataError where there are none."""
+    """Return the run folders among `paths` and below them, each once; DataError where there
+    are none.
+    """
     found: dict[Path, Path] = {}
     for path in paths:
         here = [path]
@@ -191,16 +219,25 @@ def find_folders(paths: Iterable[Path]) -> list[Path]:
             below = [place for place in below if (place / "outcomes.jsonl").is_file()]
             below = [place for place in below if not place.name.startswith(JUDGED)]
             tops = {place: place.relative_to(path).parts[0] for place in below}
-            here = sorted(place for place, top in tops.items() if top != _COMPILED and not run_folder.SHARD.match(top))
+            here = sorted(
+                place
+                for place, top in tops.items()
+                if top != _COMPILED and not run_folder.SHARD.match(top)
+            )
         if not here:
-            raise DataError(f"{path} holds no run folder; name run folders, or a folder that has some in it")
+            raise DataError(
+                f"{path} holds no run folder; name run folders, or a folder that has some in it"
+            )
         for one in here:
             found.setdefault(one.resolve(), one)
     return list(found.values())
 
 
 def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
-    """Return the scored runs in `paths` and below, the others with the reason. DataError where no folder is a run."""
+    """Return the scored runs in `paths` and below, the others with the reason.
+
+    DataError where no folder is a run.
+    """
     runs = list[Run]()
     others = dict[Path, str]()
     for path in find_folders(paths):
@@ -212,12 +249,17 @@ def find(paths: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
 
 
 def read(path: Path, *, load_data: bool = True) -> Run:
-    """Read the run in `path`. DataError for no scores, RunIncomplete for unanswered queries (`load_data`: how many)."""
+    """Read the run in `path`.
+
+    DataError for no scores, RunIncomplete for unanswered queries (`load_data`: how many).
+    """
     config = run_folder.read_config(path)
     try:
         scores = _read_scores(path, config)
         run_folder.check_file(path / "scores.csv", scores)
-        columns, errors = _read_columns(disk.read_input(path / "scores.csv", _LARGEST_TABLE).decode())
+        columns, errors = _read_columns(
+            disk.read_input(path / "scores.csv", _LARGEST_TABLE).decode()
+        )
         if len(errors) != scores["queries"] or list(columns) != list(scores["metrics"]):
             raise ValueError("scores.csv is not of scores.json")
     except FileNotFoundError:
@@ -238,13 +280,17 @@ def _unscored(path: Path, config: run_folder.Config, *, load_data: bool) -> Sext
     pending = [query_id for query_id in query_ids if query_id not in outcomes]
     if pending or not outcomes:
         many = f"{len(pending)} of {len(query_ids)}" if pending else "all"
-        return RunIncomplete(f"{many} queries of {path} are unanswered; give its command again to resume it")
+        return RunIncomplete(
+            f"{many} queries of {path} are unanswered; give its command again to resume it"
+        )
     unsure = "" if query_ids else ", or says what is unanswered"
     return DataError(f"{path} is not scored; python -m evals.score {path} does that{unsure}")
 
 
 def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
-    scores: dict[str, Any] = forms.read_whole(ScoresForm, disk.read_input(path / "scores.json", _LARGEST_TABLE))
+    scores: dict[str, Any] = forms.read_whole(
+        ScoresForm, disk.read_input(path / "scores.json", _LARGEST_TABLE)
+    )
     if (losses := scores.get("losses")) and str(losses["cutoff"]) not in losses["at"]:
         raise ValueError("'losses' has nothing at its cutoff")
     for name, one in scores["metrics"].items():
@@ -259,11 +305,18 @@ def _read_scores(path: Path, config: run_folder.Config) -> dict[str, Any]:
 def _read_columns(text: str) -> tuple[dict[str, Column], dict[str, str]]:
     csv.field_size_limit(2**31 - 1)  # the last column has error messages, of any length
     head, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
-    if head[:1] != ["query_id"] or head[-1:] != ["error"] or any(len(row) != len(head) for row in rows):
+    if (
+        head[:1] != ["query_id"]
+        or head[-1:] != ["error"]
+        or any(len(row) != len(head) for row in rows)
+    ):
         raise ValueError("scores.csv is no table of query_id, metrics and error")
     if not rows or len({row[0] for row in rows}) < len(rows):
         raise ValueError("scores.csv has no queries, or one of them twice")
-    columns = {name: {row[0]: _number(row[place]) for row in rows} for place, name in enumerate(head[1:-1], start=1)}
+    columns = {
+        name: {row[0]: _number(row[place]) for row in rows}
+        for place, name in enumerate(head[1:-1], start=1)
+    }
     return columns, {row[0]: row[-1] for row in rows}
 
 
@@ -285,9 +338,15 @@ _POOLS: dict[Kind, str] = {"union": "union", "ceiling": "oracle"}
 
 
 def name_retriever(config: run_folder.Config) -> str:
-    """Return a run's retriever as results name it: with the recall of each approximate index that is used."""
-    found = dict.fromkeys(re.findall(r"recall=\[([\d.]+),([\d.]+)\]", f"{config['retriever']} {config.get('pool')}"))
-    return f"{config['retriever']['name']}" + "".join(f" (recall@10 {ten}, recall@100 {more})" for ten, more in found)
+    """Return a run's retriever as results name it: with the recall of each approximate index
+    that is used.
+    """
+    found = dict.fromkeys(
+        re.findall(r"recall=\[([\d.]+),([\d.]+)\]", f"{config['retriever']} {config.get('pool')}")
+    )
+    return f"{config['retriever']['name']}" + "".join(
+        f" (recall@10 {ten}, recall@100 {more})" for ten, more in found
+    )
 
 
 class Bounds(NamedTuple):
@@ -303,7 +362,9 @@ class Bounds(NamedTuple):
         return None if run is None else run.mean(self.metric)
 
     def describe(self, kind: Kind) -> str:
-        """Name the run that a bound is: its program, and its system where that is not the run's own; "" for none."""
+        """Name the run that a bound is: its program, and its system where that is not the
+        run's own; "" for none.
+        """
         if kind not in self.found:
             return ""
         one = self.found[kind]
@@ -316,24 +377,38 @@ class Bounds(NamedTuple):
         if any(_differ(one, own)):
             theirs = config["parameters"]
             ours = own.config["parameters"]
-            changed = [f"{name}={theirs[name]}" for name in theirs if theirs[name] != ours.get(name)]
+            changed = [
+                f"{name}={theirs[name]}" for name in theirs if theirs[name] != ours.get(name)
+            ]
             if system == own.config["program"] and changed:
                 system += f" with {', '.join(changed)}"
-            compiled = f", compiled ({config['compiled'].get('digest')})" if config.get("compiled") else ""
+            compiled = (
+                f", compiled ({config['compiled'].get('digest')})" if config.get("compiled") else ""
+            )
             system += f" over {one.retriever}, {config['lm']['name']}{compiled}"
         by = f" by {' and '.join(pool['of'])}" if pool["of"] != [own.retriever] else ""
         return f"{system}, {pool['kind']} pool of {pool['size']}{by}"
 
     def is_own(self, kind: Kind) -> bool:
-        """Return whether there is such a bound of the program's own system, or of its retriever alone."""
+        """Return whether there is such a bound of the program's own system, or of its
+        retriever alone.
+        """
         bound = self.found.get(kind)
-        return bound is not None and not any(_differ(bound, self.run)[-1 if bound.is_floor else 0 :])
+        return bound is not None and not any(
+            _differ(bound, self.run)[-1 if bound.is_floor else 0 :]
+        )
 
     @property
     def others(self) -> str:
         """The bounds that are another system's, in full."""
-        named = [(kind, label) for kind, label in LABELS.items() if kind in self.found and not self.is_own(kind)]
-        return "; ".join(f"{label} {self.mean(kind):.4f}: {self.describe(kind)}" for kind, label in named)
+        named = [
+            (kind, label)
+            for kind, label in LABELS.items()
+            if kind in self.found and not self.is_own(kind)
+        ]
+        return "; ".join(
+            f"{label} {self.mean(kind):.4f}: {self.describe(kind)}" for kind, label in named
+        )
 
     def json(self) -> dict[str, Any]:
         """Return the bounds as plain data, by kind."""
@@ -343,7 +418,9 @@ class Bounds(NamedTuple):
         return made
 
     def compare(self) -> tuple[Paired | None, Paired | None, Interval | None]:
-        """Return program - floor, own ceiling - program, and the share of own ceiling - floor that is closed."""
+        """Return program - floor, own ceiling - program, and the share of own ceiling - floor
+        that is closed.
+        """
         floor = self.found.get("floor")
         ceiling = self.found["ceiling"] if self.is_own("ceiling") else None
         gained = self._compute(paired, floor, self.run)
@@ -357,7 +434,9 @@ class Bounds(NamedTuple):
 
 
 def bounds_beside(path: Path) -> dict[str, Any]:
-    """Return the bounds of the run in `path` among the readable folders beside it, by its headline metric, as JSON."""
+    """Return the bounds of the run in `path` among the readable folders beside it, by its
+    headline metric, as JSON.
+    """
     own = _read_lightly(path)
     if own is None:
         return {"metric": "", **dict.fromkeys(LABELS)}
@@ -365,20 +444,32 @@ def bounds_beside(path: Path) -> dict[str, Any]:
     siblings = list[Path]()
     with suppress(OSError):  # a folder that may be entered and not listed
         siblings = sorted(place for place in here.parent.iterdir() if place.name != here.name)
-    return bounds_among(own, filter(None, (_read_lightly(place, like=own) for place in siblings)), own.metric).json()
+    return bounds_among(
+        own, filter(None, (_read_lightly(place, like=own) for place in siblings)), own.metric
+    ).json()
 
 
 def list_bounds(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return (label, bound) of what `Bounds.json` has; the best bare retriever unless it is the run's own."""
-    kinds = (kind for kind in LABELS if found.get(kind) and (kind != "best" or found["best"] != found["floor"]))
+    """Return (label, bound) of what `Bounds.json` has; the best bare retriever unless it is
+    the run's own.
+    """
+    kinds = (
+        kind
+        for kind in LABELS
+        if found.get(kind) and (kind != "best" or found["best"] != found["floor"])
+    )
     return [(LABELS[kind], found[kind]) for kind in kinds]
 
 
 def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
-    """Read the run in `path` without its values; None for no scores, damaged ones, or another contract than `like`."""
+    """Read the run in `path` without its values; None for no scores, damaged ones, or another
+    contract than `like`.
+    """
     try:
         config = run_folder.read_config(path)
-        if like and any(config.get(key) != like.config.get(key) for key in CONTRACT if key != "pool"):
+        if like and any(
+            config.get(key) != like.config.get(key) for key in CONTRACT if key != "pool"
+        ):
             return None
         run = Run(path, config, _read_scores(path, config), {}, {}, [])
     except (SextantError, OSError, ValueError):
@@ -387,35 +478,56 @@ def _read_lightly(path: Path, like: Run | None = None) -> Run | None:
 
 
 def bounds_between(runs: Sequence[Run], metric: str = "") -> list[Bounds]:
-    """Return the bounds among `runs` of each program that searches the whole corpus, by `metric` or its headline."""
-    searching = [run for run in runs if run.config["program"] != FLOOR and not run.config.get("pool")]
+    """Return the bounds among `runs` of each program that searches the whole corpus, by
+    `metric` or its headline.
+    """
+    searching = [
+        run for run in runs if run.config["program"] != FLOOR and not run.config.get("pool")
+    ]
     searching = [run for run in searching if not metric or metric in run.columns]
-    return [bounds_among(run, [one for one in runs if one is not run], metric or run.metric) for run in searching]
+    return [
+        bounds_among(run, [one for one in runs if one is not run], metric or run.metric)
+        for run in searching
+    ]
 
 
 def bounds_among(own: Run, others: Iterable[Run], metric: str) -> Bounds:
     """Return the bounds of a run among others, by a metric.
 
-    Floors have its retriever. Pools are ranked by the same program first, then model, parameters, retriever, the larger
-    pool, never by the bare retriever. A ceiling is at least the run and a bare retriever.
+    Floors have its retriever. Pools are ranked by the same program first, then model, parameters,
+    retriever, the larger pool, never by the bare retriever. A ceiling is at least the run and a
+    bare retriever.
     """
-    alike = [one for one in others if one.contract | {"pool": None} == own.contract | {"pool": None}]
+    alike = [
+        one for one in others if one.contract | {"pool": None} == own.contract | {"pool": None}
+    ]
     peers = [(one, mean) for one in alike if (mean := one.mean(metric)) is not None]
     bare = [(one, mean) for one, mean in peers if one.is_floor and not own.is_floor]
     found: dict[Kind, Run] = {}
 
     def near(one: Run) -> tuple[Any, ...]:  # the nearer the code that made it, the smaller
-        return *(one.config.get(key) != own.config.get(key) for key in ("code", "versions")), one.path.name
+        return *(
+            one.config.get(key) != own.config.get(key) for key in ("code", "versions")
+        ), one.path.name
 
     if floors := [one for one, _ in bare if one.retriever == own.retriever]:
         found["floor"] = min(floors, key=near)
     if bare:
-        found["best"] = min(bare, key=lambda pair: (-pair[1], pair[0].retriever != own.retriever, pair[0].path.name))[0]
+        found["best"] = min(
+            bare, key=lambda pair: (-pair[1], pair[0].retriever != own.retriever, pair[0].path.name)
+        )[0]
     least = max(own.mean(metric) or 0.0, *(mean for _, mean in bare), 0.0)
     for kind, pool in _POOLS.items():
-        pooled = [one for one, mean in peers if one.pool == pool != own.pool and (kind == "union" or mean >= least)]
+        pooled = [
+            one
+            for one, mean in peers
+            if one.pool == pool != own.pool and (kind == "union" or mean >= least)
+        ]
         if pooled := [one for one in pooled if one.config["program"] != FLOOR]:
-            found[kind] = min(pooled, key=lambda one: (*_differ(one, own), -one.config["pool"]["size"], *near(one)))
+            found[kind] = min(
+                pooled,
+                key=lambda one: (*_differ(one, own), -one.config["pool"]["size"], *near(one)),
+            )
     return Bounds(own, metric, found)
 
 

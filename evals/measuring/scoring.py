@@ -1,8 +1,10 @@
-"""Turn recorded outcomes into scores, and count the looks at test queries. No model, no retriever, no network.
+"""Turn recorded outcomes into scores, and count the looks at test queries. No model, no retriever,
+no network.
 
-A failed query scores 0; a run with unanswered queries gets no score. A run that has shown a value of a query outside
-dev is a look, because whoever keeps the best of many looks has chosen on the test. Looks are lines of
-$SEXTANT_HOME/looks.jsonl; resuming or scoring again is no new look. No failure of counting ends a run.
+A failed query scores 0; a run with unanswered queries gets no score. A run that has shown a value
+of a query outside dev is a look, because whoever keeps the best of many looks has chosen on the
+test. Looks are lines of $SEXTANT_HOME/looks.jsonl; resuming or scoring again is no new look. No
+failure of counting ends a run.
 """
 
 import csv
@@ -42,16 +44,23 @@ KINDS = 5  # of failures that are told, the commonest first
 _SPECIAL = re.compile(r"[\s%\x00-\x1f\x7f-\x9f]")
 
 
-def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None = None) -> dict[str, Any]:
-    """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what scores.json holds.
+def score(
+    path: Path, environment: Environment, outcomes: run_folder.Rows | None = None
+) -> dict[str, Any]:
+    """Write run.trec, scores.csv, attribution.jsonl and scores.json into `path`; return what
+    scores.json holds.
 
-    RunIncomplete when queries are unanswered. `environment` is the run's, `outcomes` those of an open folder.
+    RunIncomplete when queries are unanswered. `environment` is the run's, `outcomes` those of an
+    open folder.
     """
     config = run_folder.read_config(path)
     outcomes = run_folder.read_outcomes(path) if outcomes is None else outcomes
     query_ids = [query.query_id for query in environment.queries]
     if pending := [query_id for query_id in query_ids if query_id not in outcomes]:
-        many = f"{len(pending)} of {len(query_ids)} queries of {path} are unanswered, e.g. {pending[0]!r}"
+        many = (
+            f"{len(pending)} of {len(query_ids)} queries of {path} are unanswered, e.g. "
+            f"{pending[0]!r}"
+        )
         raise RunIncomplete(f"{many}; give the same run command again to resume it")
     tally = _Tally()
     losses = Losses(choose_cutoffs(environment.metric, environment.metrics))
@@ -93,7 +102,9 @@ def score(path: Path, environment: Environment, outcomes: run_folder.Rows | None
             cells = [column[query_id] for column in values.values()]
             # A lone carriage return is not quoted, and would be read as the end of the row.
             error = error.replace("\r", " ")
-            table.writerow([query_id, *("" if value is None else repr(value) for value in cells), error])
+            table.writerow(
+                [query_id, *("" if value is None else repr(value) for value in cells), error]
+            )
     of = {"config": run_folder.digest(config), **run_folder.file_digests(path, _FILES)}
     scores = run_folder.seal_scores(scores | {"made_of": of})
     run_folder.write(path / "scores.json", json.dumps(scores, indent=2) + "\n")
@@ -106,7 +117,9 @@ def _largest_candidate_pool(environment: Environment) -> int | None:
 
 
 def rescore(path: Path, judgements: str = "", metrics: Sequence[str] = ()) -> dict[str, Any]:
-    """Score the run in `path` again, by its own judgements where none are named; return what --json prints."""
+    """Score the run in `path` again, by its own judgements where none are named; return what
+    --json prints.
+    """
     for name in metrics:
         check_metric(name)
     config = run_folder.read_config(path)
@@ -123,14 +136,19 @@ def _score_queries(
     values = Values()
     errors = dict[str, str]()
     known = set[str]()
-    with run_folder.writing(path / "run.trec") as trec, run_folder.writing(path / "attribution.jsonl") as attributed:
+    with (
+        run_folder.writing(path / "run.trec") as trec,
+        run_folder.writing(path / "attribution.jsonl") as attributed,
+    ):
         for query in environment.queries:
             query_id = query.query_id
             outcome = outcomes[query.query_id]
             try:
                 run_folder.check_ranking(outcome["ranking"], query, environment.documents, known)
             except run_folder.BadRanking as wrong:
-                raise DataError(f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; {run_folder.MEND}") from None
+                raise DataError(
+                    f"{path / 'outcomes.jsonl'}, query {query_id!r}: {wrong}; {run_folder.MEND}"
+                ) from None
             tally.add(outcome)
             errors[query_id] = outcome["error"] or ""
             _add_values(values, outcome, outcomes, environment)
@@ -138,14 +156,18 @@ def _score_queries(
             trec.write(run_lines(query_id, units, tag=path.name))
             relevant = attribute(query_id, outcome, units, judgements)
             losses.add(relevant)
-            attributed.write(disk.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n")
+            attributed.write(
+                disk.dumps(attribution_json(query.text, relevant, outcome, judgements)) + "\n"
+            )
     return values, errors
 
 
 def summarise_unfinished(
     config: run_folder.Config, environment: Environment, outcomes: run_folder.Rows
 ) -> dict[str, Any]:
-    """Summarise a run with unanswered queries, without a score; metrics over the others are under "partial"."""
+    """Summarise a run with unanswered queries, without a score; metrics over the others are
+    under "partial".
+    """
     answered = [query.query_id for query in environment.queries if query.query_id in outcomes]
     part = environment.asking(query_ids=answered)
     tally = _Tally()
@@ -161,15 +183,21 @@ def summarise_unfinished(
 
 @lru_cache(1 << 16)
 def encode_id(identifier: str) -> str:
-    """Return an id as it stands in TREC files, whose columns blanks separate: blanks and % are percent-encoded."""
+    """Return an id as it stands in TREC files, whose columns blanks separate: blanks and %
+    are percent-encoded.
+    """
     return _SPECIAL.sub(lambda match: "".join(f"%{b:02X}" for b in match[0].encode()), identifier)
 
 
 def run_lines(query_id: str, ranking: Sequence[str], tag: str) -> str:
-    """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our ties its own way."""
+    """Return a query's lines in run.trec; scores fall strictly, so that no tool breaks our
+    ties its own way.
+    """
     start = f"{encode_id(query_id)}\tQ0\t"
     ends = _line_ends(len(ranking), tag)
-    return "".join([f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)])
+    return "".join(
+        [f"{start}{doc_id}{end}" for doc_id, end in zip(map(encode_id, ranking), ends, strict=True)]
+    )
 
 
 @lru_cache(8)  # rankings of a run are of few lengths
@@ -178,7 +206,10 @@ def _line_ends(many: int, tag: str) -> list[str]:
 
 
 def _add_values(
-    values: Values, outcome: run_folder.Outcome, outcomes: Mapping[str, Any], environment: Environment
+    values: Values,
+    outcome: run_folder.Outcome,
+    outcomes: Mapping[str, Any],
+    environment: Environment,
 ) -> None:
     query_id = outcome["query_id"]
     rankings = {query_id: ranking_of(outcome)}
@@ -188,7 +219,9 @@ def _add_values(
         values.setdefault(name, {})[query_id] = value
 
 
-def _summarise(values: Values, environment: Environment, *, resampled: bool) -> dict[str, dict[str, Any]]:
+def _summarise(
+    values: Values, environment: Environment, *, resampled: bool
+) -> dict[str, dict[str, Any]]:
     return {
         name: summarise_column(column, weigh_queries(name, environment), resampled=resampled)
         for name, column in values.items()
@@ -196,14 +229,23 @@ def _summarise(values: Values, environment: Environment, *, resampled: bool) -> 
 
 
 def weigh_queries(name: str, environment: Environment) -> dict[str, int]:
-    """Return how often each query counts in a metric's mean: once per triplet (BIRCO, appendix D); {} is once."""
+    """Return how often each query counts in a metric's mean: once per triplet (BIRCO,
+    appendix D); {} is once.
+    """
     if name != "Triplets":
         return {}
-    return {query.query_id: len(environment.comparisons.get(query.query_id, ())) for query in environment.queries}
+    return {
+        query.query_id: len(environment.comparisons.get(query.query_id, ()))
+        for query in environment.queries
+    }
 
 
-def summarise_column(column: Column, weights: Mapping[str, int], *, resampled: bool) -> dict[str, Any]:
-    """Return a metric's mean with its interval, over the queries for which it is defined; None where there are none."""
+def summarise_column(
+    column: Column, weights: Mapping[str, int], *, resampled: bool
+) -> dict[str, Any]:
+    """Return a metric's mean with its interval, over the queries for which it is defined;
+    None where there are none.
+    """
     defined = {query_id: value for query_id, value in column.items() if value is not None}
     if not defined:
         return {"mean": None, "low": None, "high": None, "queries": 0}
@@ -222,7 +264,9 @@ class _Tally:
         self._counts: Counter[str] = Counter()
         self._unusable: Counter[str] = Counter()
         self._failures: dict[str, dict[str, Any]] = {}  # the first of each kind, and how many
-        self._read: Counter[str] = Counter(dict.fromkeys(("documents", "cut", "characters", "left_out"), 0))
+        self._read: Counter[str] = Counter(
+            dict.fromkeys(("documents", "cut", "characters", "left_out"), 0)
+        )
         self._usage = Usage()
 
     def add(self, outcome: run_folder.Outcome) -> None:
@@ -247,13 +291,16 @@ class _Tally:
         usage = usage_json(self._usage)
         provenance = config[run_folder.PROVENANCE]
         failures = sorted(self._failures.values(), key=lambda kind: -kind["queries"])[:KINDS]
-        if (config.get("imported") or {}).get("usage") is False:  # nobody knows, and 0 would be a claim
+        if (config.get("imported") or {}).get(
+            "usage"
+        ) is False:  # nobody knows, and 0 would be a claim
             usage = dict.fromkeys(usage)
         about = {
             **{key: config[key] for key in ("task", "split", "instruction", "program")},
             "data": provenance["data"],
             "pool": config.get("pool"),
-            "compiled": config.get("compiled") and {**config["compiled"], "file": provenance.get("compiled")},
+            "compiled": config.get("compiled")
+            and {**config["compiled"], "file": provenance.get("compiled")},
             "retriever": name_retriever(config),
             "lm": config["lm"]["name"],
             "isolated": provenance.get("isolated"),
@@ -273,7 +320,9 @@ class _Tally:
 
 
 def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Count the documents of a query that were put into prompts, and what the shortest showing of each cut off."""
+    """Count the documents of a query that were put into prompts, and what the shortest
+    showing of each cut off.
+    """
     least: dict[str, tuple[int, int]] = {}  # doc_id -> characters shown, of how many
     for step in steps:
         if step["tool"] in ("judge", "read"):
@@ -284,11 +333,18 @@ def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     left_out = [max(0, length - shown) for shown, length in least.values()]
     characters = sum(length for _, length in least.values())
     cut = sum(map(bool, left_out))
-    return {"documents": len(least), "cut": cut, "characters": characters, "left_out": sum(left_out)}
+    return {
+        "documents": len(least),
+        "cut": cut,
+        "characters": characters,
+        "left_out": sum(left_out),
+    }
 
 
 def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
-    """Say in a line how much of its documents a run left out of prompts; none where that is nothing, or unknown."""
+    """Say in a line how much of its documents a run left out of prompts; none where that is
+    nothing, or unknown.
+    """
     read = scores.get("read") or {}
     if not read.get("cut"):
         return []
@@ -298,14 +354,20 @@ def describe_cuts(scores: Mapping[str, Any]) -> list[str]:
     return [f"{many} were cut on their way into a prompt {by}: {share:.1f} % of their characters"]
 
 
-def _raised_at(outcome: run_folder.Outcome) -> str:  # the last of its traceback that is in no library
-    frames = re.findall(r'^  File "([^"<]+)", line (\d+)', outcome.get("traceback") or "", re.MULTILINE)
+def _raised_at(
+    outcome: run_folder.Outcome,
+) -> str:  # the last of its traceback that is in no library
+    frames = re.findall(
+        r'^  File "([^"<]+)", line (\d+)', outcome.get("traceback") or "", re.MULTILINE
+    )
     own = [f"{file}:{line}" for file, line in frames if "site-packages" not in file]
     return own[-1].removeprefix(f"{Path.cwd()}/") if own else ""
 
 
 def record_look(config: run_folder.Config, path: Path) -> None:
-    """Record that the run of `config` in `path` has shown values; nothing for dev, or a second time."""
+    """Record that the run of `config` in `path` has shown values; nothing for dev, or a
+    second time.
+    """
     if config["split"] == "dev":
         return
     look = {
@@ -325,7 +387,9 @@ def record_look(config: run_folder.Config, path: Path) -> None:
 
 
 def count_looks(config: run_folder.Config) -> int:
-    """Count the runs with the program of `config` that have looked at queries of its task outside dev."""
+    """Count the runs with the program of `config` that have looked at queries of its task
+    outside dev.
+    """
     alike = {"task": config["task"], "data": _data_of(config), "program": config["program"]}
     return sum(look | alike == look for look in _read_looks().values())
 
@@ -334,7 +398,9 @@ def _data_of(config: run_folder.Config) -> str:
     return str(config[run_folder.PROVENANCE]["folder"] or config[run_folder.PROVENANCE]["data"])
 
 
-def _identity(look: dict[str, Any]) -> tuple[Any, ...]:  # a run folder's name has its configuration's digest in it
+def _identity(
+    look: dict[str, Any],
+) -> tuple[Any, ...]:  # a run folder's name has its configuration's digest in it
     return look.get("run"), look.get("task"), look.get("data_fingerprint")
 
 
@@ -344,6 +410,8 @@ def _read_looks() -> dict[tuple[Any, ...], dict[str, Any]]:
         for line in disk.lines(disk.home() / "looks.jsonl"):
             with suppress(ValueError, RecursionError):
                 look = json.loads(line)
-                if isinstance(look, dict) and all(isinstance(value, str) for value in _identity(look)):
+                if isinstance(look, dict) and all(
+                    isinstance(value, str) for value in _identity(look)
+                ):
                     looks[_identity(look)] = look
     return looks

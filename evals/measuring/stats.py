@@ -1,7 +1,8 @@
-"""Uncertainty of a mean over queries, and of the difference of two. The same values always give the same figures.
+"""Uncertainty of a mean over queries, and of the difference of two. The same values always give the
+same figures.
 
-The test of a difference is the paired randomisation test of Smucker, Allan and Carterette (2007). Repeated runs are
-averaged within queries before (comparison.py). Left out: clusters of queries.
+The test of a difference is the paired randomisation test of Smucker, Allan and Carterette (2007).
+Repeated runs are averaged within queries before (comparison.py). Left out: clusters of queries.
 """
 
 import math
@@ -18,7 +19,9 @@ PERMUTATIONS = 19_999  # random assignments of signs, where they are not enumera
 DRAWS_PER_TEST = 400  # so the smallest p of a family of tests, times their number, is 1/400
 REFINED = 0.005  # a p below this is estimated again with the draws that the family needs
 GROUP = 8  # differences whose signs are drawn together: one random byte
-FEWEST = 7  # queries for which the power can be 80 %: with six, all must move one way to be significant
+FEWEST = (
+    7  # queries for which the power can be 80 %: with six, all must move one way to be significant
+)
 
 
 class Interval(NamedTuple):
@@ -32,7 +35,9 @@ class Interval(NamedTuple):
 def bootstrap_mean(
     values: Sequence[float], weights: Sequence[float] | None = None, *, resamples: int | None = None
 ) -> Interval:
-    """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13)."""
+    """Return the mean with its percentile bootstrap interval (Efron and Tibshirani 1993,
+    chapter 13).
+    """
     array = np.asarray(values, dtype=np.float64)
     weight = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
     mean = float(np.average(array, weights=weight))
@@ -47,7 +52,9 @@ def bootstrap_mean(
 
 
 def _draw_queries(many: int, resamples: int | None = None) -> Iterator[np.ndarray]:
-    """Yield resamples of `many` queries, shape (some, many): 20 million draws in all, but 2,000 to 10,000 resamples."""
+    """Yield resamples of `many` queries, shape (some, many): 20 million draws in all, but
+    2,000 to 10,000 resamples.
+    """
     resamples = resamples or max(2_000, min(10_000, 20_000_000 // many))
     generator = np.random.default_rng(0)
     step = max(1, 2_000_000 // many)  # resamples at a time: 16 MB of draws, whatever the queries
@@ -56,7 +63,9 @@ def _draw_queries(many: int, resamples: int | None = None) -> Iterator[np.ndarra
 
 
 def bootstrap_means(rows: np.ndarray) -> list[Interval]:
-    """Return `bootstrap_mean` of each column of queries, with the same resamples, so that sums of columns hold."""
+    """Return `bootstrap_mean` of each column of queries, with the same resamples, so that
+    sums of columns hold.
+    """
     means = rows.mean(axis=0)
     if len(rows) < 2:
         return [Interval(float(mean), None, None) for mean in means]
@@ -70,13 +79,19 @@ def means_of_resamples(rows: np.ndarray) -> np.ndarray:
     means = []
     for draws in _draw_queries(many):
         places = draws + np.arange(len(draws))[:, None] * many
-        times = np.bincount(places.ravel(), minlength=draws.size).reshape(draws.shape)  # each query was drawn
+        times = np.bincount(places.ravel(), minlength=draws.size).reshape(
+            draws.shape
+        )  # each query was drawn
         means.append(times.astype(np.float64) @ rows / many)
     return np.concatenate(means)
 
 
-def share_closed(floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float]) -> Interval | None:
-    """Return (program - floor) / (ceiling - floor) of the means; None where the ceiling is not above the floor."""
+def share_closed(
+    floor: Sequence[float], program: Sequence[float], ceiling: Sequence[float]
+) -> Interval | None:
+    """Return (program - floor) / (ceiling - floor) of the means; None where the ceiling is
+    not above the floor.
+    """
     rows = np.asarray([floor, program, ceiling], dtype=np.float64).T
     means = rows.mean(axis=0) if rows.size else np.zeros(3)
     if not means[2] - means[0] > TIE:
@@ -84,17 +99,25 @@ def share_closed(floor: Sequence[float], program: Sequence[float], ceiling: Sequ
     share = float((means[1] - means[0]) / (means[2] - means[0]))
     of_floor, of_program, of_ceiling = means_of_resamples(rows).T
     gap = of_ceiling - of_floor
-    if len(rows) < 2 or np.quantile(gap, 0.025) <= TIE:  # the ratio has no bounded interval (Fieller 1954)
+    if (
+        len(rows) < 2 or np.quantile(gap, 0.025) <= TIE
+    ):  # the ratio has no bounded interval (Fieller 1954)
         return Interval(share, None, None)
     low, high = np.quantile((of_program - of_floor) / np.maximum(gap, TIE), [0.025, 0.975])
     return Interval(share, float(low), float(high))
 
 
 def resampled_mean(values: Sequence[float]) -> dict[str, float]:
-    """Return BIRCO's figure: the mean of 1,000 resampled means, and their standard deviation as "error"."""
+    """Return BIRCO's figure: the mean of 1,000 resampled means, and their standard deviation
+    as "error".
+    """
     array = np.asarray(values, dtype=np.float64)
-    generator = np.random.RandomState(42)  # as its script seeds NumPy's global generator anew for each metric
-    means = [array[generator.choice(len(array), len(array), replace=True)].mean() for _ in range(1000)]
+    generator = np.random.RandomState(
+        42
+    )  # as its script seeds NumPy's global generator anew for each metric
+    means = [
+        array[generator.choice(len(array), len(array), replace=True)].mean() for _ in range(1000)
+    ]
     return {"mean": float(np.mean(means)), "error": float(np.std(means))}
 
 
@@ -120,7 +143,8 @@ def paired(
     resamples: int | None = None,
     tests: int = 1,
 ) -> Paired:
-    """Compare two systems by their values for the same queries in the same order: `bootstrap_mean` and `sign_flip`.
+    """Compare two systems by their values for the same queries in the same order: `bootstrap_mean`
+    and `sign_flip`.
 
     `tests` is the number of tests that are corrected together.
     """
@@ -142,19 +166,23 @@ def paired(
 def sign_flip(
     differences: Sequence[float], *, permutations: int = PERMUTATIONS, tests: int = 1, seed: int = 0
 ) -> float:
-    """Return the two-sided p of a mean difference of 0 by the sign-flip permutation test (Fisher 1935).
+    """Return the two-sided p of a mean difference of 0 by the sign-flip permutation test (Fisher
+    1935).
 
-    It is the share of assignments of signs with a sum at least as far from 0: of all, up to 16 differences other than
-    0; else of `permutations` random ones and the observed one: (b + 1) / (m + 1) (Phipson and Smyth 2010).
+    It is the share of assignments of signs with a sum at least as far from 0: of all, up to 16
+    differences other than 0; else of `permutations` random ones and the observed one: (b + 1) / (m
+    + 1) (Phipson and Smyth 2010).
 
-    Holm multiplies p by up to `tests`, the number of tests that are corrected together. If `permutations` are too few
-    for so many tests and p is below `REFINED`, more assignments are drawn independently, and p is theirs. So p is at
-    most a level below `REFINED` only if this second estimate is, and the test keeps its level.
+    Holm multiplies p by up to `tests`, the number of tests that are corrected together. If
+    `permutations` are too few for so many tests and p is below `REFINED`, more assignments are
+    drawn independently, and p is theirs. So p is at most a level below `REFINED` only if this
+    second estimate is, and the test keeps its level.
     """
     moved = np.asarray([difference for difference in differences if difference], dtype=np.float64)
     if not len(moved):
         return 1.0
-    # Sums that are equal on paper differ in their last bits; without the margin chance would decide about them.
+    # Sums that are equal on paper differ in their last bits; without the margin chance would decide
+    # about them.
     extreme = abs(moved.sum()) - 1e-10 * np.abs(moved).sum()
     if len(moved) <= EXACT:
         return float((np.abs(_signed_sums(moved)) >= extreme).mean())
@@ -179,13 +207,17 @@ def _signed_sums(values: np.ndarray) -> np.ndarray:
 
 
 def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return `count` sums under random signs; a random byte is a place in the table of the sums of eight values."""
+    """Return `count` sums under random signs; a random byte is a place in the table of the
+    sums of eight values.
+    """
     groups = np.pad(values, (0, -len(values) % GROUP)).reshape(-1, GROUP)
     tables = np.stack([_signed_sums(group) for group in groups]).ravel()
     offsets = np.arange(len(groups), dtype=np.int32) * 2**GROUP
     generator = np.random.default_rng(seed)
     sums = np.empty(count)
-    step = max(1, 200_000 // len(groups))  # assignments at a time: 1 MB of places, which stays in the cache
+    step = max(
+        1, 200_000 // len(groups)
+    )  # assignments at a time: 1 MB of places, which stays in the cache
     for start in range(0, count, step):
         size = (min(step, count - start), len(groups))
         places = generator.integers(0, 2**GROUP, size, dtype=np.uint8) + offsets
@@ -194,30 +226,40 @@ def _random_signed_sums(values: np.ndarray, count: int, seed: int) -> np.ndarray
 
 
 def detectable(differences: np.ndarray) -> float | None:
-    """Return the smallest mean difference that queries with this spread show in 80 % of cases, at .05 two-sided."""
+    """Return the smallest mean difference that queries with this spread show in 80 % of
+    cases, at .05 two-sided.
+    """
     if len(differences) < FEWEST:
         return None
     return detectable_over([differences])
 
 
 def detectable_over(groups: Collection[np.ndarray], tests: int = 1) -> float | None:
-    """Return the difference that is shown in 80 % of cases as the first of `tests` tests, which Holm corrects.
+    """Return the difference that is shown in 80 % of cases as the first of `tests` tests, which
+    Holm corrects.
 
-    The difference is the mean over `groups` (the tasks) of the mean over their queries. Its standard error and degrees
-    of freedom are those of Welch (1947) and Satterthwaite (1946); the difference is the error times the sum of two
-    quantiles of Student's t. None if there is no spread, or if too few assignments of signs exist for any p below the
-    level. If only a few of them are below it, p moves in steps and power is lost; the factor for that was fitted to
+    The difference is the mean over `groups` (the tasks) of the mean over their queries. Its
+    standard error and degrees of freedom are those of Welch (1947) and Satterthwaite (1946); the
+    difference is the error times the sum of two quantiles of Student's t. None if there is no
+    spread, or if too few assignments of signs exist for any p below the level. If only a few of
+    them are below it, p moves in steps and power is lost; the factor for that was fitted to
     simulations with 8 to 14 queries and 1 to 64 such assignments.
     """
-    from scipy.special import stdtrit  # Student's t; a third of a second, and every command that reads a run is here
+    from scipy.special import (
+        stdtrit,
+    )  # Student's t; a third of a second, and every command that reads a run is here
 
     level = ALPHA / tests
     spread_groups = [group for group in groups if len(group) > 1]
-    variances = [float(group.var(ddof=1)) / len(group) / len(groups) ** 2 for group in spread_groups]
+    variances = [
+        float(group.var(ddof=1)) / len(group) / len(groups) ** 2 for group in spread_groups
+    ]
     total = math.fsum(variances)
     if not math.sqrt(total) > TIE:
         return None
-    pooled = math.fsum(v**2 / (len(group) - 1) for v, group in zip(variances, spread_groups, strict=True))
+    pooled = math.fsum(
+        v**2 / (len(group) - 1) for v, group in zip(variances, spread_groups, strict=True)
+    )
     queries = sum(map(len, groups))
     steps = math.ceil(level * 2.0 ** min(queries - 1, 1000)) - 1  # of p below the level
     if steps < 1:
@@ -228,7 +270,9 @@ def detectable_over(groups: Collection[np.ndarray], tests: int = 1) -> float | N
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Adjust p values, in the order given: below .05 they hold for all comparisons together (Holm 1979)."""
+    """Adjust p values, in the order given: below .05 they hold for all comparisons together
+    (Holm 1979).
+    """
     adjusted = [0.0] * len(ps)
     floor = 0.0
     for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):

@@ -1,4 +1,5 @@
-"""The numbered tables and figures of the papers, as the TOML files beside this one have them: a section each.
+"""The numbered tables and figures of the papers, as the TOML files beside this one have them: a
+section each.
 
 docs/guide/reproduce.md says what the keys of a section and of a system mean.
 """
@@ -46,7 +47,9 @@ class Section:
             named = cell.system in (one["name"], *one.get("also", ()))
             if named and any(fnmatch(cell.task, task) for task in one.get("tasks", ["*"])):
                 return one
-        raise UnknownName(f"system of {self.name}", cell.system, {one["name"] for one in self.systems})
+        raise UnknownName(
+            f"system of {self.name}", cell.system, {one["name"] for one in self.systems}
+        )
 
 
 @cache
@@ -59,7 +62,9 @@ def sections() -> dict[str, Section]:
         for name, about in content.items():
             about["system"] = list(_by_size(about.get("system", ())))
             made = Section(f"{path.stem}/{name}", about, (*about["system"], *shared))
-            cells = (replace(cell, lacks=_lacks(cell, about)) for cell in _cells(path.stem, name, about))
+            cells = (
+                replace(cell, lacks=_lacks(cell, about)) for cell in _cells(path.stem, name, about)
+            )
             found[made.name] = replace(made, cells=tuple(cells))
     return found
 
@@ -84,13 +89,17 @@ def _cells(suite: str, name: str, about: Mapping[str, Any]) -> Iterator[Cell]:
     ours = about.get("metrics", {})
     split = about.get("split", "test")
     for one in figures():
-        wanted = one.metric in about.get("only", [one.metric]) and one.task in about.get("tasks", [one.task])
+        wanted = one.metric in about.get("only", [one.metric]) and one.task in about.get(
+            "tasks", [one.task]
+        )
         if one.task.startswith(f"{suite}/") and one.table in tables and wanted:
             values = (one.judgements, one.value, one.error, one.note)
             yield Cell(one.system, one.task, ours.get(one.metric, one.metric), one.split, *values)
     for system, by_task in {"": about.get("statistics", {}), **about.get("published", {})}.items():
         for task, values in by_task.items():
-            yield from (Cell(system, task, metric, split, value=value) for metric, value in values.items())
+            yield from (
+                Cell(system, task, metric, split, value=value) for metric, value in values.items()
+            )
     grid = about.get("grid", {"tasks": ()})
     systems = grid.get("systems") or [one["name"] for one in about["system"]]
     for task, system, metric in product(grid["tasks"], systems, grid.get("metrics", ())):

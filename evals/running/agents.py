@@ -1,4 +1,6 @@
-"""What the agents outside of a run (`command:`, `served:`) have used, which its outcomes say and no ledger has."""
+"""What the agents outside of a run (`command:`, `served:`) have used, which its outcomes say
+and no ledger has.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,9 @@ from tools.models.answers import Ledger
 from tools.models.terms import Budget
 from tools.records import Usage, usage_from_json
 
-UNREPORTED = Usage(unmetered=1, paid_usd=None, list_usd=None)  # by an agent that is served and has reported nothing
+UNREPORTED = Usage(
+    unmetered=1, paid_usd=None, list_usd=None
+)  # by an agent that is served and has reported nothing
 
 
 def brings_agents(program: str) -> bool:
@@ -18,10 +22,11 @@ def brings_agents(program: str) -> bool:
 
 
 def count_agents(program: str, budget: Budget, folder: Path, ledger: Ledger | None) -> None:
-    """Count what the agents of earlier sittings of a program's run used, but not what its `ledger` has already.
+    """Count what the agents of earlier sittings of a program's run used, but not what its `ledger`
+    has already.
 
-    Every outcome counts, also of queries that failed and were asked again, and so does what queries that were left
-    pending have used.
+    Every outcome counts, also of queries that failed and were asked again, and so does what queries
+    that were left pending have used.
     """
     booked = ledger.used_by_query() if ledger else {}
     used_by_all = Usage()
@@ -56,6 +61,8 @@ def _subtract(used: Usage, booked: Usage) -> Usage:
         calls=max(0, used.calls - booked.calls),
         input_tokens=max(0, used.input_tokens - booked.input_tokens),
         output_tokens=max(0, used.output_tokens - booked.output_tokens),
-        paid_usd=None if used.paid_usd is None else max(0.0, used.paid_usd - (booked.paid_usd or 0.0)),
+        paid_usd=None
+        if used.paid_usd is None
+        else max(0.0, used.paid_usd - (booked.paid_usd or 0.0)),
         unmetered=max(0, used.unmetered - booked.unmetered),
     )

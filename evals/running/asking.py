@@ -1,7 +1,9 @@
-"""Have a small program ask a model about units that are no queries of a task: a stage of judging, naming, building.
+"""Have a small program ask a model about units that are no queries of a task: a stage of judging,
+naming, building.
 
-A stage is a run in a folder of its own, so it has a budget and books, goes on where it was ended, pays for nothing
-twice, and can be forecast. A unit is a Query whose id says what it is; what the outcomes mean is up to who asks.
+A stage is a run in a folder of its own, so it has a budget and books, goes on where it was ended,
+pays for nothing twice, and can be forecast. A unit is a Query whose id says what it is; what the
+outcomes mean is up to who asks.
 """
 
 import hashlib
@@ -25,13 +27,28 @@ from tools.retrievers.bm25 import BM25
 
 # What a stage's configuration has in place of what only runs of tasks have.
 BLANK: run_folder.Config = {
-    **{"data": "folder", "split": "all", "instruction": "none", "max_p": False, "depth": 0, "parameters": {}},
+    **{
+        "data": "folder",
+        "split": "all",
+        "instruction": "none",
+        "max_p": False,
+        "depth": 0,
+        "parameters": {},
+    },
     **{"asked": {"limit": None, "query_ids": []}, "retriever": {"name": "none"}},
     run_folder.PROVENANCE: {"data": "folder", "folder": None, "judgements": "none"},
 }
 Outcomes = Mapping[str, run_folder.Outcome]  # by the ids of units
 # What it has of the configuration of runs that it asks about.
-OF_RUNS = ("task", "data", "data_fingerprint", "split", "instruction", "max_p", run_folder.PROVENANCE)
+OF_RUNS = (
+    "task",
+    "data",
+    "data_fingerprint",
+    "split",
+    "instruction",
+    "max_p",
+    run_folder.PROVENANCE,
+)
 REHEARSED = 50  # units of a rehearsal at most, from the smallest to the largest
 
 
@@ -52,7 +69,8 @@ class Stage:
         request: Common,
         terms: Terms | None = None,
     ) -> None:
-        """`config` has a task's name and all that outcomes depend on beside program, prompts, texts and model.
+        """`config` has a task's name and all that outcomes depend on beside program, prompts, texts
+        and model.
 
         Stages may share `terms`, which are then open.
         """
@@ -80,7 +98,8 @@ class Stage:
 
     @contextmanager
     def open(self) -> Iterator[Callable[..., Outcomes]]:
-        """Claim the folder; yield what asks about those units that have no outcome, and returns all outcomes.
+        """Claim the folder; yield what asks about those units that have no outcome, and returns all
+        outcomes.
 
         It takes units and the hooks of runner.run. SextantError where units are left without one.
         """
@@ -95,7 +114,9 @@ class Stage:
 
                 def ask(units: Sequence[Query], **hooks: Any) -> Outcomes:
                     asked = (units, self._documents, folder, self.model)
-                    if fault := runner.run(self._program, *asked, workers=self._request.at_once, **hooks):
+                    if fault := runner.run(
+                        self._program, *asked, workers=self._request.at_once, **hooks
+                    ):
                         raise RunIncomplete(fault)
                     return folder.outcomes
 
@@ -104,13 +125,17 @@ class Stage:
             raise problem.saying(f"{problem}; the same command goes on with what is left") from None
 
     def forecast(self, units: Sequence[Query]) -> dict[str, Any]:
-        """Return what asking about these units would take, as `forecast.project`. Nothing is sent or written."""
+        """Return what asking about these units would take, as `forecast.project`. Nothing is
+        sent or written.
+        """
         before = self.outcomes
         left = [one for one in units if one.query_id not in before]
         pending = sorted(left, key=lambda one: (len(one.candidates or ()), len(one.text)))
         statistics = BM25(self._documents, home()).statistics
         chosen = pending[:: -(-len(pending) // REHEARSED) or 1]
-        seen = forecast.StandIn(statistics, self.model).watch(self._program, chosen, self._documents)
+        seen = forecast.StandIn(statistics, self.model).watch(
+            self._program, chosen, self._documents
+        )
         spent = total(usage_from_json(row["usage"]) for row in before.values())
         found = forecast.project(self._request, self.model, seen, pending, spent, self._kind)
         return found | {"answered": len(units) - len(left)}

@@ -1,8 +1,9 @@
-"""A request with every name looked up (`resolve`), fitted to its task (`fit`), and written as config.json has it.
+"""A request with every name looked up (`resolve`), fitted to its task (`fit`), and written as
+config.json has it.
 
-Checks that need no data come first (`resolve`), then those that need no index (`fit`): a misspelt word does not wait.
-A configuration has all that the run's numbers depend on: its arguments, its data, and the sources and libraries that
-it uses. `load_environment` leads from it back to the task.
+Checks that need no data come first (`resolve`), then those that need no index (`fit`): a misspelt
+word does not wait. A configuration has all that the run's numbers depend on: its arguments, its
+data, and the sources and libraries that it uses. `load_environment` leads from it back to the task.
 """
 
 import logging
@@ -50,13 +51,28 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("sextant")
 LARGE = 10_000  # documents from which on an index may take a while to build, which is said before
 
-# Libraries that can change a ranking, as they are imported; distributions have hyphens in place of underscores.
+# Libraries that can change a ranking, as they are imported; distributions have hyphens in place of
+# underscores.
 _LIBRARIES = {
-    *("chromadb", "dspy", "gepa", "json_repair", "langgraph", "nltk", "numba", "numpy", "optuna", "rank_bm25"),
+    *(
+        "chromadb",
+        "dspy",
+        "gepa",
+        "json_repair",
+        "langgraph",
+        "nltk",
+        "numba",
+        "numpy",
+        "optuna",
+        "rank_bm25",
+    ),
     *("sentence_transformers", "tokenizers", "torch", "transformers"),
 }
-_BESIDE = {"sentence_transformers": ("tokenizers", "torch", "transformers")}  # what such a library ranks with
-# What opens a task, what builds a retriever, and what writes the prompts and reads the answers of every program.
+_BESIDE = {
+    "sentence_transformers": ("tokenizers", "torch", "transformers")
+}  # what such a library ranks with
+# What opens a task, what builds a retriever, and what writes the prompts and reads the answers of
+# every program.
 _ALWAYS = ("environments", "tools.retrievers", "tools.models.adapter")
 
 
@@ -91,8 +107,13 @@ class Resolved:
     @property
     def sends(self) -> bool:
         """Whether the program or a retriever may send something to a model."""
-        models = [self.request.lm, *(model for spec in self.all_retrievers for model in retrievers.models(spec))]
-        return any(model != "offline" for model in models) or any(map(retrievers.apis, self.all_retrievers))
+        models = [
+            self.request.lm,
+            *(model for spec in self.all_retrievers for model in retrievers.models(spec)),
+        ]
+        return any(model != "offline" for model in models) or any(
+            map(retrievers.apis, self.all_retrievers)
+        )
 
 
 def resolve(request: Request) -> Resolved:
@@ -108,7 +129,10 @@ def resolve(request: Request) -> Resolved:
     constructor = _isolate(request, compiled) if request.isolated else find_program(request.program)
     limits = query_limits(request.parameters)
     if compiled and compiled.members and limits:
-        raise UsageError("an ensemble has no limits of a query: each member has a session of its own; leave them out")
+        raise UsageError(
+            "an ensemble has no limits of a query: each member has a session of its own; leave "
+            "them out"
+        )
     kept = compiled.parameters if compiled else {}
     values = parse_parameters(request.program_label, constructor, request.parameters, kept)
     own = compiled.retriever if compiled else "bm25"
@@ -130,7 +154,9 @@ def resolve(request: Request) -> Resolved:
 def _isolate(request: Request, compiled: "Compiled | None") -> Any:
     data = environments.locate(request.task, request.data)[1]
     place = Path(data or "mini")
-    folder = [] if data in (None, "mini", "full") else [place.parent if ".py:" in place.name else place]
+    folder = (
+        [] if data in (None, "mini", "full") else [place.parent if ".py:" in place.name else place]
+    )
     reference = refer(request.program)
     from programs.isolation.parent import Isolated  # few runs need it
 
@@ -138,7 +164,9 @@ def _isolate(request: Request, compiled: "Compiled | None") -> Any:
 
 
 def check_prices(request: Common, models: Iterable[str], specs: Iterable[Spec]) -> None:
-    """Raise UnknownPrice for the first of models and retrievers whose price a budget in dollars needs, and has not."""
+    """Raise UnknownPrice for the first of models and retrievers whose price a budget in
+    dollars needs, and has not.
+    """
     if request.budget_usd is None:
         return
     specs = list(specs)
@@ -154,7 +182,9 @@ def check_prices(request: Common, models: Iterable[str], specs: Iterable[Spec]) 
 
 def _read_compiled(request: Request) -> "Compiled | None":
     if request.prompts and request.compiled:
-        raise UsageError("--compiled and --prompts both set the prompts of the program; give one of them")
+        raise UsageError(
+            "--compiled and --prompts both set the prompts of the program; give one of them"
+        )
     if not (file := request.prompts or request.compiled):
         return None
     from programs import compiled, prompts  # few runs need these
@@ -173,7 +203,9 @@ def _read_compiled(request: Request) -> "Compiled | None":
 
 
 def fit(resolved: Resolved, environment: Environment) -> Resolved:
-    """Return `resolved` with the task's own choices; UsageError for what does not fit it, before an index is built."""
+    """Return `resolved` with the task's own choices; UsageError for what does not fit it,
+    before an index is built.
+    """
     request = resolved.request
     hints = environment.hints
     values = resolved.values
@@ -184,21 +216,34 @@ def fit(resolved: Resolved, environment: Environment) -> Resolved:
     if request.lm == "offline":
         check_offline(request.program_label, program)
     if resolved.compiled and not resolved.isolated:  # an isolated program has checked them itself
-        resolved.compiled.check(request.program_label, program, str(request.compiled or request.prompts))
-        resolved = replace(resolved, compiled=resolved.compiled.without_defaults(trial(resolved.constructor, values)))
+        resolved.compiled.check(
+            request.program_label, program, str(request.compiled or request.prompts)
+        )
+        resolved = replace(
+            resolved,
+            compiled=resolved.compiled.without_defaults(trial(resolved.constructor, values)),
+        )
         if not resolved.compiled:
             file = request.prompts or request.compiled
-            _LOG.info("no prompt in %s is edited, so this is %s as it is", file, request.program_label)
-    return replace(resolved, retriever=retrievers.with_attribute(resolved.retriever, _attribute(hints)))
+            _LOG.info(
+                "no prompt in %s is edited, so this is %s as it is", file, request.program_label
+            )
+    return replace(
+        resolved, retriever=retrievers.with_attribute(resolved.retriever, _attribute(hints))
+    )
 
 
 def _attribute(hints: Mapping[str, str]) -> str:
-    """Return what the retriever `lens` writes down of documents: the name of the task's lens, or its own words."""
+    """Return what the retriever `lens` writes down of documents: the name of the task's lens,
+    or its own words.
+    """
     return hints.get("attribute") or hints.get("lens", "")
 
 
 def trial(constructor: Any, values: Mapping[str, Any]) -> Any:
-    """Make the program over nothing, for what its constructor refuses to be refused before an index is built."""
+    """Make the program over nothing, for what its constructor refuses to be refused before an
+    index is built.
+    """
     try:
         with names.contained():
             return constructor(Toolbox(Corpus(()), NoRetriever()), **values)
@@ -216,40 +261,55 @@ def _check_pools(resolved: Resolved, environment: Environment) -> None:
         raise NotApplicable(f"{environment.task} has candidate pools of its own; leave out --pool")
     for spec in (resolved.retriever, *resolved.others.values()):
         if retrievers.needs_pool(spec) and not has_pools:
-            raise NotApplicable(f"{spec} ranks candidate pools, and {environment.task} has none; use another")
+            raise NotApplicable(
+                f"{spec} ranks candidate pools, and {environment.task} has none; use another"
+            )
     if pool:
         pool.check_room(environment)
         if part := next(filter(retrievers.needs_pool, pool.parts), None):
             raise UsageError(f"{part} needs a pool, so no pool can be made of it; use another")
     largest = max((len(query.candidates or ()) for query in environment.queries), default=0)
     if k and environment.comparisons and k < largest:
-        raise NotApplicable(f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k")
+        raise NotApplicable(
+            f"{environment.task} compares all of a pool, up to {largest} documents; leave out --k"
+        )
 
 
 class Engines:
     """The retrievers of a run, each opened once. Their models are asked on the terms of the run."""
 
-    def __init__(self, environment: Environment, terms: Terms, built: Mapping[str, Retriever] | None = None) -> None:
-        """`built` are retrievers over the same documents that ask no model, by their expressions."""
+    def __init__(
+        self, environment: Environment, terms: Terms, built: Mapping[str, Retriever] | None = None
+    ) -> None:
+        """`built` are retrievers over the same documents that ask no model, by their
+        expressions.
+        """
         self._documents = environment.documents
         self._terms = terms
         self.attribute = _attribute(environment.hints)
         self.built: dict[str, Retriever] = dict(built or {})
 
     def build(self, spec: Spec) -> Retriever:
-        """Return the retriever of an expression; one that may take a while to open is named in the log."""
+        """Return the retriever of an expression; one that may take a while to open is named
+        in the log.
+        """
         spec = retrievers.with_attribute(spec, self.attribute)
         if str(spec) not in self.built:
             if len(self._documents) >= LARGE:
                 _LOG.info("opening %s over %d documents", spec, len(self._documents))
-            self.built[str(spec)] = retrievers.build(spec, self._documents, home(), terms=self._terms)
+            self.built[str(spec)] = retrievers.build(
+                spec, self._documents, home(), terms=self._terms
+            )
         return self.built[str(spec)]
 
 
 def configuration(
     resolved: Resolved, environment: Environment, retriever: Retriever | None, model: "Model"
 ) -> run_folder.Config:
-    """Return all that determines a run's numbers; what does not is under "provenance". No retriever: only its name."""
+    """Return all that determines a run's numbers; what does not is under "provenance".
+
+    No retriever: only its name.
+    """
     request = resolved.request
     source = refer(request.program).rpartition(":")[0]
     return conditions(resolved, environment, retriever, model) | {
@@ -278,11 +338,16 @@ def conditions(
         "data": "folder" if environment.folder else environment.data,
         "compiled": compiled
         and {"digest": compiled.digest(), "optimizer": "", "task": ""}
-        | {key: value for key, value in compiled.origin.items() if key in ("optimizer", "task", "edited", "differs")},
+        | {
+            key: value
+            for key, value in compiled.origin.items()
+            if key in ("optimizer", "task", "edited", "differs")
+        },
         "pool": None,
         "max_p": environment.max_p,
         "instruction": request.instruction,
-        "data_fingerprint": environment.fingerprint,  # texts, queries, judgements, exclusions, pools
+        # texts, queries, judgements, exclusions, pools
+        "data_fingerprint": environment.fingerprint,
         "split": environment.split,
         "asked": {"limit": request.limit, "query_ids": list(dict.fromkeys(request.query_ids))},
         "program": request.program_label,
@@ -296,54 +361,80 @@ def conditions(
 
 
 def load_environment(config: run_folder.Config, qrels: str = "") -> Environment:
-    """Load the environment that a run was made in, `qrels` leading; DataError when the data has changed."""
+    """Load the environment that a run was made in, `qrels` leading; DataError when the data
+    has changed.
+    """
     provenance = config[run_folder.PROVENANCE]
     where = provenance["folder"] or config["data"]
     qrels = qrels or provenance["judgements"]
-    named = {"qrels": qrels, "instruction": config["instruction"], "columns": provenance.get("columns")}
-    chosen = environments.load(config["task"], where, config["split"], **named).asking(**config["asked"])
+    named = {
+        "qrels": qrels,
+        "instruction": config["instruction"],
+        "columns": provenance.get("columns"),
+    }
+    chosen = environments.load(config["task"], where, config["split"], **named).asking(
+        **config["asked"]
+    )
     if chosen.fingerprint != config["data_fingerprint"]:
         why = f"the data of {config['task']} in {where} is not what the run was made with"
-        raise DataError(f"{why} ({chosen.fingerprint}, not {config['data_fingerprint']}); run again")
+        raise DataError(
+            f"{why} ({chosen.fingerprint}, not {config['data_fingerprint']}); run again"
+        )
     return chosen
 
 
 def identity(resolved: Resolved, environment: Environment) -> dict[str, Any]:
-    """Return "code" and "versions" of a configuration: a digest of the sources used, and versions of libraries.
+    """Return "code" and "versions" of a configuration: a digest of the sources used, and versions
+    of libraries.
 
-    Modules that only some runs use count where they are used. So an edited program does not resume the run of the
-    program before the edit, also before a commit.
+    Modules that only some runs use count where they are used. So an edited program does not resume
+    the run of the program before the edit, also before a commit.
     """
     offline = resolved.request.lm == "offline"
     unused = "tools.models.sending" if offline else "tools.models.offline"
     return uses(
-        _list_modules(resolved, environment), without=("tools.console", "tools.installation", "tools.spans", unused)
+        _list_modules(resolved, environment),
+        without=("tools.console", "tools.installation", "tools.spans", unused),
     )
 
 
 def is_ours(resolved: Resolved, environment: Environment) -> bool:
     """Return whether a run uses no program, retriever or task of a user's own."""
     modules = _list_modules(resolved, environment)
-    return all(name.partition(".")[0] in names.PACKAGES and not name.endswith(".py") for name in modules)
+    return all(
+        name.partition(".")[0] in names.PACKAGES and not name.endswith(".py") for name in modules
+    )
 
 
 def _list_modules(resolved: Resolved, environment: Environment) -> list[str]:
-    """Return the modules of a run's task, retrievers and program, and those that only some runs use."""
+    """Return the modules of a run's task, retrievers and program, and those that only some
+    runs use.
+    """
     pool = resolved.pool
     offline = resolved.request.lm == "offline"
     references = [environments.SUITES[environments.parts(environment.task)[0]][0]]
-    references += [environment.data] * names.is_reference(environment.data)  # what makes a user's own task
-    modules = [made.__module__ for spec in resolved.all_retrievers for _, made in retrievers.classes(spec)]
+    references += [environment.data] * names.is_reference(
+        environment.data
+    )  # what makes a user's own task
+    modules = [
+        made.__module__ for spec in resolved.all_retrievers for _, made in retrievers.classes(spec)
+    ]
     modules += [reference.rpartition(":")[0] for reference in references] + list(_ALWAYS)
     modules += [refer(resolved.request.program).rpartition(":")[0]]
     modules += ["programs.own", "programs.own_graph"] * (resolved.request.program not in SYSTEMS)
-    modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(resolved.limits)
+    modules += ["evals.running.pools"] * bool(pool) + ["evals.measuring.traces"] * bool(
+        resolved.limits
+    )
     modules += ["programs.compiled"] * bool(resolved.compiled) + ["tools.models.offline"] * offline
     return modules
 
 
-def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()) -> dict[str, Any]:
-    """Return "code" and "versions" of any modules `without` some packages; more `libraries` may be counted."""
+def uses(
+    modules: Collection[str], *, without: Collection[str] = (), libraries: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return "code" and "versions" of any modules `without` some packages; more `libraries`
+    may be counted.
+    """
     found = sources.reach(modules, without=without)
     used = found.libraries.union(libraries) & _LIBRARIES
     named = {one for name in used for one in (name, *_BESIDE.get(name, ())) if find_spec(name)}
@@ -352,7 +443,9 @@ def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: 
     if "torch" in versions:
         from tools.retrievers.store import accelerator  # NumPy
 
-        if device_type := accelerator():  # the type of the weights there is in models.toml, which is in the digest
+        if (
+            device_type := accelerator()
+        ):  # the type of the weights there is in models.toml, which is in the digest
             versions["device"] = device_type
     return {"code": found.digest(), "versions": versions}
 
@@ -360,12 +453,14 @@ def uses(modules: Collection[str], *, without: Collection[str] = (), libraries: 
 def origin(environment: Environment) -> dict[str, Any]:
     """Return where the data came from and the run was made, for the reader of config.json alone."""
     return {
-        "judgements": environment.headline,  # all are scored; rankings do not depend on which ones lead
+        # All are scored; rankings do not depend on which ones lead
+        "judgements": environment.headline,
         "data": environment.data,
         "folder": environment.folder,
         "source": environment.source,
         "columns": dict(environment.columns),
-        "git_revision": installation.git_revision(),  # of Sextant, not of the project that it is installed in
+        # Of Sextant, not of the project that it is installed in
+        "git_revision": installation.git_revision(),
         "python": platform.python_version(),
         "system": platform.platform(),
     }

@@ -1,4 +1,6 @@
-"""What earlier sittings have used, for a command over several runs with one budget: all runs count before the first."""
+"""What earlier sittings have used, for a command over several runs with one budget: all runs
+count before the first.
+"""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -17,7 +19,9 @@ from tools.models.terms import Budget
 from tools.records import Usage, total, usage_from_json
 
 
-def count_all(requests: Iterable[Request], budget: Budget, opening: Callable[[Request], Opened]) -> None:
+def count_all(
+    requests: Iterable[Request], budget: Budget, opening: Callable[[Request], Opened]
+) -> None:
     """Count on a budget what the runs of these requests have used before now.
 
     A request whose run cannot be found counts when it is run, which says why.
@@ -26,13 +30,18 @@ def count_all(requests: Iterable[Request], budget: Budget, opening: Callable[[Re
         if not has_budget(request) or request.isolated:
             continue
         with suppress(SextantError):
-            if has_runs(request) and (folder := find_folder(opening(request))):  # opening may take long
+            if has_runs(request) and (
+                folder := find_folder(opening(request))
+            ):  # opening may take long
                 count(budget, folder)
 
 
 def has_budget(request: Request) -> bool:
     """Return whether a request limits what is used."""
-    return any(limit is not None for limit in (request.budget_usd, request.budget_tokens, request.budget_calls))
+    return any(
+        limit is not None
+        for limit in (request.budget_usd, request.budget_tokens, request.budget_calls)
+    )
 
 
 def has_runs(request: Request) -> bool:
@@ -56,5 +65,8 @@ def count(budget: Budget, folder: Path) -> None:
     if brings_agents(program := run_folder.read_config(folder)["program"]):
         count_agents(program, budget, folder, ledger)
     elif not ledger:  # it sent nothing
-        used = total(usage_from_json(outcome["usage"]) for outcome in run_folder.read_outcomes(folder).values())
+        used = total(
+            usage_from_json(outcome["usage"])
+            for outcome in run_folder.read_outcomes(folder).values()
+        )
         budget.resume(Usage(calls=used.calls), source=folder.resolve())

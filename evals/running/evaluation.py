@@ -1,9 +1,11 @@
-"""Evaluate a search system on a task, from Python: `evaluate`, or `run` with a request and a report.
+"""Evaluate a search system on a task, from Python: `evaluate`, or `run` with a request and a
+report.
 
     result = evaluate(program="multihop", task="congress", split="dev")
     print(result.metrics["nDCG@10"].mean, result.folder)
 
-Here a task, a retriever, a program and a model meet. Nothing is printed; a report is told what happens.
+Here a task, a retriever, a program and a model meet. Nothing is printed; a report is told what
+happens.
 """
 
 import logging
@@ -15,8 +17,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Before the libraries that look here are imported: nothing may phone home or spin idle cores. LiteLLM's own switch is
-# in tools/models/spec.py; $OMP_NUM_THREADS bounds the threads of encoders.
+# Before the libraries that look here are imported: nothing may phone home or spin idle cores.
+# LiteLLM's own switch is in tools/models/spec.py; $OMP_NUM_THREADS bounds the threads of encoders.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -46,9 +48,11 @@ from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 from tools.text import TermStatistics
 
-# What follows a run while its queries are answered: a context with `add` and `leave`, as evals.running.events.Watch.
+# What follows a run while its queries are answered: a context with `add` and `leave`, as
+# evals.running.events.Watch.
 Report = Callable[["Ready", run_folder.RunFolder], AbstractContextManager[Any]]
-# What answers the pending queries of a run, given the hooks of runner.run; it returns the last fault of a provider.
+# What answers the pending queries of a run, given the hooks of runner.run; it returns the last
+# fault of a provider.
 Answer = Callable[["Ready", run_folder.RunFolder, dict[str, Any]], str | None]
 _LOG = logging.getLogger("sextant")
 
@@ -72,7 +76,10 @@ class Result:
     @property
     def metrics(self) -> dict[str, Mean]:
         """Every metric by its name; none while queries are pending."""
-        return {name: Mean(*(one.get(key) for key in Mean._fields)) for name, one in self._json["metrics"].items()}
+        return {
+            name: Mean(*(one.get(key) for key in Mean._fields))
+            for name, one in self._json["metrics"].items()
+        }
 
     @property
     def failed(self) -> int:
@@ -102,8 +109,9 @@ class Result:
 def evaluate(*, program: str, task: str | Path, **fields: Any) -> Result:
     """Run a program on a task and score it; `fields` are those of evals.running.request.Request.
 
-    Queries that were answered before, in the same run folder, are not asked again. SextantError where the request is
-    wrong or queries are left pending; `run` returns a result for the latter, too.
+    Queries that were answered before, in the same run folder, are not asked again. SextantError
+    where the request is wrong or queries are left pending; `run` returns a result for the latter,
+    too.
     """
     result = run(options.make(Request, {"program": program, "task": task, **fields}))
     if result.problem:
@@ -116,7 +124,9 @@ def ask_all(ready: "Ready", folder: run_folder.RunFolder, hooks: dict[str, Any])
     request = ready.resolved.request
     asked = (ready.environment.queries, ready.environment.documents)
     if not ready.start:
-        return runner.run(ready.system, *asked, folder, ready.model, workers=request.at_once, **hooks)
+        return runner.run(
+            ready.system, *asked, folder, ready.model, workers=request.at_once, **hooks
+        )
     from evals.workers.keeper import Keeper  # few runs need it
 
     keeper = Keeper(ready, folder.path, request.processes)
@@ -148,7 +158,8 @@ def run(
     opening: Callable[[Request], Opened] = open_run,
     start: Any = None,
 ) -> Result:
-    """Have the pending queries of a request's run answered, and score it; `problem` says why some are still pending.
+    """Have the pending queries of a request's run answered, and score it; `problem` says why some
+    are still pending.
 
     `start` is what tools.processes.starting yields, where that is there already.
     """
@@ -169,17 +180,25 @@ def run(
         return _run(opening(request), report, answer, started, start)
 
 
-def open_task(request: Request, load: Callable[..., Environment] = environments.load) -> tuple[Resolved, Environment]:
+def open_task(
+    request: Request, load: Callable[..., Environment] = environments.load
+) -> tuple[Resolved, Environment]:
     """Look up the names of a request, load its task, and check that they fit."""
     read_keys()
     resolved = resolve(request)
-    named: Any = {"qrels": request.qrels, "instruction": request.instruction, "columns": request.columns}
+    named: Any = {
+        "qrels": request.qrels,
+        "instruction": request.instruction,
+        "columns": request.columns,
+    }
     loaded = load(request.task, request.data, request.split, **named)
     environment = loaded.asking(limit=request.limit, query_ids=request.query_ids)
     return fit(resolved, environment), add_metrics(environment, request.metrics)
 
 
-def _run(opened: Opened, report: Report | None, answer: Answer, started: float, start: Any) -> Result:
+def _run(
+    opened: Opened, report: Report | None, answer: Answer, started: float, start: Any
+) -> Result:
     resolved, environment, engines, terms = opened
     request = resolved.request
     cassette = Cassette(request.cassette, terms, sends=resolved.sends) if request.cassette else None
@@ -191,7 +210,8 @@ def _run(opened: Opened, report: Report | None, answer: Answer, started: float, 
     if request.shard and (others := run_folder.find_other_shards(place)):
         what = f"shards of the same run by another number, {others[0].parents[1].name} among them"
         _LOG.warning(
-            f"warning: {request.runs.parent} has {what}: their answers are not taken, and evals.gather joins shards "
+            f"warning: {request.runs.parent} has {what}: their answers are not taken, and "
+            f"evals.gather joins shards "
             "of one number alone; go on with that number, or remove them"
         )
     with run_folder.claim(place, ready.config) as folder:
@@ -203,14 +223,20 @@ def _run(opened: Opened, report: Report | None, answer: Answer, started: float, 
         else:
             ready.model.begin(folder.path, folder.usage)
         if resolved.pool:  # only now: what its searches cost is in the books of the run
-            ready.environment = resolved.pool.add_to(environment, list(map(engines.build, resolved.pool.parts)))
+            ready.environment = resolved.pool.add_to(
+                environment, list(map(engines.build, resolved.pool.parts))
+            )
         if request.shard:  # only now: the identity of a run, and pools, are of all its queries
             ready.whole = len(environment.queries)
             share = request.share(environment.queries)
-            ready.environment = ready.environment.asking(query_ids=[query.query_id for query in share])
+            ready.environment = ready.environment.asking(
+                query_ids=[query.query_id for query in share]
+            )
         problem = _answer(ready, folder, report, answer)
         if cassette:
-            cassette.record(complete=not ready.whole and len(folder.outcomes) == len(ready.environment.queries))
+            cassette.record(
+                complete=not ready.whole and len(folder.outcomes) == len(ready.environment.queries)
+            )
         return _conclude(ready, folder, problem, started)
 
 
@@ -222,7 +248,10 @@ def make_terms(request: Common, *, repeats: bool = False) -> Terms:
     patience = patience if seconds is None else replace(patience, before=seconds, after=seconds)
     return Terms(
         budget=Budget(
-            calls=request.budget_calls, usd=request.budget_usd, tokens=request.budget_tokens, seconds=request.time_limit
+            calls=request.budget_calls,
+            usd=request.budget_usd,
+            tokens=request.budget_tokens,
+            seconds=request.time_limit,
         ),
         gate=Gate(max(request.at_once, request.max_concurrent or WORKERS)),
         patience=patience,
@@ -243,7 +272,9 @@ def connect(
     seed: int | None = None,
     rules: Rules | None = None,
 ) -> lm.Model:
-    """Return the model of the request, or `spec` with its settings; offline fills the fields that `rules` has."""
+    """Return the model of the request, or `spec` with its settings; offline fills the fields
+    that `rules` has.
+    """
 
     def statistics() -> TermStatistics:
         # The program's own index where it has one, so that the corpus is not read twice.
@@ -251,35 +282,48 @@ def connect(
 
     spec = spec or request.lm
     named = {one.name: getattr(request, one.name) for one in fields(Settings)}
-    settings = Settings(**named | {"seed": seed, "context": request.context if spec == request.lm else None})
+    settings = Settings(
+        **named | {"seed": seed, "context": request.context if spec == request.lm else None}
+    )
     return lm.connect(spec, terms, statistics=statistics, settings=settings, rules=rules)
 
 
 def prepare(request: Request) -> Ready:
-    """Return what a request needs, with nothing written: its retrievers, its program and its model."""
+    """Return what a request needs, with nothing written: its retrievers, its program and its
+    model.
+    """
     return prepare_in(open_run(request))
 
 
 def prepare_in(opened: Opened, folder: Path | None = None) -> Ready:
-    """Return what an opened run needs; one in a `folder` was configured by another process, and is not again."""
+    """Return what an opened run needs; one in a `folder` was configured by another process,
+    and is not again.
+    """
     resolved, environment, engines, terms = opened
     request = resolved.request
     retriever = engines.build(resolved.retriever)
     others = {name: engines.build(spec) for name, spec in resolved.others.items()}
     model = connect(request, terms, environment.documents, retriever, seed=request.seed)
     model.lm.meet()
-    opened_by = [(resolved.retriever, retriever), *((resolved.others[name], other) for name, other in others.items())]
+    opened_by = [
+        (resolved.retriever, retriever),
+        *((resolved.others[name], other) for name, other in others.items()),
+    ]
     config = {} if folder else configuration(resolved, environment, retriever, model)
     if config:
         config["retriever"]["others"] = {name: other.name for name, other in others.items()}
     if config and resolved.pool:
-        config["pool"] = resolved.pool.config([engines.build(part).name for part in resolved.pool.parts], environment)
+        config["pool"] = resolved.pool.config(
+            [engines.build(part).name for part in resolved.pool.parts], environment
+        )
     if config and is_ours(resolved, environment):
         config = run_folder.keep_identity(request.runs, config)
     if resolved.pool:
         retriever = RanksOnly(retriever)
         others = {name: RanksOnly(other) for name, other in others.items()}
-    system = make_system(resolved, environment, retriever, others, folder or run_folder.place(request.runs, config))
+    system = make_system(
+        resolved, environment, retriever, others, folder or run_folder.place(request.runs, config)
+    )
     return Ready(resolved, environment, model, config, system, opened_by)
 
 
@@ -293,23 +337,37 @@ def make_system(
     """Return the program of a request over these retrievers, with its compiled prompts."""
     depth = resolved.request.k or environment.depth
     limits = Limits(**{LIMITS[name]: most for name, most in resolved.limits.items()}, depth=depth)
-    toolbox = Toolbox(environment.documents, retriever, others=others, limits=limits, checkpoints=checkpoints)
+    toolbox = Toolbox(
+        environment.documents, retriever, others=others, limits=limits, checkpoints=checkpoints
+    )
     system = resolved.constructor(toolbox, depth=depth, **resolved.values)
-    return resolved.compiled.assemble(system) if resolved.compiled and not resolved.isolated else system
+    return (
+        resolved.compiled.assemble(system)
+        if resolved.compiled and not resolved.isolated
+        else system
+    )
 
 
-def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None, answer: Answer) -> SextantError | None:
+def _answer(
+    ready: Ready, folder: run_folder.RunFolder, report: Report | None, answer: Answer
+) -> SextantError | None:
     environment = ready.environment
     hooks = dict[str, Any]()
     try:
         with report(ready, folder) if report else nullcontext() as watch:
             if watch:
-                hooks = {"on_outcome": lambda one: watch.add(one, ready.value(one)), "on_pending": watch.leave}
+                hooks = {
+                    "on_outcome": lambda one: watch.add(one, ready.value(one)),
+                    "on_pending": watch.leave,
+                }
             fault = answer(ready, folder, hooks)
     except FAULTS as problem:
         return problem
     except KeyboardInterrupt:
-        done = f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in {folder.path}"
+        done = (
+            f"{len(folder.outcomes)} of {len(environment.queries)} queries are safe in "
+            f"{folder.path}"
+        )
         _LOG.warning("%s; the same command answers the others", done)
         raise
     finally:
@@ -318,7 +376,9 @@ def _answer(ready: Ready, folder: run_folder.RunFolder, report: Report | None, a
     return RunIncomplete(fault) if fault else None
 
 
-def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float) -> Result:
+def _conclude(
+    ready: Ready, folder: run_folder.RunFolder, problem: SextantError | None, started: float
+) -> Result:
     environment = ready.environment
     config = run_folder.read_config(folder.path)
     query_ids = [query.query_id for query in environment.queries]
@@ -327,9 +387,14 @@ def _conclude(ready: Ready, folder: run_folder.RunFolder, problem: SextantError 
         found = summarise_unfinished(config, environment, folder.outcomes)
         if isinstance(problem, BudgetReached):
             problem = ready.model.terms.budget.describe_end(problem)
-        larger = " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
+        larger = (
+            " with a larger budget" if isinstance(problem, BudgetReached) and problem.larger else ""
+        )
         problem = problem or RunIncomplete("the run broke off")
-        rest = f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} goes on with them"
+        rest = (
+            f"{len(pending)} of {len(query_ids)} queries are pending; the same command{larger} "
+            f"goes on with them"
+        )
         problem = problem.saying(f"{problem}; {rest}")
     elif ready.whole:
         found = summarise_unfinished(config, environment, folder.outcomes)

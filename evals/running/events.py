@@ -1,12 +1,14 @@
-"""The events of a run, which `Watch` makes of it while it goes, and `Events`, which writes them for other programs.
+"""The events of a run, which `Watch` makes of it while it goes, and `Events`, which writes them for
+other programs.
 
 `python -m evals.run ... --json-events` writes one JSON object a line on stdout, each as it happens:
 
     {"event": NAME, "time": ISO 8601 in UTC, ...}
 
-The names and their keys are the classes in EVENTS; docs/decisions/watching.md shows a run's. Add keys and events, don't
-rename them. None means not known, in a price as well; it never means 0. Left out: single model calls, which the ledger
-of answers has, and the steps of a query, which its trace has.
+The names and their keys are the classes in EVENTS; docs/decisions/watching.md shows a run's. Add
+keys and events, don't rename them. None means not known, in a price as well; it never means 0. Left
+out: single model calls, which the ledger of answers has, and the steps of a query, which its trace
+has.
 """
 
 import json
@@ -31,7 +33,12 @@ SHORT_WAIT = 1.0  # seconds that a wait has lasted, or is known to last, before 
 BACKLOG = 1000  # events that a slow reader may be behind before it gets no more progress
 LOOK_SECONDS = 0.25  # between two looks at the run
 PROGRESS_SECONDS = 1.0  # between two events of progress
-_BUDGETS = {"usd": "budget_usd", "tokens": "budget_tokens", "calls": "budget_calls", "seconds": "time_limit"}
+_BUDGETS = {
+    "usd": "budget_usd",
+    "tokens": "budget_tokens",
+    "calls": "budget_calls",
+    "seconds": "time_limit",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,9 @@ class Started:
     lm: str
     queries: int  # asked for, those answered before included
     done: int  # answered before
-    budget: Mapping[str, float | None]  # the limits of the run: usd, tokens, calls, seconds; None is no limit
+    budget: Mapping[
+        str, float | None
+    ]  # the limits of the run: usd, tokens, calls, seconds; None is no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,8 @@ class Progress:
     mean: float | None  # of the metric over what is done, which need not be like the rest
     elapsed: float  # seconds of this sitting
     left: float | None  # seconds for the other queries, if they take as long
-    to_come: Dollars  # mean of the queries finished in this sitting, times those not done, some of them under way
+    # Mean of the queries finished in this sitting, times those not done, some of them under way
+    to_come: Dollars
     status: Status  # of the calls, and what the run has used so far
 
 
@@ -120,7 +130,15 @@ class Ended:
 
 Event = Started | QueryDone | Pending | Waiting | Resumed | Progress | Ended
 
-_WORDS = ("started", "query", "owed", "waiting", "resumed", "progress", "ended")  # in the order of Event
+_WORDS = (
+    "started",
+    "query",
+    "owed",
+    "waiting",
+    "resumed",
+    "progress",
+    "ended",
+)  # in the order of Event
 EVENTS: dict[str, type[Event]] = dict(zip(_WORDS, get_args(Event), strict=True))
 _NAMES = {kind: name for name, kind in EVENTS.items()}
 Tell = Callable[..., None]  # tell(event), and tell(progress, last=True) at the end
@@ -152,7 +170,9 @@ class Events:
         self._writer = threading.Thread(target=self._work, name="events", daemon=True)
 
     def tell(self, event: Event, *, last: bool = False) -> None:
-        """Write an event that happens now, from any thread; progress at most once a second, but the `last`."""
+        """Write an event that happens now, from any thread; progress at most once a second,
+        but the `last`.
+        """
         if isinstance(event, Progress):
             early = event.elapsed - self._progress < PROGRESS_SECONDS and not last
             if early or self._queue.qsize() > BACKLOG:
@@ -198,7 +218,13 @@ class Events:
         words = None
         interrupted = isinstance(error, KeyboardInterrupt)
         if error:  # as tools.console says it
-            known = INTERRUPTED if interrupted else DataError.exit_code if isinstance(error, OSError) else 1
+            known = (
+                INTERRUPTED
+                if interrupted
+                else DataError.exit_code
+                if isinstance(error, OSError)
+                else 1
+            )
             code = getattr(error, "exit_code", known)
             words = "interrupted" if interrupted else " ".join(str(error).split())
         self.tell(Ended(code, words, self.result))
@@ -216,7 +242,11 @@ class Waits:
     def look(self, calls: Status, now: float) -> Waiting | Resumed | None:
         """Return what has changed since the last look; `now` in seconds by a monotonic clock."""
         if not (calls.waiting and calls.reason):
-            resumed = Resumed(round(now - self._since, 3)) if self._reason and self._since is not None else None
+            resumed = (
+                Resumed(round(now - self._since, 3))
+                if self._reason and self._since is not None
+                else None
+            )
             self._since = None
             self._reason = ""
             return resumed
@@ -232,7 +262,11 @@ class Watch:
     """Counts the queries of a run while the block runs; a thread tells changes and progress four times a second."""
 
     def __init__(
-        self, ready: "Ready", folder: RunFolder, tell: Tell, clock: Callable[[], float] = time.monotonic
+        self,
+        ready: "Ready",
+        folder: RunFolder,
+        tell: Tell,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The run of `folder` is about to ask its queries."""
         outcomes = folder.outcomes.values()
@@ -290,7 +324,9 @@ class Watch:
                 mean=sum(self._values) / len(self._values) if self._values else None,
                 elapsed=round(elapsed, 3),
                 left=self._extrapolate(elapsed, left),
-                to_come=Dollars(self._extrapolate(used.paid_usd, left), self._extrapolate(used.list_usd, left)),
+                to_come=Dollars(
+                    self._extrapolate(used.paid_usd, left), self._extrapolate(used.list_usd, left)
+                ),
                 status=status,
             )
 
@@ -318,5 +354,7 @@ class Watch:
     def __exit__(self, *error: object) -> None:
         self._leaving.set()
         self._thread.join(1.0)
-        if not self._thread.is_alive():  # Ctrl-S may hold the terminal, and would hold the end of the run as well
+        if (
+            not self._thread.is_alive()
+        ):  # Ctrl-S may hold the terminal, and would hold the end of the run as well
             self.look(last=True)

@@ -1,14 +1,17 @@
 """`--dry-run`: what a run would ask of its model, what that would cost, and how long it would take.
 
-The program runs as it is on two of the pending queries, those at one third and two thirds by length, with nothing sent.
-The engine without a model answers in the model's place; what a retriever would send, or load weights for, is left to
-bm25, which changes which documents are read and hardly how long they are. Prompts are counted by OpenAI's o200k_base.
+The program runs as it is on two of the pending queries, those at one third and two thirds by
+length, with nothing sent. The engine without a model answers in the model's place; what a retriever
+would send, or load weights for, is left to bm25, which changes which documents are read and hardly
+how long they are. Prompts are counted by OpenAI's o200k_base.
 
-The means of these queries stand for all; where calls grow with the pool, a query counts as much as its pool is
-large. How much a model writes and thinks, how fast it is, and how far it goes on searching is taken from earlier
-answers of the program with this model, or assumed; every assumption is printed.
+The means of these queries stand for all; where calls grow with the pool, a query counts as much as
+its pool is large. How much a model writes and thinks, how fast it is, and how far it goes on
+searching is taken from earlier answers of the program with this model, or assumed; every assumption
+is printed.
 
-Left out: what an index costs (annotations, embeddings), input that a provider has cached, and retries.
+Left out: what an index costs (annotations, embeddings), input that a provider has cached, and
+retries.
 """
 
 import contextvars
@@ -53,7 +56,9 @@ Range = NDArray[np.float64]  # a figure that is not known yet, at the three leve
 ENOUGH = 20  # earlier answers from which on they are believed
 
 # Assumed of a model that has not answered before.
-ANSWER = np.array([0.5, 1.5, 4.0])  # tokens of an answer: times those of the engine without a model, which is terse
+ANSWER = np.array(
+    [0.5, 1.5, 4.0]
+)  # tokens of an answer: times those of the engine without a model, which is terse
 THINKING = np.array([0.0, 500, 2000])  # tokens of a reasoning model before it answers
 PACE = 60.0  # tokens a second; half of it and twice as much in the range
 DELAY = 1.0  # seconds before the first token
@@ -78,7 +83,9 @@ class Rehearsal(NamedTuple):
     queries: Sequence[Query]
     calls: Sequence[Sequence[Call]] = ()  # of each query
     notes: Sequence[str] = ()  # what was otherwise than in the run
-    factors: tuple[Range, str] = REPEATED  # by how much a query's calls may be fewer or more, and why
+    factors: tuple[Range, str] = (
+        REPEATED  # by how much a query's calls may be fewer or more, and why
+    )
 
     @property
     def all_calls(self) -> list[Call]:
@@ -106,15 +113,23 @@ class Figures(NamedTuple):
 
 
 def render(found: dict[str, Any], about: Sequence[str] = ()) -> str:
-    """Return a forecast as a person reads it; `about` says what is asked, where that is no run of a task."""
+    """Return a forecast as a person reads it; `about` says what is asked, where that is no
+    run of a task.
+    """
     before = f"; {found['answered']} answered before" if found["answered"] else ""
     by = f"; rehearsed on {', '.join(found['rehearsed'])}" if found["rehearsed"] else ""
     pending = f"{queries(found['queries'])} to be asked{before}{by}"
-    headings = ["dry run: nothing was sent", *(about or (task_line(found), system_line(found), pending))]
+    headings = [
+        "dry run: nothing was sent",
+        *(about or (task_line(found), system_line(found), pending)),
+    ]
     named = (("calls", "calls"), ("tokens in", "input_tokens"), ("tokens out", "output_tokens"))
     rows = [[name, *(f"{value:,.0f}" for value in found[key].values())] for name, key in named]
     usd = [f"${value:,.4f}" for value in (found["list_usd"] or {}).values()]
-    rows += [["list price", *(usd or ("price unknown", "", ""))], ["time", *map(_clock, found["hours"].values())]]
+    rows += [
+        ["list price", *(usd or ("price unknown", "", ""))],
+        ["time", *map(_clock, found["hours"].values())],
+    ]
     table = Grid("", ["to expect", "low", "likely", "high"], rows)
     return printed([*headings, table, *_footings(found), *found["notes"]])
 
@@ -122,13 +137,24 @@ def render(found: dict[str, Any], about: Sequence[str] = ()) -> str:
 def _footings(found: dict[str, Any]) -> list[str]:
     lines = []
     if found["largest_prompt"]:
-        takes = "whose window is not known" if found["window"] is None else f"which takes {found['window']:,}"
-        lines.append(f"largest prompt: {found['largest_prompt']:,} tokens (o200k_base), for a model {takes}")
+        takes = (
+            "whose window is not known"
+            if found["window"] is None
+            else f"which takes {found['window']:,}"
+        )
+        lines.append(
+            f"largest prompt: {found['largest_prompt']:,} tokens (o200k_base), for a model {takes}"
+        )
     if found["price"] is not None:
         lines.append(f"price: {found['price']}")
     elif found["lm"] == "offline":
         lines.append("offline asks no model: the tokens are what a model would be asked")
-    words = {"yes": "will do", "no": "will not do", "perhaps": "may not do", "unknown": "cannot be told"}
+    words = {
+        "yes": "will do",
+        "no": "will not do",
+        "perhaps": "may not do",
+        "unknown": "cannot be told",
+    }
     for one in found["budgets"]:
         line = f"{one['option']} {one['value']:g} {words[one['enough']]}"
         if one["enough"] != "yes" and one["lasts"] is not None:
@@ -145,7 +171,10 @@ def _clock(hours: float) -> str:
 
 
 def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) -> dict[str, Any]:
-    """Return what the run of a request would ask of its model, as --json prints it. Nothing is sent or written."""
+    """Return what the run of a request would ask of its model, as --json prints it.
+
+    Nothing is sent or written.
+    """
     if request.isolated:
         raise UsageError("--dry-run asks no program of somebody else's; leave out --isolated")
     opened = opening(request)
@@ -158,7 +187,9 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
     if request.again:
         answered = {query_id: row for query_id, row in answered.items() if row["error"] is None}
     spent = total(usage_from_json(row["usage"]) for row in answered.values())
-    pending = [query for query in request.share(environment.queries) if query.query_id not in answered]
+    pending = [
+        query for query in request.share(environment.queries) if query.query_id not in answered
+    ]
     rehearsal = rehearse(resolved, environment, model, _choose(pending))
     factors = _factors(resolved, rehearsal)
     earlier = request.runs / "task" / run_folder.program_part(request.program_label)
@@ -171,11 +202,18 @@ def forecast(request: Request, opening: Callable[[Request], Opened] = open_run) 
 
 
 def project(
-    request: Common, model: Model, rehearsal: Rehearsal, pending: Sequence[Query], spent: Usage, earlier: Path
+    request: Common,
+    model: Model,
+    rehearsal: Rehearsal,
+    pending: Sequence[Query],
+    spent: Usage,
+    earlier: Path,
 ) -> dict[str, Any]:
-    """Return what all `pending` queries take, by a rehearsal, what was assumed for that, and whether budgets suffice.
+    """Return what all `pending` queries take, by a rehearsal, what was assumed for that, and
+    whether budgets suffice.
 
-    Earlier answers are those of runs whose folders are called `earlier` with a digest. What these `spent` counts.
+    Earlier answers are those of runs whose folders are called `earlier` with a digest. What these
+    `spent` counts.
     """
     habits = _habits(request, model, rehearsal, earlier)
     (factors, why) = rehearsal.factors
@@ -185,11 +223,17 @@ def project(
     figures = _multiply(rehearsal, pending, habits, price, factors, workers)
     if rehearsal.all_calls:
         calls = f"calls: {factors[0]:.2g} to {factors[2]:.2g} times those of the rehearsal, {why}"
-        notes.insert(0, f"{calls}; tokens of a prompt: 20 % less to 30 % more, for other queries and tokenizers")
+        notes.insert(
+            0,
+            f"{calls}; tokens of a prompt: 20 % less to 30 % more, for other queries and "
+            f"tokenizers",
+        )
     if request.lm == "offline":
         figures = figures._replace(list_usd=NONE)
     elif rehearsal.all_calls:
-        notes.append(f"{workers} requests at a time; no retries, and no input from the provider's cache")
+        notes.append(
+            f"{workers} requests at a time; no retries, and no input from the provider's cache"
+        )
     return {
         "dry_run": True,
         "lm": request.lm,
@@ -213,8 +257,8 @@ def _levels(name: str, figure: Range | None) -> dict[str, float] | None:
 def find_run(opened: Opened, asked: run_folder.Config) -> Path | None:
     """Return the folder of the run under these `conditions`, if there is one.
 
-    Retrievers are not opened, so their complete names are not compared. To digest the sources takes time, so that is
-    done last.
+    Retrievers are not opened, so their complete names are not compared. To digest the sources takes
+    time, so that is done last.
     """
     pool = opened.resolved.pool
     request = opened.resolved.request
@@ -222,11 +266,16 @@ def find_run(opened: Opened, asked: run_folder.Config) -> Path | None:
 
     def comparable(config: run_folder.Config) -> Any:
         pool = config["pool"] and [config["pool"]["kind"], config["pool"]["size"]]
-        same = {key: config[key] for key in asked} | {"retriever": config["retriever"]["name"], "pool": pool}
+        same = {key: config[key] for key in asked} | {
+            "retriever": config["retriever"]["name"],
+            "pool": pool,
+        }
         return json.loads(json.dumps(same))
 
     for path in sorted(run_folder.place(request.runs, asked).parent.glob("*/config.json")):
-        with suppress(DataError, LookupError):  # a neighbour that is damaged, or of a version before
+        with suppress(
+            DataError, LookupError
+        ):  # a neighbour that is damaged, or of a version before
             config = run_folder.read_config(path.parent)
             if comparable(config) == comparable(asked):
                 used = identity(opened.resolved, opened.environment)
@@ -236,8 +285,12 @@ def find_run(opened: Opened, asked: run_folder.Config) -> Path | None:
 
 
 def _choose(pending: Sequence[Query]) -> list[Query]:
-    ordered = sorted(pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id))
-    return [ordered[place] for place in sorted({len(ordered) // 3, len(ordered) * 2 // 3}) if ordered]
+    ordered = sorted(
+        pending, key=lambda query: (len(query.candidates or ()), len(query.text), query.query_id)
+    )
+    return [
+        ordered[place] for place in sorted({len(ordered) // 3, len(ordered) * 2 // 3}) if ordered
+    ]
 
 
 def _habits(request: Common, model: Model, rehearsal: Rehearsal, earlier: Path) -> Habits:
@@ -254,28 +307,38 @@ def _habits(request: Common, model: Model, rehearsal: Rehearsal, earlier: Path) 
             takes = f"{first:.2f} s to the first token, then {rate:,.0f} tokens a second"
             took = first + factors * tokens / rate
         note = f"answers as in {many:,} earlier calls of this program with this model: {takes}, "
-        note += f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
-        return Habits(factors * (tokens - thinking) / max(1.0, mean), factors * thinking, took, (note,))
+        note += (
+            f"{tokens:.0f} tokens of which {thinking:.0f} are thinking; a third less to half more"
+        )
+        return Habits(
+            factors * (tokens - thinking) / max(1.0, mean), factors * thinking, took, (note,)
+        )
     effort = model.settings.get("reasoning_effort")
     reasons = effort != "none" and (effort is not None or model.settings.get("temperature") is None)
     thought = THINKING if reasons else NONE
     paces = np.array([2 * PACE, PACE, PACE / 2])
     times = "{:g}, {:g} and {:g}".format(*ANSWER)
-    note = f"assumed of answers: {times} times the {mean:,.0f} tokens that the engine without a model writes"
+    note = (
+        f"assumed of answers: {times} times the {mean:,.0f} tokens that the engine without a "
+        f"model writes"
+    )
     note += ", and {:.0f}, {:,.0f} and {:,.0f} of thinking".format(*THINKING) if reasons else ""
     pace = f"assumed of a call: {DELAY:g} s and {PACE:g} tokens a second, half to twice as fast"
     return Habits(ANSWER, thought, (DELAY * PACE + (ANSWER * mean + thought)) / paces, (note, pace))
 
 
 def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:
-    """Return the number of answers of the model in runs RUNS/TASK/NAME-..., and mean seconds, tokens, thinking.
+    """Return the number of answers of the model in runs RUNS/TASK/NAME-..., and mean seconds,
+    tokens, thinking.
 
-    Then the number of those that were streamed, their mean seconds to the first token, and tokens a second from there.
+    Then the number of those that were streamed, their mean seconds to the first token, and tokens a
+    second from there.
     """
     statement = (
         "SELECT count(*), avg(seconds), avg(json_extract(usage, '$.output_tokens')),"
         " avg(coalesce(json_extract(usage, '$.reasoning_tokens'), 0)), count(first), avg(first),"
-        " total(json_extract(usage, '$.output_tokens') * (first IS NOT NULL)) / total(seconds - first)"
+        " total(json_extract(usage, '$.output_tokens') * (first IS NOT NULL)) / total(seconds - "
+        "first)"
         " FROM calls WHERE fault = '' AND model = ? AND instr(run, ?) > 0"
         " AND coalesce(json_extract(usage, '$.unmetered'), 0) = 0"
     )
@@ -292,15 +355,27 @@ def _read_earlier(runs: Path, model: str) -> tuple[Any, ...] | None:
 
 
 def _multiply(
-    rehearsal: Rehearsal, pending: Sequence[Query], habits: Habits, price: Price | None, factors: Range, workers: int
+    rehearsal: Rehearsal,
+    pending: Sequence[Query],
+    habits: Habits,
+    price: Price | None,
+    factors: Range,
+    workers: int,
 ) -> Figures:
-    """Project the calls of the rehearsal to all queries; the calls of one query come one after another."""
+    """Project the calls of the rehearsal to all queries; the calls of one query come one
+    after another.
+    """
     program = rehearsal.program
     calls = rehearsal.all_calls
     weights = {query.query_id: 1.0 for query in pending}
     if program.pooled:  # a query counts as much as its pool is large
-        weights = {query.query_id: max(1.0, len((query.candidates or set()) - query.excluded)) for query in pending}
-    share = sum(weights.values()) / max(1.0, sum(weights[query.query_id] for query in rehearsal.queries))
+        weights = {
+            query.query_id: max(1.0, len((query.candidates or set()) - query.excluded))
+            for query in pending
+        }
+    share = sum(weights.values()) / max(
+        1.0, sum(weights[query.query_id] for query in rehearsal.queries)
+    )
     # Prompts are shorter where there are fewer calls.
     shrinks = np.array([factors[0] if program.cumulative else 1.0, 1.0, 1.0])
     many = factors * (share * len(calls))
@@ -308,8 +383,12 @@ def _multiply(
     usd = None
     if price is not None:
         each = []  # some models take more a token for long prompts, so calls are priced one by one
-        for long, more, thought in zip(PROMPTS, habits.answers, np.rint(habits.thinking), strict=True):
-            tokens = ((round(one.prompt * long), round(one.answer * more) + int(thought)) for one in calls)
+        for long, more, thought in zip(
+            PROMPTS, habits.answers, np.rint(habits.thinking), strict=True
+        ):
+            tokens = (
+                (round(one.prompt * long), round(one.answer * more) + int(thought)) for one in calls
+            )
             each.append(sum(price.of(prompt, 0, output, int(thought)) for prompt, output in tokens))
         usd = factors * shrinks * share * np.array(each)
     longest = factors * max(map(len, rehearsal.calls), default=0)
@@ -327,23 +406,34 @@ def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, str]:
     counts = list(map(len, rehearsal.calls))
     program = rehearsal.program
     default = resolved.values.get("pool", 0)
-    ceilings = [program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries]
+    ceilings = [
+        program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries
+    ]
     most = max((one for one in ceilings if one is not None), default=None)
     if most is None or not sum(counts):
         return REPEATED
     mean = sum(counts) / len(counts)
     most = min(most, resolved.limits.get("max_calls", most))
     # More than the ceiling is possible where a small window makes a program read in several calls.
-    factors = [min(program.least_calls, min(counts) / mean), 1.0, REPAIRS * max(most, *counts) / mean]
+    factors = [
+        min(program.least_calls, min(counts) / mean),
+        1.0,
+        REPAIRS * max(most, *counts) / mean,
+    ]
     return np.array(factors), "because a model decides when it has enough"
 
 
-def _check_budgets(request: Common, figures: Figures, pending: int, spent: Usage) -> list[dict[str, Any]]:
+def _check_budgets(
+    request: Common, figures: Figures, pending: int, spent: Usage
+) -> list[dict[str, Any]]:
     # What earlier sittings used counts; a time limit is for each sitting.
     needs: dict[str, tuple[Range | None, float]] = {
         "budget_usd": (figures.list_usd, spent.paid_usd or 0.0),
         "budget_calls": (figures.calls, spent.calls),
-        "budget_tokens": (figures.input_tokens + figures.output_tokens, spent.input_tokens + spent.output_tokens),
+        "budget_tokens": (
+            figures.input_tokens + figures.output_tokens,
+            spent.input_tokens + spent.output_tokens,
+        ),
         "time_limit": (figures.hours * 3600, 0.0),
     }
     found = []
@@ -357,14 +447,25 @@ def _check_budgets(request: Common, figures: Figures, pending: int, spent: Usage
             low, expected, high = need.tolist()
             enough = "yes" if high <= left else "no" if low > left else "perhaps"
             lasts = min(pending, int(pending * left / expected)) if expected else None
-        found.append({"option": f"--{name.replace('_', '-')}", "value": given, "enough": enough, "lasts": lasts})
+        found.append(
+            {
+                "option": f"--{name.replace('_', '-')}",
+                "value": given,
+                "enough": enough,
+                "lasts": lasts,
+            }
+        )
     return found
 
 
-def rehearse(resolved: Resolved, environment: Environment, model: Model, queries: Sequence[Query]) -> Rehearsal:
+def rehearse(
+    resolved: Resolved, environment: Environment, model: Model, queries: Sequence[Query]
+) -> Rehearsal:
     """Ask the program these queries, and `model` nothing. RunIncomplete where all of them fail."""
     plain = trial(resolved.constructor, resolved.values)
-    program = plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)  # of which nothing is known
+    program = (
+        plain if isinstance(plain, Program) else Program(plain.toolbox, depth=0)
+    )  # of which nothing is known
     if not queries:
         return Rehearsal(program, ())
     environment = replace(environment, queries=tuple(queries))
@@ -372,7 +473,10 @@ def rehearse(resolved: Resolved, environment: Environment, model: Model, queries
     notes = list[str]()
 
     def build(spec: retrievers.Spec) -> Retriever:
-        if not any(made.sends or made.loads_weights or made.needs_lens for _, made in retrievers.classes(spec)):
+        if not any(
+            made.sends or made.loads_weights or made.needs_lens
+            for _, made in retrievers.classes(spec)
+        ):
             return retrievers.build(spec, environment.documents, home())
         sends = retrievers.apis(spec) or retrievers.lenses(spec)
         more = ", and what it sends for its index and searches comes on top" if sends else ""
@@ -382,9 +486,13 @@ def rehearse(resolved: Resolved, environment: Environment, model: Model, queries
     retriever = build(resolved.retriever)
     others = {name: build(spec) for name, spec in resolved.others.items()}
     if resolved.pool:
-        environment = resolved.pool.add_to(environment, [build(part) for part in resolved.pool.parts])
+        environment = resolved.pool.add_to(
+            environment, [build(part) for part in resolved.pool.parts]
+        )
     system = make_system(resolved, environment, retriever, others)
-    found = StandIn(index.statistics, model).watch(system, environment.queries, environment.documents)
+    found = StandIn(index.statistics, model).watch(
+        system, environment.queries, environment.documents
+    )
     return found._replace(program=program, notes=[*notes, *found.notes])
 
 
@@ -405,7 +513,10 @@ class StandIn(session.Shared, dspy.LM):
         self.calls: list[Call] = []  # of the last query
 
     def watch(self, system: Any, queries: Sequence[Query], documents: Corpus) -> Rehearsal:
-        """Return the calls that a program makes for the queries. RunIncomplete where all of them fail."""
+        """Return the calls that a program makes for the queries.
+
+        RunIncomplete where all of them fail.
+        """
         calls = list[Sequence[Call]]()
         failed = list[str]()
         for query in queries:
@@ -417,7 +528,9 @@ class StandIn(session.Shared, dspy.LM):
             failed += [f"query {query.query_id}: {outcome['error']}"] if outcome["error"] else []
             calls.append(self.calls)
         if len(failed) == len(calls) > 0:
-            raise RunIncomplete(f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}")
+            raise RunIncomplete(
+                f"the queries of the rehearsal failed, so nothing can be told: {failed[0]}"
+            )
         return Rehearsal(system, queries, calls, failed)
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
@@ -431,29 +544,46 @@ class StandIn(session.Shared, dspy.LM):
         ANSWERED.set(Answered(text))
         return outputs
 
-    def converse(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Answer a turn of a conversation with tools, by the program's rules for the same fields of a signature."""
+    def converse(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Answer a turn of a conversation with tools, by the program's rules for the same
+        fields of a signature.
+        """
         self._allow()
         outputs = self.rules.fill().values()
         thought = "\n".join(one for one in outputs if isinstance(one, str))
         calls = [
-            {"id": f"call_{len(messages)}_{place}", "name": call.name, "arguments": json.dumps(call.args)}
+            {
+                "id": f"call_{len(messages)}_{place}",
+                "name": call.name,
+                "arguments": json.dumps(call.args),
+            }
             for one in outputs
             if isinstance(one, dspy.ToolCalls)
             for place, call in enumerate(one.tool_calls)
         ]
-        self._book(messages, [json.dumps(list(tools))], [thought, *(part for one in calls for part in one.values())])
+        self._book(
+            messages,
+            [json.dumps(list(tools))],
+            [thought, *(part for one in calls for part in one.values())],
+        )
         return {"content": thought, "tool_calls": calls, "finish": "tool_calls"}
 
     def _allow(self) -> None:
         if payer := session.current():
             payer.allow_call()
 
-    def _book(self, messages: Sequence[Mapping[str, Any]], beside: Sequence[str], written: Sequence[str]) -> None:
+    def _book(
+        self, messages: Sequence[Mapping[str, Any]], beside: Sequence[str], written: Sequence[str]
+    ) -> None:
         asked = [one["function"] for message in messages for one in message.get("tool_calls", ())]
         texts = [*beside, *(str(message["content"]) for message in messages)]
         texts += [text for one in asked for text in (one["name"], one["arguments"])]
-        call = Call(MESSAGE * len(messages) + sum(map(prompting.tokens, texts)), sum(map(prompting.tokens, written)))
+        call = Call(
+            MESSAGE * len(messages) + sum(map(prompting.tokens, texts)),
+            sum(map(prompting.tokens, written)),
+        )
         self.calls.append(call)
         if payer := session.current():
             payer.charge(Usage(calls=1, input_tokens=call.prompt, output_tokens=call.answer))

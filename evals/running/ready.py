@@ -30,4 +30,6 @@ class Ready:
     def value(self, outcome: run_folder.Outcome) -> float | None:
         """Return the headline metric of an outcome."""
         query_id = outcome["query_id"]
-        return compute(self.environment.metric, query_id, {query_id: ranking_of(outcome)}, self.environment)
+        return compute(
+            self.environment.metric, query_id, {query_id: ranking_of(outcome)}, self.environment
+        )

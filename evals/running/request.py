@@ -1,10 +1,12 @@
-"""The request of a run: everything that `evals.run` can be asked for, as a frozen value, and what -P may set.
+"""The request of a run: everything that `evals.run` can be asked for, as a frozen value, and what
+-P may set.
 
     Request(program="multihop", task="congress", split="dev", parameters={"hops": 2})
 
-A field that is None leaves the choice to the task, the model or the program. Values are checked when a request is made
-(UsageError); names are looked up in evals/running/configuration.py. `-P name=value` sets a keyword parameter of a
-program's constructor, or one of the `LIMITS` of each query.
+A field that is None leaves the choice to the task, the model or the program. Values are checked
+when a request is made (UsageError); names are looked up in evals/running/configuration.py. `-P
+name=value` sets a keyword parameter of a program's constructor, or one of the `LIMITS` of each
+query.
 """
 
 import difflib
@@ -33,8 +35,11 @@ from tools.retrievers import RETRIEVERS, Expression, Expressions
 
 SYSTEMS = PROGRAMS | AGENTS
 MANY = 64  # queries at a time, of which one process would be too slow to make use
-EACH = 8  # queries at a time of a process on a cluster, which take a fraction of a core unless the model is offline
-WORKERS = 8  # queries at a time with a real model; the offline engine is bound by this process, and gets 1
+# Queries at a time of a process on a cluster, which take a fraction of a core unless the model is
+# offline
+EACH = 8
+# Queries at a time with a real model; the offline engine is bound by this process, and gets 1
+WORKERS = 8
 # What one query may use -> the name of that in tools.session.Limits.
 LIMITS = {"max_calls": "calls", "max_searches": "searches", "max_tokens": "tokens"}
 # Options that hold as the runs have them, where a model is asked about runs.
@@ -49,7 +54,8 @@ def _processes(text: str) -> int | str:
     return text if text == "ray" or text.startswith("ray://") else positive(text)
 
 
-# What lets the agents of a program in, by the scheme of its name: a table, as it is above this module.
+# What lets the agents of a program in, by the scheme of its name: a table, as it is above this
+# module.
 SERVERS: dict[str, str] = {"command": "evals.serving.mcp:open_clients"}
 
 
@@ -60,7 +66,8 @@ class Common(Settings):
     program: Annotated[
         str,
         Option(
-            f"one of {', '.join(sorted(SYSTEMS))}; or your own: FILE.py:NAME or package.module:NAME; or command:LINE; "
+            f"one of {', '.join(sorted(SYSTEMS))}; or your own: FILE.py:NAME or "
+            f"package.module:NAME; or command:LINE; "
             "evals.run --program list says what each does",
             "NAME",
             missing="python -m evals.run --program list has them",
@@ -76,17 +83,26 @@ class Common(Settings):
         ),
     ]
     data: Annotated[
-        str | None, Option("mini, full or a folder; without it full where that is fetched, else mini", "WHAT")
+        str | None,
+        Option("mini, full or a folder; without it full where that is fetched, else mini", "WHAT"),
     ] = None
     columns: Annotated[
         Mapping[str, str],
-        Option(f"what your own data calls a column: {', '.join(COLUMNS)}", "NAME=COLUMN", pair, flag="--column"),
+        Option(
+            f"what your own data calls a column: {', '.join(COLUMNS)}",
+            "NAME=COLUMN",
+            pair,
+            flag="--column",
+        ),
     ] = field(default_factory=dict)
-    qrels: Annotated[str, Option("which judgements lead, e.g. gold or pooled; all are reported", "NAME")] = ""
+    qrels: Annotated[
+        str, Option("which judgements lead, e.g. gold or pooled; all are reported", "NAME")
+    ] = ""
     instruction: Annotated[
         str,
         Option(
-            f"what a query says of its task: {', '.join(INSTRUCTIONS)}, a text, or a TOML file with one for each task",
+            f"what a query says of its task: {', '.join(INSTRUCTIONS)}, a text, or a TOML file "
+            f"with one for each task",
             "TEXT",
         ),
     ] = "task"
@@ -94,7 +110,8 @@ class Common(Settings):
     retriever: Annotated[
         str | None,
         Option(
-            f"bm25 where none is named; one of {', '.join(RETRIEVERS)}, your own as FILE.py:CLASS, or made of them, "
+            f"bm25 where none is named; one of {', '.join(RETRIEVERS)}, your own as "
+            f"FILE.py:CLASS, or made of them, "
             "e.g. fusion(bm25,dense); python -m tools.retrievers",
             "SPEC",
         ),
@@ -102,29 +119,57 @@ class Common(Settings):
     parameters: Annotated[
         Mapping[str, Any],
         Option(
-            f"a parameter of the program, or a limit of each query: {', '.join(LIMITS)}", "NAME=VALUE", pair, flag="-P"
+            f"a parameter of the program, or a limit of each query: {', '.join(LIMITS)}",
+            "NAME=VALUE",
+            pair,
+            flag="-P",
         ),
     ] = field(default_factory=dict)
     k: Annotated[
-        int | None, Option("documents in a ranking; without it the task's own number, mostly 1000", "N", positive)
+        int | None,
+        Option(
+            "documents in a ranking; without it the task's own number, mostly 1000", "N", positive
+        ),
     ] = None
     lm: Annotated[
-        str, Option("the model: offline, provider/model or MODEL@http://host:port/v1; also $SEXTANT_LM", "SPEC")
+        str,
+        Option(
+            "the model: offline, provider/model or MODEL@http://host:port/v1; also $SEXTANT_LM",
+            "SPEC",
+        ),
     ] = field(default_factory=lambda: os.environ.get("SEXTANT_LM") or "offline")
     prices: Annotated[Path | None, Option(f"prices of your own, in TOML; {PAYING}", "FILE")] = None
-    max_concurrent: Annotated[int | None, Option(f"queries at a time; {WORKERS}, or 1 offline", "N", positive)] = None
-    budget_usd: Annotated[float | None, Option("stop before the call after X dollars are spent", "X", dollars)] = None
-    budget_tokens: Annotated[int | None, Option("stop before the call after N tokens are spent", "N", positive)] = None
+    max_concurrent: Annotated[
+        int | None, Option(f"queries at a time; {WORKERS}, or 1 offline", "N", positive)
+    ] = None
+    budget_usd: Annotated[
+        float | None, Option("stop before the call after X dollars are spent", "X", dollars)
+    ] = None
+    budget_tokens: Annotated[
+        int | None, Option("stop before the call after N tokens are spent", "N", positive)
+    ] = None
     budget_calls: Annotated[int | None, Option("stop before model call N+1", "N", positive)] = None
-    time_limit: Annotated[float | None, Option("send nothing after it: 90s, 30m, 2h", "TIME", clock)] = None
-    query_timeout: Annotated[float | None, Option("after it a query is left pending; 1h", "TIME", clock)] = None
-    call_timeout: Annotated[float | None, Option("cut a model call off after it; 10m", "TIME", clock)] = None
-    patience: Annotated[float | None, Option("how long a call that fails is tried again; 30s", "TIME", clock)] = None
-    no_prompts: Annotated[bool, Option(f"keep answers without what was sent for them; {PAYING}")] = False
+    time_limit: Annotated[
+        float | None, Option("send nothing after it: 90s, 30m, 2h", "TIME", clock)
+    ] = None
+    query_timeout: Annotated[
+        float | None, Option("after it a query is left pending; 1h", "TIME", clock)
+    ] = None
+    call_timeout: Annotated[
+        float | None, Option("cut a model call off after it; 10m", "TIME", clock)
+    ] = None
+    patience: Annotated[
+        float | None, Option("how long a call that fails is tried again; 30s", "TIME", clock)
+    ] = None
+    no_prompts: Annotated[
+        bool, Option(f"keep answers without what was sent for them; {PAYING}")
+    ] = False
     runs: Annotated[Path, Option("where run folders go", "DIR")] = Path("runs")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "task", os.fspath(self.task) if isinstance(self.task, Path) else self.task)
+        object.__setattr__(
+            self, "task", os.fspath(self.task) if isinstance(self.task, Path) else self.task
+        )
         options.check(self)
         refer(self.program)
         if self.instruction not in INSTRUCTIONS:
@@ -158,28 +203,51 @@ class Request(Common):
     """What a run can be asked for."""
 
     split: Annotated[str, Option(f"which queries: {', '.join(SPLITS)}", "SPLIT")] = "test"
-    query_ids: Annotated[tuple[str, ...], Option("ask only this query; repeatable", "ID", flag="--query-id")] = ()
+    query_ids: Annotated[
+        tuple[str, ...], Option("ask only this query; repeatable", "ID", flag="--query-id")
+    ] = ()
     pool: Annotated[
-        str | None, Option("rank pools: union:300 of what the retriever finds, or oracle:300 with gold in it", "POOL")
+        str | None,
+        Option(
+            "rank pools: union:300 of what the retriever finds, or oracle:300 with gold in it",
+            "POOL",
+        ),
     ] = None
-    compiled: Annotated[Path | None, Option("a program compiled by python -m optimizers.compile", "FILE")] = None
+    compiled: Annotated[
+        Path | None, Option("a program compiled by python -m optimizers.compile", "FILE")
+    ] = None
     prompts: Annotated[
-        Path | None, Option("prompts of your own, in TOML; python -m programs show NAME prints those there are", "FILE")
+        Path | None,
+        Option(
+            "prompts of your own, in TOML; python -m programs show NAME prints those there are",
+            "FILE",
+        ),
     ] = None
     cassette: Annotated[
-        Path | None, Option("answer every model call from FILE, without a key; where there is none, record it", "FILE")
+        Path | None,
+        Option(
+            "answer every model call from FILE, without a key; where there is none, record it",
+            "FILE",
+        ),
     ] = None
     again: Annotated[
-        str | None, Option("failed: ask the queries again whose outcome is a failure", "WHICH", choices=("failed",))
+        str | None,
+        Option(
+            "failed: ask the queries again whose outcome is a failure", "WHICH", choices=("failed",)
+        ),
     ] = None
     metrics: Annotated[
-        tuple[str, ...], Option(f"one more than the task's own; repeatable: {LANGUAGE}", "NAME", flag="--metric")
+        tuple[str, ...],
+        Option(f"one more than the task's own; repeatable: {LANGUAGE}", "NAME", flag="--metric"),
     ] = ()
-    isolated: Annotated[bool, Option(f"run the program in a process of its own; {ISOLATION}")] = False
+    isolated: Annotated[bool, Option(f"run the program in a process of its own; {ISOLATION}")] = (
+        False
+    )
     workers: Annotated[
         int | str | None,
         Option(
-            f"processes that answer queries; 1, or from {MANY} queries at a time one a core; or those of a Ray "
+            f"processes that answer queries; 1, or from {MANY} queries at a time one a core; or "
+            f"those of a Ray "
             f"cluster: ray, or ray://HOST:PORT; {CLUSTER}",
             "N",
             _processes,
@@ -187,19 +255,30 @@ class Request(Common):
     ] = None
     shard: Annotated[
         str | None,
-        Option(f"ask every Nth query, from the Kth; budgets are each shard's own; {CLUSTER}", "K/N", _shard),
+        Option(
+            f"ask every Nth query, from the Kth; budgets are each shard's own; {CLUSTER}",
+            "K/N",
+            _shard,
+        ),
     ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shard and self.runs.name != (place := f"shard-{self.shard.replace('/', '-of-')}"):
-            object.__setattr__(self, "runs", self.runs / place)  # as SQLite shares no file among machines
+            object.__setattr__(
+                self, "runs", self.runs / place
+            )  # as SQLite shares no file among machines
 
     def share(self, queries: Sequence[Query]) -> Sequence[Query]:
-        """Return those of a run's `queries` that this shard of it asks; all of them where there are no shards."""
+        """Return those of a run's `queries` that this shard of it asks; all of them where
+        there are no shards.
+        """
         number, of = map(int, (self.shard or "1/1").split("/"))
         if of > max(1, len(queries)):
-            raise UsageError(f"--shard {self.shard} of a run that asks {len(queries)}: make no more shards than that")
+            raise UsageError(
+                f"--shard {self.shard} of a run that asks {len(queries)}: make no more shards "
+                f"than that"
+            )
         return queries[number - 1 :: of]
 
     @property
@@ -231,18 +310,33 @@ class Request(Common):
         """Processes that answer queries; 1 is this one alone."""
         if self.on_ray:
             return -(-self.at_once // (1 if self.lm == "offline" else EACH))
-        most = self._asked if self.workers else len(os.sched_getaffinity(0)) if self.at_once >= MANY else 1
+        most = (
+            self._asked
+            if self.workers
+            else len(os.sched_getaffinity(0))
+            if self.at_once >= MANY
+            else 1
+        )
         return 1 if self.has_own_processes else min(most, self.at_once)
 
 
 def refer(name: str) -> str:
-    """Return what the name of a program refers to, as names.check, without importing it. UnknownName for none."""
+    """Return what the name of a program refers to, as names.check, without importing it.
+
+    UnknownName for none.
+    """
     scheme, _, rest = name.partition(":")
-    return SCHEMES[scheme] if scheme in SCHEMES and rest else names.check("program", name, SYSTEMS, names.PROGRAMS)
+    return (
+        SCHEMES[scheme]
+        if scheme in SCHEMES and rest
+        else names.check("program", name, SYSTEMS, names.PROGRAMS)
+    )
 
 
 def find_program(name: str) -> Any:
-    """Return the constructor of a program: a class of ours, or made of what a user's name stands for."""
+    """Return the constructor of a program: a class of ours, or made of what a user's name
+    stands for.
+    """
     made = names.pick("program", name if name in SYSTEMS else refer(name), SYSTEMS, names.PROGRAMS)
     scheme, _, called = name.partition(":")
     if scheme in SCHEMES:
@@ -264,21 +358,30 @@ def _open_clients(scheme: str) -> Any:
 def parse_parameters(
     program: str, constructor: Any, given: Mapping[str, Any], kept: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return every parameter of the program: as `given`, or as `kept` in a compiled program, or with its default.
+    """Return every parameter of the program: as `given`, or as `kept` in a compiled program, or
+    with its default.
 
-    UnknownName for another name, UsageError for a value of another type. `LIMITS` are ignored, but with one, lines of
-    work that could be `parallel` go one after another: which of them it ends must not depend on their threads.
+    UnknownName for another name, UsageError for a value of another type. `LIMITS` are ignored, but
+    with one, lines of work that could be `parallel` go one after another: which of them it ends
+    must not depend on their threads.
     """
     known = list_parameters(constructor)
     limited = query_limits(given)
-    values = {name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()}
+    values = {
+        name: _checked(parameter.default, parameter.annotation) for name, parameter in known.items()
+    }
     for name, value in (kept or {}).items():
         if name in known and value == known[name].default:
             continue
         kind: Any = known[name].annotation if name in known else None
-        written = (int, float) if kind is float else str if kind and issubclass(kind, str) else kind  # as JSON has it
+        written = (
+            (int, float) if kind is float else str if kind and issubclass(kind, str) else kind
+        )  # as JSON has it
         if not kind or not isinstance(value, written):
-            raise UsageError(f"the compiled program has {name}={value!r}, which {program} does not take; compile again")
+            raise UsageError(
+                f"the compiled program has {name}={value!r}, which {program} does not take; "
+                f"compile again"
+            )
         values[name] = _checked(kind(value), kind)
     for name, text in given.items():
         if name in limited:
@@ -288,45 +391,68 @@ def parse_parameters(
             raise UnknownName(f"parameter of {program}", name, [*known, *near])
         values[name] = read_value(name, str(text), known[name].annotation)
         if name == "parallel" and limited and values[name] > 1:
-            raise UsageError(f"-P {name}={text} does not go with -P {next(iter(limited))}: leave it out")
+            raise UsageError(
+                f"-P {name}={text} does not go with -P {next(iter(limited))}: leave it out"
+            )
     if limited and "parallel" in values:
         values["parallel"] = 1
     return values
 
 
 def query_limits(given: Mapping[str, Any]) -> dict[str, int]:
-    """Return those of `LIMITS` that are `given`, in their order. UsageError for one that is no number from 1."""
+    """Return those of `LIMITS` that are `given`, in their order.
+
+    UsageError for one that is no number from 1.
+    """
     found = {name: read_value(name, str(given[name]), int) for name in LIMITS if name in given}
     if low := [f"{name}={most}" for name, most in found.items() if most < 1]:
         raise UsageError(f"-P {low[0]!r}: a limit is at least 1")
     return found
 
 
-def apply_hints(values: Mapping[str, Any], fixed: Collection[str], hints: Mapping[str, str]) -> dict[str, Any]:
-    """Return `values` with the task's hints, for parameters that the program has and that are not `fixed`."""
-    return {name: value if name in fixed else hints.get(name, value) for name, value in values.items()}
+def apply_hints(
+    values: Mapping[str, Any], fixed: Collection[str], hints: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return `values` with the task's hints, for parameters that the program has and that are
+    not `fixed`.
+    """
+    return {
+        name: value if name in fixed else hints.get(name, value) for name, value in values.items()
+    }
 
 
 def find_retrievers(values: Mapping[str, Any]) -> list[str]:
     """Return the retrievers that the values name, each once, as canonical expressions."""
-    named = [Expressions(value) for value in values.values() if isinstance(value, Expression | Expressions)]
+    named = [
+        Expressions(value)
+        for value in values.values()
+        if isinstance(value, Expression | Expressions)
+    ]
     return list(dict.fromkeys(text for value in named for text in value.each()))
 
 
 def digest_files(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of every file that the values name, by parameter. DataError for one that is not there."""
+    """Return the SHA-256 of every file that the values name, by parameter.
+
+    DataError for one that is not there.
+    """
     found = {}
     for name, value in values.items():
         if isinstance(value, InputFile) and value:
             try:
                 found[name] = disk.sha256(Path(value))
             except OSError as error:
-                raise DataError(f"-P {name}={value} cannot be read: {error.strerror or error}") from None
+                raise DataError(
+                    f"-P {name}={value} cannot be read: {error.strerror or error}"
+                ) from None
     return found
 
 
 def read_value(name: str, text: str, kind: type, option: str = "-P") -> Any:
-    """Return the value of NAME=VALUE. UsageError, with the option, for one that is not of its kind."""
+    """Return the value of NAME=VALUE.
+
+    UsageError, with the option, for one that is not of its kind.
+    """
     try:
         return _BOOLEANS[text.lower()] if kind is bool else _checked(kind(text), kind)
     except (ValueError, KeyError):
@@ -335,7 +461,9 @@ def read_value(name: str, text: str, kind: type, option: str = "-P") -> Any:
 
 
 def _checked(value: Any, kind: type) -> Any:
-    """Return `value`; of a retriever its canonical expression, after the checks that need no data."""
+    """Return `value`; of a retriever its canonical expression, after the checks that need no
+    data.
+    """
     if kind is Expression and value:
         return Expression(_canonical(value))
     if kind is Expressions:

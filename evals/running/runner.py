@@ -1,7 +1,9 @@
-"""Run one system on every pending query, and record what it hands in. Scores nothing, prints nothing.
+"""Run one system on every pending query, and record what it hands in. Scores nothing, prints
+nothing.
 
-A fault of the system is an outcome: recorded, never repeated, scored 0, because dropping it would let a system gain by
-crashing on hard queries. A fault of the provider says nothing about the system: the query stays pending.
+A fault of the system is an outcome: recorded, never repeated, scored 0, because dropping it would
+let a system gain by crashing on hard queries. A fault of the provider says nothing about the
+system: the query stays pending.
 """
 
 import contextvars
@@ -26,15 +28,32 @@ from tools.models.faults import OutOfTime, fault, refusal
 from tools.models.lm import Model
 from tools.models.spec import hide_keys
 from tools.names import describe, list_causes
-from tools.records import Document, Query, Submission, Trace, Usage, check_usage, trace_json, usage_json
+from tools.records import (
+    Document,
+    Query,
+    Submission,
+    Trace,
+    Usage,
+    check_usage,
+    trace_json,
+    usage_json,
+)
 from tools.session import Session
 
-OUTAGE = 5  # provider faults in a row, each of them after many attempts, after which a run gives up until it is resumed
-ALIKE = 5  # queries that failed alike, and are most of those that ended, after which a run stops once to say so
-GRACE = 3.0  # seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
-TICK = 0.1  # seconds between two looks at what the threads do, where none of them has finished anything
+# Provider faults in a row, each of them after many attempts, after which a run gives up until it is
+# resumed
+OUTAGE = 5
+# Queries that failed alike, and are most of those that ended, after which a run stops once to say
+# so
+ALIKE = 5
+# Seconds that calls in flight are waited for after a Ctrl-C, and a query after its time is up
+GRACE = 3.0
+# Seconds between two looks at what the threads do, where none of them has finished anything
+TICK = 0.1
 
-System = Callable[..., Submission]  # a program or an agent: system(query=...) searches in a session of its own
+System = Callable[
+    ..., Submission
+]  # a program or an agent: system(query=...) searches in a session of its own
 
 
 class Elsewhere(ABC):
@@ -56,11 +75,13 @@ def run(
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
     on_pending: Callable[[str, str], None] = lambda query_id, reason: None,
 ) -> str | None:
-    """Answer every query that is pending in `folder`, `workers` at a time; return the last provider fault, if any.
+    """Answer every query that is pending in `folder`, `workers` at a time; return the last provider
+    fault, if any.
 
-    Outcomes are written by the calling thread; `on_pending` gets queries that the provider left unanswered, and why.
-    BudgetReached and ProviderRefused end the run after the queries in flight. KeyboardInterrupt stops each query at its
-    next call; answers in flight are waited for, GRACE seconds at most, or not at all at the second one.
+    Outcomes are written by the calling thread; `on_pending` gets queries that the provider left
+    unanswered, and why. BudgetReached and ProviderRefused end the run after the queries in flight.
+    KeyboardInterrupt stops each query at its next call; answers in flight are waited for, GRACE
+    seconds at most, or not at all at the second one.
     """
 
     def take(query_id: str, result: Outcome | Exception) -> None:
@@ -74,7 +95,10 @@ def run(
             faults.add_outcome(result["error"])
         else:
             faults.add_fault(result)
-            if getattr(system, "starts_agents", False) and (used := getattr(result, "used", Usage())) != Usage():
+            if (
+                getattr(system, "starts_agents", False)
+                and (used := getattr(result, "used", Usage())) != Usage()
+            ):
                 folder.note_left(query_id, used)
             on_pending(query_id, str(result).strip().partition("\n")[0])
         if faults.ending or faults.in_a_row >= OUTAGE:
@@ -83,7 +107,11 @@ def run(
     todo = [query for query in queries if query.query_id not in folder.outcomes]
 
     def ask(query: Query) -> Outcome | Exception:
-        return system.attempt(query) if isinstance(system, Elsewhere) else attempt(system, query, documents, model)
+        return (
+            system.attempt(query)
+            if isinstance(system, Elsewhere)
+            else attempt(system, query, documents, model)
+        )
 
     crew = _Crew(ask, todo, workers, model.terms.query_seconds)
     faults = _Faults(model, [outcome["error"] for outcome in folder.outcomes.values()])
@@ -115,7 +143,9 @@ def run(
 
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
-    """Collect garbage seldom, and not in what is there already: else it takes a tenth of the time of 64 workers."""
+    """Collect garbage seldom, and not in what is there already: else it takes a tenth of the
+    time of 64 workers.
+    """
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -130,20 +160,30 @@ class _Crew:
     """The threads that answer queries, and what each of them is at."""
 
     def __init__(
-        self, ask: Callable[[Query], Outcome | Exception], todo: list[Query], workers: int, query_seconds: float
+        self,
+        ask: Callable[[Query], Outcome | Exception],
+        todo: list[Query],
+        workers: int,
+        query_seconds: float,
     ) -> None:
         self.done: queue.SimpleQueue[tuple[str, Outcome | Exception]] = queue.SimpleQueue()
-        self.room = threading.Semaphore(workers)  # for what is done, and not on disk: a slow one must not fill memory
+        self.room = threading.Semaphore(
+            workers
+        )  # for what is done, and not on disk: a slow one must not fill memory
         self.stopped = threading.Event()
         self._ask = ask
         self._todo = iter(todo)
         self._query_seconds = query_seconds
-        self._at = dict[threading.Thread, tuple[str, float]]()  # the query of each, and when it is overdue
+        self._at = dict[
+            threading.Thread, tuple[str, float]
+        ]()  # the query of each, and when it is overdue
         self.working = set[threading.Thread]()
         self._giving_up = threading.Lock()  # a query ends, or is given up, and not both
 
     def hire(self) -> None:
-        """Start one more thread: a daemon, in no pool, which would hold up Ctrl-C until the slowest returns."""
+        """Start one more thread: a daemon, in no pool, which would hold up Ctrl-C until the
+        slowest returns.
+        """
         thread = threading.Thread(target=self._work, daemon=True)
         self.working.add(thread)
         thread.start()
@@ -152,18 +192,26 @@ class _Crew:
         """Give up queries that hang outside of any call; calls have deadlines of their own."""
         now = time.monotonic()
         with self._giving_up:
-            late = {thread: query_id for thread, (query_id, due) in list(self._at.items()) if now > due}
+            late = {
+                thread: query_id for thread, (query_id, due) in list(self._at.items()) if now > due
+            }
             for thread in late:
                 del self._at[thread]
         for thread, query_id in late.items():
             self.working.discard(thread)
             self.hire()
-            self.done.put((query_id, TimeoutError(f"the query took longer than {self._query_seconds:g} s")))
+            self.done.put(
+                (query_id, TimeoutError(f"the query took longer than {self._query_seconds:g} s"))
+            )
 
     def _work(self) -> None:
         me = threading.current_thread()
         try:
-            while me in self.working and not self.stopped.is_set() and (query := next(self._todo, None)):
+            while (
+                me in self.working
+                and not self.stopped.is_set()
+                and (query := next(self._todo, None))
+            ):
                 self._at[me] = query.query_id, time.monotonic() + self._query_seconds + GRACE
                 result = contextvars.copy_context().run(self._ask, query)
                 with self._giving_up:
@@ -225,7 +273,11 @@ class _Faults:
             self.ending = self.ending or refusal(error, self._model.name)
         else:
             self.in_a_row += 1
-            whose = "" if isinstance(error, OutOfTime | TimeoutError) else "the model's provider failed: "
+            whose = (
+                ""
+                if isinstance(error, OutOfTime | TimeoutError)
+                else "the model's provider failed: "
+            )
             self._model.terms.gate.lost += bool(whose)
             self.last = whose + str(error).strip().partition("\n")[0]
             self._count(self.last)
@@ -238,19 +290,28 @@ class _Faults:
         self._kinds[kind] += 1
         count = self._kinds[kind]
         if count >= ALIKE and 2 * count > self._ended and not self.ending:
-            self.ending = RunIncomplete(f"{count} of {self._ended} queries ended alike: {headline(error)}")
+            self.ending = RunIncomplete(
+                f"{count} of {self._ended} queries ended alike: {headline(error)}"
+            )
 
 
-def attempt(system: System, query: Query, documents: Mapping[str, Document], model: Model) -> Outcome | Exception:
-    """Run the system on one query with `model`; return the outcome, or the exception for which it stays pending."""
+def attempt(
+    system: System, query: Query, documents: Mapping[str, Document], model: Model
+) -> Outcome | Exception:
+    """Run the system on one query with `model`; return the outcome, or the exception for
+    which it stays pending.
+    """
     with model.active():
         return answer(system, query, documents)
 
 
-def answer(system: System, query: Query, documents: Mapping[str, Document], tries: int = 3) -> Outcome | Exception:
+def answer(
+    system: System, query: Query, documents: Mapping[str, Document], tries: int = 3
+) -> Outcome | Exception:
     """Run the system with the active model, in a context of its own; return as `attempt` does.
 
-    Where a refusal tells that the model takes less than was known, the query is begun again, up to `tries` times.
+    Where a refusal tells that the model takes less than was known, the query is begun again, up to
+    `tries` times.
     """
     started = time.perf_counter()
     error = None
@@ -260,13 +321,19 @@ def answer(system: System, query: Query, documents: Mapping[str, Document], trie
             submission = _ask(system, query)
         fields = describe_submission(submission, query, documents)
     except BaseException as exception:  # the system under test may raise anything
-        if isinstance(exception, Halt) or (isinstance(exception, KeyboardInterrupt) and may_interrupt()):
+        if isinstance(exception, Halt) or (
+            isinstance(exception, KeyboardInterrupt) and may_interrupt()
+        ):
             raise
         # A DataError is nothing that a system does; every query would meet it.
-        if isinstance(exception, Exception) and (isinstance(exception, DataError) or fault(exception) != "system"):
+        if isinstance(exception, Exception) and (
+            isinstance(exception, DataError) or fault(exception) != "system"
+        ):
             return _noting_usage(exception)
         error = exception
-    opened = session.current()  # of this context, so of this query; there is none after a submission
+    opened = (
+        session.current()
+    )  # of this context, so of this query; there is none after a submission
     if opened and opened.fault:
         if not getattr(opened.fault, "learnt", False):
             return _noting_usage(opened.fault)  # the error followed from an answer that never came
@@ -275,42 +342,64 @@ def answer(system: System, query: Query, documents: Mapping[str, Document], trie
         error = opened.fault
     if error:
         fields = _fields_of_failure(query, opened, error)
-    return {"query_id": query.query_id, **fields, "seconds": round(time.perf_counter() - started, 4)}
+    return {
+        "query_id": query.query_id,
+        **fields,
+        "seconds": round(time.perf_counter() - started, 4),
+    }
 
 
 def _noting_usage(problem: Exception) -> Exception:
-    """Have the exception that leaves this context's query pending say, as `used`, what the query has used."""
+    """Have the exception that leaves this context's query pending say, as `used`, what the
+    query has used.
+    """
     if opened := session.current():
         problem.used = opened.usage  # type: ignore[attr-defined]
     return problem
 
 
 def _ask(system: System, query: Query) -> Submission:
-    """Return what the system hands in, or what its trace has by then where a limit of its session has ended it."""
+    """Return what the system hands in, or what its trace has by then where a limit of its
+    session has ended it.
+    """
     try:
         return system(query=query)
     except Exception as error:
         opened = session.current()
         causes = list_causes(error)
         if isinstance(error, ExceptionGroup):  # of a TaskGroup of asyncio's
-            group = error.subgroup(lambda each: fault(each) != "system" and not isinstance(each, ExceptionGroup))
+            group = error.subgroup(
+                lambda each: fault(each) != "system" and not isinstance(each, ExceptionGroup)
+            )
             if group is not None:
-                raise next(each for each in list_causes(group) if fault(each) != "system") from error
-        # DSPy's Parallel, BestOfN and others swallow what their parts raise, and a program then misses an answer.
-        limited = opened and (opened.ended_by_limit or any(isinstance(cause, LimitReached) for cause in causes))
+                raise next(
+                    each for each in list_causes(group) if fault(each) != "system"
+                ) from error
+        # DSPy's Parallel, BestOfN and others swallow what their parts raise, and a program then
+        # misses an answer.
+        limited = opened and (
+            opened.ended_by_limit or any(isinstance(cause, LimitReached) for cause in causes)
+        )
         if opened is None or not limited or fault(error) != "system":
             raise
         return submit_so_far(opened)
 
 
-def describe_submission(submission: Submission, query: Query, documents: Mapping[str, Document]) -> Outcome:
-    """Return the record of a submission. Raise when it does not fit the query, or cannot be scored or written."""
+def describe_submission(
+    submission: Submission, query: Query, documents: Mapping[str, Document]
+) -> Outcome:
+    """Return the record of a submission.
+
+    Raise when it does not fit the query, or cannot be scored or written.
+    """
     if not isinstance(submission, Submission):
         raise TypeError(f"the system handed in {type(submission).__name__!r}, not a Submission")
     ranking = list(submission.ranking)
     check_ranking(ranking, query, documents)
     if submission.trace.query_id != query.query_id:
-        raise ValueError(f"the trace is of query {submission.trace.query_id!r}, and {query.query_id!r} was asked")
+        raise ValueError(
+            f"the trace is of query {submission.trace.query_id!r}, and {query.query_id!r} was asked"
+        )
     check_usage(submission.usage)
     fields: Outcome = {
         "ranking": ranking,
@@ -323,7 +412,9 @@ def describe_submission(submission: Submission, query: Query, documents: Mapping
         fields["scores"] = scores = [float(score) for score in submission.scores]
         if not all(map(math.isfinite, scores)):
             raise ValueError("a score is not a finite number")
-    check_outcome(disk.dumps({"query_id": query.query_id, **fields}).encode("utf-8", "backslashreplace"))
+    check_outcome(
+        disk.dumps({"query_id": query.query_id, **fields}).encode("utf-8", "backslashreplace")
+    )
     return fields
 
 

@@ -1,6 +1,8 @@
-"""A run for a person: how far it is, on stderr, as a live table on a terminal or as lines, and its scores.
+"""A run for a person: how far it is, on stderr, as a live table on a terminal or as lines, and its
+scores.
 
-Reasons to wait come from providers, so they are stripped of control characters before they are printed.
+Reasons to wait come from providers, so they are stripped of control characters before they are
+printed.
 """
 
 import math
@@ -19,8 +21,8 @@ from tools.console import clean, guard_prints, is_terminal, own_stream, queries,
 from tools.models.terms import Status
 from tools.records import Usage
 
-# A plain line is due when this share of the queries has ended since the last one; when some have, after so many
-# seconds; and when none has, after STILL_SECONDS.
+# A plain line is due when this share of the queries has ended since the last one; when some have,
+# after so many seconds; and when none has, after STILL_SECONDS.
 PLAIN_SHARE = 0.25
 PLAIN_SECONDS = 5.0
 STILL_SECONDS = 60.0
@@ -34,7 +36,9 @@ def report(ready: Ready, folder: RunFolder) -> Watch:
     terminal = is_terminal(sys.stderr)
     # Where FORCE_COLOR is set, rich takes any file for a terminal, and would draw in a log.
     stream = own_stream(sys.stderr)
-    console = Console(file=stream, stderr=True, force_terminal=terminal, highlight=False, soft_wrap=True)
+    console = Console(
+        file=stream, stderr=True, force_terminal=terminal, highlight=False, soft_wrap=True
+    )
     if not console.width:  # COLUMNS=0 says nothing
         console.width = WIDTH
     before = f", {done} answered before" if done else ""
@@ -70,7 +74,12 @@ class Lines:
         seconds = event.elapsed - self._said
         due = seconds >= STILL_SECONDS
         if new := ended - self._ended:
-            due = last or new >= PLAIN_SHARE * event.queries or ended >= event.queries or seconds >= PLAIN_SECONDS
+            due = (
+                last
+                or new >= PLAIN_SHARE * event.queries
+                or ended >= event.queries
+                or seconds >= PLAIN_SECONDS
+            )
         if due:
             self._said = event.elapsed
             self._ended = ended
@@ -85,7 +94,9 @@ class LiveTable:
         self._waits = False
         # What others say on stderr goes above it; on stdout too, where that is the same terminal.
         same = is_terminal(sys.stdout)
-        self._live = Live(console=console, auto_refresh=False, redirect_stdout=same, vertical_overflow="crop")
+        self._live = Live(
+            console=console, auto_refresh=False, redirect_stdout=same, vertical_overflow="crop"
+        )
 
     def tell(self, event: Event, *, last: bool = False) -> None:
         """Draw the progress; the `last` stays where it is."""
@@ -118,7 +129,11 @@ def columns(progress: Progress) -> list[Column]:
     """Return the columns of the table: up to three lines under each heading."""
     calls = progress.status
     usage = progress.status.usage
-    done = [f"{progress.done}/{progress.queries}", _some(progress.owed, "pending"), _some(progress.failed, "failed")]
+    done = [
+        f"{progress.done}/{progress.queries}",
+        _some(progress.owed, "pending"),
+        _some(progress.failed, "failed"),
+    ]
     made = [Column("queries", done, 8, 0, ("green", "yellow", "yellow"))]
     made += [Column("calls", [_count(usage.calls), *_apart(calls)], 11, 5)]
     if calls.limit:
@@ -127,12 +142,21 @@ def columns(progress: Progress) -> list[Column]:
     if _is_paid(usage):
         tokens = [f"{_count(usage.input_tokens)} in", f"{_count(usage.output_tokens)} out"]
         made += [Column("tokens", tokens, 8, 6), Column("dollars", _dollars(progress), 14, 1)]
-    made.append(Column(progress.metric, [] if progress.mean is None else [f"{progress.mean:.4f}", "so far"], 7, 4))
+    made.append(
+        Column(
+            progress.metric,
+            [] if progress.mean is None else [f"{progress.mean:.4f}", "so far"],
+            7,
+            4,
+        )
+    )
     return [*made, Column("elapsed", [clock(progress.elapsed), _left(progress)], 10, 3)]
 
 
 def table(progress: Progress, width: int, *, waits: bool = False) -> RenderableType:
-    """Return as many columns as `width` characters hold, and below them what is waited for, if it `waits`."""
+    """Return as many columns as `width` characters hold, and below them what is waited for,
+    if it `waits`.
+    """
     shown = columns(progress)
     while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
         shown.remove(max(shown, key=lambda column: column.place))
@@ -181,16 +205,22 @@ def clock(seconds: float) -> str:
 
 
 def _left(progress: Progress) -> str:
-    return f"{clock(progress.left)} left" if progress.left and progress.done < progress.queries else ""
+    return (
+        f"{clock(progress.left)} left" if progress.left and progress.done < progress.queries else ""
+    )
 
 
 def _is_paid(usage: Usage) -> bool:
-    """Return whether tokens and dollars mean anything: the engine without a model has none, and no limit."""
+    """Return whether tokens and dollars mean anything: the engine without a model has none,
+    and no limit.
+    """
     return bool(usage.input_tokens or usage.output_tokens or usage.paid_usd != 0)
 
 
 def _apart(calls: Status) -> list[str]:
-    return list(filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed"))))
+    return list(
+        filter(None, (_some(calls.usage.cached_calls, "cached"), _some(calls.failed, "failed")))
+    )
 
 
 def _dollars(progress: Progress) -> list[str]:
@@ -199,8 +229,14 @@ def _dollars(progress: Progress) -> list[str]:
     to_come = progress.to_come.paid_usd
     if usage.paid_usd is None:
         return ["price unknown"]
-    listed = "" if usage.list_usd is None or usage.list_usd == usage.paid_usd else f"{_usd(usage.list_usd)} list"
-    more = "" if to_come is None or progress.done == progress.queries else f"{_usd(to_come)} to come"
+    listed = (
+        ""
+        if usage.list_usd is None or usage.list_usd == usage.paid_usd
+        else f"{_usd(usage.list_usd)} list"
+    )
+    more = (
+        "" if to_come is None or progress.done == progress.queries else f"{_usd(to_come)} to come"
+    )
     return list(filter(None, (f"{_usd(usage.paid_usd)} so far", more, listed)))
 
 

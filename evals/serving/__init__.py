@@ -1,1 +1,3 @@
-"""Queries of a run, answered from outside: an episode for each, and doors that agents and trainers come in by."""
+"""Queries of a run, answered from outside: an episode for each, and doors that agents and
+trainers come in by.
+"""

@@ -1,8 +1,9 @@
 """The arguments of the tools, in the forms in which clients and models send them.
 
-Clients send null for an argument that is left out, 5.0 for 5, numbers and lists as texts, numbers for ids, one id in
-place of a list, found documents in place of their ids, names in camelCase, and arguments of their own. Each of these
-has one meaning. Whatever has none is refused in one line, which the agent reads.
+Clients send null for an argument that is left out, 5.0 for 5, numbers and lists as texts, numbers
+for ids, one id in place of a list, found documents in place of their ids, names in camelCase, and
+arguments of their own. Each of these has one meaning. Whatever has none is refused in one line,
+which the agent reads.
 """
 
 import json
@@ -126,7 +127,11 @@ def _read_list(value: Any) -> list[Any]:
             parsed = read_json(value)
             if isinstance(parsed, list | dict):
                 value = parsed
-    return [element for element in value if element is not None] if isinstance(value, list) else [value]
+    return (
+        [element for element in value if element is not None]
+        if isinstance(value, list)
+        else [value]
+    )
 
 
 NO_BOOLEAN = BeforeValidator(_refuse_boolean)
@@ -195,7 +200,9 @@ def read_form(form: type[Form], value: Any) -> Form:
     except ValueError as error:
         raise ValueError(f"takes a JSON object with {takes}, and this is {error}") from None
     try:
-        return form.model_validate({name: content for name, content in sent.items() if name in form.model_fields})
+        return form.model_validate(
+            {name: content for name, content in sent.items() if name in form.model_fields}
+        )
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
         name = str(wrong["loc"][0])
@@ -211,7 +218,9 @@ def list_strange(form: type[BaseModel], value: Any) -> list[str]:
     """Return the names in an object that is sent which a model does not have."""
     with suppress(ValueError):
         return [
-            replace_surrogates(name[:SHOWN]) for name in _by_own_names(form, value) if name not in form.model_fields
+            replace_surrogates(name[:SHOWN])
+            for name in _by_own_names(form, value)
+            if name not in form.model_fields
         ]
     return []
 
@@ -225,7 +234,9 @@ def _by_own_names(form: type[BaseModel], value: Any) -> dict[str, Any]:
     for name, content in object_sent.items():
         own_name = own_names.get(_fold(name), name)
         optional = own_name in fields and not fields[own_name].is_required()
-        left_out = content is None or (optional and isinstance(content, str) and not content.strip())
+        left_out = content is None or (
+            optional and isinstance(content, str) and not content.strip()
+        )
         if not left_out and (own_name == name or object_sent.get(own_name) is None):
             sent[own_name] = content
     return sent

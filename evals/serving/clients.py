@@ -1,4 +1,6 @@
-"""Where a door is, and what to paste into an agent for it to find it: `python -m evals.serve ... --print-config`."""
+"""Where a door is, and what to paste into an agent for it to find it: `python -m evals.serve
+... --print-config`.
+"""
 
 import ipaddress
 import json
@@ -38,7 +40,9 @@ class Place:
 
 def on_web(url: str, token: str) -> dict[str, Any]:
     """Return a server of MCP over HTTP, as .mcp.json and others have it; `token` may be a variable's name in braces."""
-    return {"type": "http", "url": url} | ({"headers": {"Authorization": f"Bearer {token}"}} if token else {})
+    return {"type": "http", "url": url} | (
+        {"headers": {"Authorization": f"Bearer {token}"}} if token else {}
+    )
 
 
 def print_config(place: Place, command: Sequence[str]) -> None:
@@ -55,7 +59,9 @@ def print_config(place: Place, command: Sequence[str]) -> None:
         shell = f"claude mcp add sextant -- {shlex.join(command)}"
         codex = f"command = {json.dumps(command[0])}\nargs = {json.dumps(command[1:])}"
     else:
-        claude, code = (on_web(url, name * secret) for name in (f"${{{TOKEN}}}", f"${{env:{TOKEN}}}"))
+        claude, code = (
+            on_web(url, name * secret) for name in (f"${{{TOKEN}}}", f"${{env:{TOKEN}}}")
+        )
         python = {**on_web(url, "TOKEN" * secret), "transport": "streamable_http"}
         shell = f"claude mcp add --transport http sextant {url}"
         shell += f' --header "Authorization: Bearer ${TOKEN}"' * secret
@@ -68,7 +74,8 @@ def print_config(place: Place, command: Sequence[str]) -> None:
         "VS Code, .vscode/mcp.json": json.dumps({"servers": {"sextant": code}}, indent=2),
         "LangChain's MCP adapter, in Python; an episode belongs to a session, so tools share one": (
             f"client = MultiServerMCPClient({{'sextant': {python}}})\n"
-            "async with client.session('sextant') as session:\n    tools = await load_mcp_tools(session)"
+            "async with client.session('sextant') as session:\n    tools = await "
+            "load_mcp_tools(session)"
         ),
     }
     put_out("\n\n".join(f"# {where}\n{what}" for where, what in parts.items()) + "\n")

@@ -1,7 +1,8 @@
-"""The connections of a web server: each has some seconds to send a request, and makes room while it does not.
+"""The connections of a web server: each has some seconds to send a request, and makes room while it
+does not.
 
-uvicorn has a limit for the time between two requests alone. A client that sends half a request, or nothing, keeps its
-connection then for ever, and as many of them as there may be keep everybody out.
+uvicorn has a limit for the time between two requests alone. A client that sends half a request, or
+nothing, keeps its connection then for ever, and as many of them as there may be keep everybody out.
 """
 
 import asyncio
@@ -14,10 +15,14 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 CONNECTIONS = 1024  # at a time; to more it is said that they should come later
 REQUEST = 30.0  # seconds in which a request has to be there, with its body
-WAITING_SHARE = 0.75  # of all connections, for such as send no whole request; the others are for whole ones
+WAITING_SHARE = (
+    0.75  # of all connections, for such as send no whole request; the others are for whole ones
+)
 LONGEST_HEAD = 64 * 1024  # bytes of a request before its body
 
-_Protocol: Any = AutoHTTPProtocol  # which uvicorn chooses: httptools, or h11 where that is not installed
+_Protocol: Any = (
+    AutoHTTPProtocol  # which uvicorn chooses: httptools, or h11 where that is not installed
+)
 
 
 def count_most() -> int:
@@ -27,7 +32,9 @@ def count_most() -> int:
 
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft_limit != resource.RLIM_INFINITY:
-            return min(CONNECTIONS, soft_limit // 2)  # the corpus, the run folder and libraries need others
+            return min(
+                CONNECTIONS, soft_limit // 2
+            )  # the corpus, the run folder and libraries need others
     return CONNECTIONS
 
 
@@ -36,7 +43,8 @@ class Connection(_Protocol):
 
     waiting_since = 0.0  # when its last request was whole, or it began
     _deadline: asyncio.TimerHandle | None = None
-    _reads_head = False  # whether a head has begun and has no end yet, where httptools reads; h11 has a limit itself
+    # Whether a head has begun and has no end yet, where httptools reads; h11 has a limit itself
+    _reads_head = False
     _head_size = 0  # bytes of it
 
     def connection_made(self, transport: Any) -> None:
@@ -55,7 +63,9 @@ class Connection(_Protocol):
         elif not self.transport.is_closing():
             self._head_size = self._head_size + len(data) if goes_on and self._reads_head else 0
             if self._head_size > LONGEST_HEAD:
-                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of a request is too long")
+                self._refuse(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head of a request is too long"
+                )
             elif self._deadline is None:
                 self._wait()
 
@@ -95,25 +105,36 @@ class Connection(_Protocol):
     def _give_up(self) -> None:
         self._deadline = None
         if not self.is_whole:
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"a request has to be sent within {REQUEST:g} seconds")
+            self._refuse(
+                HTTPStatus.REQUEST_TIMEOUT, f"a request has to be sent within {REQUEST:g} seconds"
+            )
 
     def _make_room(self) -> None:
         """Close the connection that has waited longest for a request, but for this one."""
         waiting = [
             connection
             for connection in self.connections
-            if isinstance(connection, Connection) and connection is not self and not connection.is_whole
+            if isinstance(connection, Connection)
+            and connection is not self
+            and not connection.is_whole
         ]
         if waiting:
             oldest = min(waiting, key=lambda connection: connection.waiting_since)
-            self.connections.discard(oldest)  # at once: others are counted before it is told that it is closed
+            self.connections.discard(
+                oldest
+            )  # at once: others are counted before it is told that it is closed
             oldest.transport.abort()
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         """Close it, and say why where that cannot be taken for a part of another answer."""
-        answered_early = self.cycle is not None and (self.cycle.response_started and self.cycle.more_body)
+        answered_early = self.cycle is not None and (
+            self.cycle.response_started and self.cycle.more_body
+        )
         if not self.transport.is_closing() and not answered_early:
             body = json.dumps({"error": reason}).encode()
-            head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            head = (
+                f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: "
+                f"application/json\r\nconnection: close\r\n"
+            )
             self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()

@@ -4,9 +4,10 @@
     seen, reward, done = episode.act("search", {"query": "ferry timetable"})
     seen, reward, done = episode.act("submit", {"doc_ids": ["d1", "d7"]})
 
-Every door (evals/serving/__init__.py) goes through `act`, so the same actions leave the same trace, ranking and score
-whichever way they came. What is seen is JSON, with texts of documents as strings in it; judgements are never in it.
-Left out: who may open which query, and where outcomes go (evals/serving/host.py).
+Every door (evals/serving/__init__.py) goes through `act`, so the same actions leave the same trace,
+ranking and score whichever way they came. What is seen is JSON, with texts of documents as strings
+in it; judgements are never in it. Left out: who may open which query, and where outcomes go
+(evals/serving/host.py).
 """
 
 import inspect
@@ -41,7 +42,10 @@ LONGEST_QUERY = 10_000  # characters
 LONGEST_NOTE = 100_000
 NOT_BOOKED = "what the agent has used is not booked: report it before submit"
 _AROUND_IDS = " \t\r\n\"'`[]"  # what models write around an id
-_TYPES: dict[Any, dict[str, Any]] = {str: {"type": "string"}, int: {"type": "integer"}}  # as JSON Schema has them
+_TYPES: dict[Any, dict[str, Any]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+}  # as JSON Schema has them
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}}
 
 
@@ -81,18 +85,25 @@ class Reward:
 
     def __post_init__(self) -> None:
         if self.potential and self.potential not in POTENTIALS:
-            raise UsageError(f"there is no potential {self.potential!r}; there are {', '.join(POTENTIALS)}")
+            raise UsageError(
+                f"there is no potential {self.potential!r}; there are {', '.join(POTENTIALS)}"
+            )
         for name in ("search_cost", "token_cost"):
             try:
                 amount = forms.check(Amount, getattr(self, name))
             except ValueError:
                 wrong = f"{name} is {getattr(self, name)!r}"
-                raise UsageError(f"{wrong}; what is taken off a reward is a number of at least 0") from None
+                raise UsageError(
+                    f"{wrong}; what is taken off a reward is a number of at least 0"
+                ) from None
             object.__setattr__(self, name, amount)
         if self.metric:
             check_metric(self.metric)
         if is_pairwise(self.metric):
-            raise UsageError(f"{self.metric} compares two queries, so it is no reward of one; name another --reward")
+            raise UsageError(
+                f"{self.metric} compares two queries, so it is no reward of one; name another "
+                f"--reward"
+            )
 
 
 @dataclass(eq=False, slots=True)
@@ -102,13 +113,22 @@ class World:
     toolbox: Toolbox
     environment: Any  # an Environment; None where others keep it, and queries are given one by one
     depth: int  # documents of a ranking
-    reward: Reward | None = None  # None: every reward is 0, and nothing tells how good an answer was
+    reward: Reward | None = (
+        None  # None: every reward is 0, and nothing tells how good an answer was
+    )
     queries: dict[str, Query] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.queries = {query.query_id: query for query in self.environment.queries} if self.environment else {}
+        self.queries = (
+            {query.query_id: query for query in self.environment.queries}
+            if self.environment
+            else {}
+        )
         if self.reward and is_pairwise(self.reward.metric or self.environment.metric):
-            raise UsageError(f"{self.environment.metric} compares two queries, so it is no reward; name a --reward")
+            raise UsageError(
+                f"{self.environment.metric} compares two queries, so it is no reward; name a "
+                f"--reward"
+            )
 
     def open(self, query_id: str = "") -> "Episode":
         """Start an episode of a query, by default the first. UsageError for a query that there is not."""
@@ -160,10 +180,16 @@ class Episode:
         with self._lock:
             steps = self.desk.session.trace.steps
             limits = self.desk.session.limits
-            done = [{"tool": one.tool, "argument": one.argument, "doc_ids": list(one.doc_ids)} for one in steps]
+            done = [
+                {"tool": one.tool, "argument": one.argument, "doc_ids": list(one.doc_ids)}
+                for one in steps
+            ]
             used = Counter[str](one.tool for one in steps if not one.refused)
             most = {"searches": (limits.searches, "search"), "reads": (limits.reads, "read")}
-            left = {name: None if many is None else many - used[tool] for name, (many, tool) in most.items()}
+            left = {
+                name: None if many is None else many - used[tool]
+                for name, (many, tool) in most.items()
+            }
             about = {**told(self.query), "over": self.over, "selected": [*self.desk.selected]}
             return {**about, "left": left, "steps": done}
 
@@ -177,7 +203,10 @@ class Episode:
                 return Observation(as_json({"error": "this episode is over"}), 0.0, done=True)
             try:
                 if tool not in TOOLS:
-                    raise Fault("unknown tool", f"there is no tool {tool[:60]!r}; there are {', '.join(TOOLS)}")
+                    raise Fault(
+                        "unknown tool",
+                        f"there is no tool {tool[:60]!r}; there are {', '.join(TOOLS)}",
+                    )
                 text = getattr(self, tool)(**read_arguments(tool, arguments))
             except (SessionRefusal, Fault) as refusal:
                 text = as_json({"error": str(refusal)})
@@ -197,7 +226,9 @@ class Episode:
             k: How many documents to give.
         """
         found = self.desk.find(query[:LONGEST_QUERY], min(k, self.world.depth))
-        return as_json([{"doc_id": one.doc_id, "title": one.title, "text": one.text} for one in found])
+        return as_json(
+            [{"doc_id": one.doc_id, "title": one.title, "text": one.text} for one in found]
+        )
 
     def read(self, doc_id: str, chars: int = 0) -> str:
         """Read a document that a search gave.
@@ -207,7 +238,9 @@ class Episode:
             chars: How much of it to give, from its beginning; 0 is all.
         """
         doc_id = self._list_shown([doc_id])[0]
-        return as_json({"doc_id": doc_id, "text": self.desk.session.read(doc_id, max(0, chars) or None)})
+        return as_json(
+            {"doc_id": doc_id, "text": self.desk.session.read(doc_id, max(0, chars) or None)}
+        )
 
     def select(self, doc_ids: list[str]) -> str:
         """Keep documents that fit, likeliest first.
@@ -238,10 +271,17 @@ class Episode:
         named = list(dict.fromkeys(self._list_shown(doc_ids or [])))
         ranked = desk.known(named, self.query) if named else desk.rank_all()
         self._end(
-            desk.hand_in(ranked, self.world.depth, answer=answer) if ranked else session.submit((), answer=answer)
+            desk.hand_in(ranked, self.world.depth, answer=answer)
+            if ranked
+            else session.submit((), answer=answer)
         )
         unknown = [doc_id for doc_id in named if doc_id not in ranked]
-        return as_json({"submitted": len(ranked[: self.world.depth]), **({"unknown": unknown} if unknown else {})})
+        return as_json(
+            {
+                "submitted": len(ranked[: self.world.depth]),
+                **({"unknown": unknown} if unknown else {}),
+            }
+        )
 
     def _list_shown(self, doc_ids: list[str]) -> list[str]:
         """Return the ids of a list, without the blanks and marks around those of documents.
@@ -249,17 +289,25 @@ class Episode:
         A lone text that has several of them is read as their list.
         """
         surfaced = self._list_surfaced()
-        for separator in (r"[,;\n]", r"\s") if len(doc_ids) == 1 and doc_ids[0] not in surfaced else ():
+        for separator in (
+            (r"[,;\n]", r"\s") if len(doc_ids) == 1 and doc_ids[0] not in surfaced else ()
+        ):
             parts = [part.strip(_AROUND_IDS) for part in re.split(separator, doc_ids[0])]
             if surfaced.intersection(parts):
                 return list(filter(None, parts))
         bare = [doc_id.strip(_AROUND_IDS) for doc_id in doc_ids]
         pairs = zip(doc_ids, bare, strict=True)
-        return [other if doc_id not in surfaced and other in surfaced else doc_id for doc_id, other in pairs]
+        return [
+            other if doc_id not in surfaced and other in surfaced else doc_id
+            for doc_id, other in pairs
+        ]
 
     def _list_surfaced(self) -> set[str]:
         """Return the ids of the documents that the agent may name."""
-        return {*self.desk.best_rank, *((self.query.candidates or frozenset()) - self.query.excluded)}
+        return {
+            *self.desk.best_rank,
+            *((self.query.candidates or frozenset()) - self.query.excluded),
+        }
 
     def charge(self, sent: Any) -> None:
         """Book what the agent says that its own model has used. UsageError where it is not of the form of Used.
@@ -281,7 +329,9 @@ class Episode:
             try:
                 forms.check(UsageForm, usage_json(self.desk.session.usage + usage))
             except ValueError as error:
-                raise UsageError(f"what the agent has used cannot be booked: in all, {error}") from None
+                raise UsageError(
+                    f"what the agent has used cannot be booked: in all, {error}"
+                ) from None
             self.desk.session.charge(usage)
             self.reported += usage
             self.world.spend(usage)
@@ -300,7 +350,9 @@ class Episode:
     def value_so_far(self) -> float:
         """Return the metric of what it has handed in, or would if it were cut off now."""
         with self._lock:
-            handed_in = self.submission or Submission(rank_so_far(self.desk.session), self.desk.session.trace)
+            handed_in = self.submission or Submission(
+                rank_so_far(self.desk.session), self.desk.session.trace
+            )
             return self.world.value(self.query.query_id, handed_in)
 
     def leave(self) -> None:
@@ -328,7 +380,9 @@ class Episode:
     def _reward(self) -> float:
         """Return the reward of what was done since the last one."""
         reward = self.world.reward
-        if not reward or not (self.submission or self.world.environment.split == "dev"):  # else the last one has it all
+        if not reward or not (
+            self.submission or self.world.environment.split == "dev"
+        ):  # else the last one has it all
             return 0.0
         steps = self.desk.session.trace.steps
         used = self.desk.session.usage
@@ -343,9 +397,13 @@ class Episode:
         return worth - given + 0.0  # which is never -0.0
 
     def _recall(self, potential: str) -> float:
-        steps = [step for step in self.desk.session.trace.steps if step.tool == POTENTIALS[potential]]
+        steps = [
+            step for step in self.desk.session.trace.steps if step.tool == POTENTIALS[potential]
+        ]
         units = {self._unit_of(doc_id) for step in steps for doc_id in step.doc_ids}
-        return len(units.intersection(self._relevant)) / len(self._relevant) if self._relevant else 0.0
+        return (
+            len(units.intersection(self._relevant)) / len(self._relevant) if self._relevant else 0.0
+        )
 
 
 def told(query: Query) -> dict[str, str]:
@@ -356,7 +414,11 @@ def told(query: Query) -> dict[str, str]:
 @cache
 def parameters(tool: str) -> dict[str, inspect.Parameter]:
     """Return what a tool takes, by name."""
-    return {name: one for name, one in inspect.signature(getattr(Episode, tool)).parameters.items() if name != "self"}
+    return {
+        name: one
+        for name, one in inspect.signature(getattr(Episode, tool)).parameters.items()
+        if name != "self"
+    }
 
 
 def describe(tool: str) -> dict[str, Any]:

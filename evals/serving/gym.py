@@ -1,9 +1,11 @@
-"""Gymnasium environments of our tasks, for policies that act by texts: `sextant/congress-v0` and so on.
+"""Gymnasium environments of our tasks, for policies that act by texts: `sextant/congress-v0` and so
+on.
 
     environment = gymnasium.make("evals.serving.gym:sextant/congress-v0", shaping="surfaced")
     several = gymnasium.make_vec("evals.serving.gym:sextant/congress-v0", num_envs=8)
 
-Importing this registers them. Left out: AsyncVectorEnv with shared memory, which has no room for texts of any length.
+Importing this registers them. Left out: AsyncVectorEnv with shared memory, which has no room for
+texts of any length.
 """
 
 from typing import Any
@@ -40,7 +42,12 @@ class SearchEnv(gymnasium.Env[str, str]):
     metadata = {"render_modes": []}  # noqa: RUF012  # as its base class has it
 
     def __init__(
-        self, world: World | None = None, *, max_turns: int = MOST, render_mode: None = None, **task: Any
+        self,
+        world: World | None = None,
+        *,
+        max_turns: int = MOST,
+        render_mode: None = None,
+        **task: Any,
     ) -> None:
         """Without a `world`, one of `task`: the arguments of open_training."""
         self.world = world or open_training(**task)
@@ -50,7 +57,9 @@ class SearchEnv(gymnasium.Env[str, str]):
         self._query_ids = list(self.world.queries)
         self._turns: Turns | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
         """Start an episode of options["query_id"]; without it of any query, or of the next one of a run."""
         super().reset(seed=seed)
         self.close()
@@ -73,4 +82,6 @@ class SearchEnv(gymnasium.Env[str, str]):
 
 
 for _name, _task in short_names().items():
-    gymnasium.register(f"sextant/{_name}-v0", entry_point=f"{__name__}:SearchEnv", kwargs={"task": _task})
+    gymnasium.register(
+        f"sextant/{_name}-v0", entry_point=f"{__name__}:SearchEnv", kwargs={"task": _task}
+    )

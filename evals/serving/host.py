@@ -1,13 +1,16 @@
-"""A run whose queries are answered from outside: which query an episode gets, and where its outcome goes.
+"""A run whose queries are answered from outside: which query an episode gets, and where its outcome
+goes.
 
-`serve` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what came of them. A
-query's first submission is its outcome, on disk before anybody hears of it; a query whose agent went away is handed
-out again. With `repeat`, queries go on being handed out for training, and what comes of that is scored, not kept. Once
-the budget is used up, by what agents report or by the time that has passed, only the episodes that are open go on.
+`serve` opens the run folder, as evals.run does, lets `play` hand out the queries, and scores what
+came of them. A query's first submission is its outcome, on disk before anybody hears of it; a query
+whose agent went away is handed out again. With `repeat`, queries go on being handed out for
+training, and what comes of that is scored, not kept. Once the budget is used up, by what agents
+report or by the time that has passed, only the episodes that are open go on.
 
-A thread takes locks in one order: that of Clients (mcp.py), an Episode's (episode.py), the Host's. Each is held while
-later ones are taken, never earlier ones, and no thread holds the locks of two episodes. An episode's lock is held as
-long as its search takes, so nothing that others wait for may wait for it.
+A thread takes locks in one order: that of Clients (mcp.py), an Episode's (episode.py), the Host's.
+Each is held while later ones are taken, never earlier ones, and no thread holds the locks of two
+episodes. An episode's lock is held as long as its search takes, so nothing that others wait for may
+wait for it.
 """
 
 import threading
@@ -63,7 +66,9 @@ class Host(World):
 
     def __post_init__(self) -> None:
         World.__post_init__(self)
-        self._todo = deque(query_id for query_id in self.queries if query_id not in self.folder.outcomes)
+        self._todo = deque(
+            query_id for query_id in self.queries if query_id not in self.folder.outcomes
+        )
 
     def open(self, query_id: str = "") -> Episode:
         """Start an episode of a query that is not answered yet, by default the next.
@@ -77,7 +82,10 @@ class Host(World):
             except BudgetReached as reached:
                 raise NothingOpen(f"{reached}; no further query is handed out") from None
             if len(self._open) >= self.most:
-                raise NothingOpen(f"{self.most} episodes are open, which is the most; end one, or come again later")
+                raise NothingOpen(
+                    f"{self.most} episodes are open, which is the most; end one, or come again "
+                    f"later"
+                )
             if not self._todo and self.repeat:
                 self._todo.extend(self.queries)
             free = query_id in self._todo or (self.repeat and query_id in self.queries)
@@ -104,7 +112,9 @@ class Host(World):
             return episode.act(tool, arguments)
         except Exception as error:  # noqa: BLE001  # of a provider, an index or a user's retriever: others go on
             episode.leave()
-            say(f"{tool[:60]} of query {episode.query.query_id}: {describe_error(error)}")  # may name files of ours
+            say(
+                f"{tool[:60]} of query {episode.query.query_id}: {describe_error(error)}"
+            )  # may name files of ours
             raise RunIncomplete("this cannot be done now; the query is handed out again") from None
 
     def keep(self, episode: Episode) -> None:
@@ -117,7 +127,11 @@ class Host(World):
         with self._lock:
             if query.query_id not in self.folder.outcomes:
                 fields = runner.describe_submission(submission, query, self.environment.documents)
-                outcome = {"query_id": query.query_id, **fields, "seconds": round(time.monotonic() - episode.opened, 4)}
+                outcome = {
+                    "query_id": query.query_id,
+                    **fields,
+                    "seconds": round(time.monotonic() - episode.opened, 4),
+                }
                 self.folder.append(outcome)
                 self._news.put(outcome)
             elif episode.reported != Usage():
@@ -206,7 +220,9 @@ def serve(
         tell = hooks.get("on_outcome", lambda outcome: None)
         most = request.max_concurrent or MOST
         budget = ready.model.terms.budget
-        host = _world(Host, ready, reward, folder=folder, tell=tell, budget=budget, repeat=repeat, most=most)
+        host = _world(
+            Host, ready, reward, folder=folder, tell=tell, budget=budget, repeat=repeat, most=most
+        )
         try:
             play(host)
         finally:
@@ -217,7 +233,9 @@ def serve(
     return evaluation.run(_checked(request, reward), report, answer=answer)
 
 
-def open_door(door: str, request: Request, place: Place, reward: Reward | None, *, repeat: bool) -> evaluation.Result:
+def open_door(
+    door: str, request: Request, place: Place, reward: Reward | None, *, repeat: bool
+) -> evaluation.Result:
     """Serve the queries of a request by the door ("module:function"); print its scores where stdout is free.
 
     What the door returns, if anything, is called at the end: it lets clients go that have come for more queries.
@@ -228,7 +246,13 @@ def open_door(door: str, request: Request, place: Place, reward: Reward | None, 
     except ModuleNotFoundError as error:
         extra = door.partition(":")[0].rpartition(".")[2]
         raise UsageError(f"this needs {explain_missing(error.name, extra)}") from None
-    result = serve(request, lambda host: ends.append(through(host, place)), reward=reward, repeat=repeat, report=report)
+    result = serve(
+        request,
+        lambda host: ends.append(through(host, place)),
+        reward=reward,
+        repeat=repeat,
+        report=report,
+    )
     if place.transport != "stdio":  # whose protocol has stdout
         show_scores(result.json())
     for end in filter(None, ends):
@@ -243,7 +267,9 @@ def _checked(request: Request, reward: Reward | None) -> Request:
     if not request.program.startswith("served:"):
         raise UsageError(f"an agent outside is called served:NAME, not {request.program}")
     if request.isolated or request.compiled or request.prompts:
-        raise UsageError("an agent outside has prompts and a process of its own; leave the option out")
+        raise UsageError(
+            "an agent outside has prompts and a process of its own; leave the option out"
+        )
     return replace(request, lm="offline")
 
 

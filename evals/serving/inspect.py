@@ -1,8 +1,9 @@
 """Our tasks for Inspect AI: `inspect eval sextant/congress --model ... -T split=dev`.
 
-Each has our tools in the place of a setup step, so that any solver works, a scorer with the metrics of the task, and
-what was handed in, with its trace, in the log: `python -m evals.import_run LOG` makes a run folder of it. The arguments
-(-T) are those of open_training, whose split is dev here, too.
+Each has our tools in the place of a setup step, so that any solver works, a scorer with the metrics
+of the task, and what was handed in, with its trace, in the log: `python -m evals.import_run LOG`
+makes a run folder of it. The arguments (-T) are those of open_training, whose split is dev here,
+too.
 """
 
 from collections.abc import Callable
@@ -75,7 +76,9 @@ async def _forget(state: TaskState) -> None:
 def _make_task(name: str) -> Callable[..., Task]:
     def search(split: str = "dev", max_messages: int = 4 * MOST, **fields: Any) -> Task:
         world = open_training(task=name, split=split, allow_test=True, **fields)
-        samples = [Sample(as_json(told(query)), id=query_id) for query_id, query in world.queries.items()]
+        samples = [
+            Sample(as_json(told(query)), id=query_id) for query_id, query in world.queries.items()
+        ]
         about: Any = {"scorer": metrics_of_ranking(world), "message_limit": max_messages}
         return Task(samples, setup=open_episode(world), solver=generate(), cleanup=_forget, **about)
 
@@ -84,5 +87,7 @@ def _make_task(name: str) -> Callable[..., Task]:
 
 for _name, _task in short_names().items():
     _made = _make_task(_task)
-    _made.__module__ = "sextant"  # which is in no distribution, so that Inspect takes the name as it is
+    _made.__module__ = (
+        "sextant"  # which is in no distribution, so that Inspect takes the name as it is
+    )
     task(name=f"sextant/{_name}")(_made)

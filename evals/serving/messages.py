@@ -1,7 +1,8 @@
 """Messages of the Model Context Protocol before its SDK reads them, in the forms that clients send.
 
-The SDK takes a request whose id is 1.0 for a notification, and answers nothing; a line that begins with a byte order
-mark, or has half of a surrogate pair, is dropped; and what was asked for is dropped where stdin ends.
+The SDK takes a request whose id is 1.0 for a notification, and answers nothing; a line that begins
+with a byte order mark, or has half of a surrogate pair, is dropped; and what was asked for is
+dropped where stdin ends.
 """
 
 import json

@@ -1,8 +1,9 @@
 """An OpenEnv environment: reset, step and state, a session for each connection by WebSocket.
 
-`reset(query_id=...)` opens the query, or the next one; a step is one of the tools with its arguments. A client that
-goes away leaves its query pending. examples/openenv is the folder that OpenEnv's hub expects, with a typed client. Left
-out: its web interface, and reset and step by HTTP alone, which have no session.
+`reset(query_id=...)` opens the query, or the next one; a step is one of the tools with its
+arguments. A client that goes away leaves its query pending. examples/openenv is the folder that
+OpenEnv's hub expects, with a typed client. Left out: its web interface, and reset and step by HTTP
+alone, which have no session.
 """
 
 from functools import partial
@@ -30,7 +31,9 @@ class SearchAction(Action):
     """One use of a tool."""
 
     tool: str = Field(description=f"one of {', '.join(TOOLS)}")
-    arguments: Any = Field(default_factory=dict, description="an object: what the tool takes, by name")
+    arguments: Any = Field(
+        default_factory=dict, description="an object: what the tool takes, by name"
+    )
 
 
 class SearchObservation(Observation):
@@ -52,7 +55,12 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
         self._episode: Episode | None = None
 
     def reset(
-        self, seed: int | None = None, episode_id: str | None = None, *, query_id: Any = "", **_: Any
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        *,
+        query_id: Any = "",
+        **_: Any,
     ) -> SearchObservation:
         """Open a query, by default the next; one that is open is given back."""
         self.close()
@@ -60,18 +68,25 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
         self._steps = 0
         return SearchObservation(text=as_json(told(self._episode.query)))
 
-    def step(self, action: SearchAction, timeout_s: float | None = None, **_: Any) -> SearchObservation:
+    def step(
+        self, action: SearchAction, timeout_s: float | None = None, **_: Any
+    ) -> SearchObservation:
         """Use a tool."""
         if (episode := self._episode) is None:
             raise RuntimeError("no query is open; reset first, in the same connection")
         self._steps += 1
         seen = self._host.act(episode, action.tool, action.arguments)
-        return SearchObservation(text=seen.text, done=seen.done, reward=seen.reward if self._rewards else None)
+        return SearchObservation(
+            text=seen.text, done=seen.done, reward=seen.reward if self._rewards else None
+        )
 
     @property
     def state(self) -> State:
         """What is open."""
-        return State(episode_id=self._episode.query.query_id if self._episode else None, step_count=self._steps)
+        return State(
+            episode_id=self._episode.query.query_id if self._episode else None,
+            step_count=self._steps,
+        )
 
     def close(self) -> None:
         """Give an open query back."""
@@ -82,4 +97,8 @@ class SearchEnvironment(Environment[SearchAction, SearchObservation, State]):
 def serve(host: Host, place: Place) -> None:
     """Serve until every query is answered."""
     make = partial(SearchEnvironment, host, place.rewards)
-    web.serve(create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most), host, place)
+    web.serve(
+        create_fastapi_app(make, SearchAction, SearchObservation, max_concurrent_envs=host.most),
+        host,
+        place,
+    )

@@ -1,4 +1,5 @@
-"""A REST interface: a session for each query, described at /docs, and searches as Search-R1 and Anserini are asked.
+"""A REST interface: a session for each query, described at /docs, and searches as Search-R1 and
+Anserini are asked.
 
     POST   /sessions                   open a query: the next, or {"query_id": ...}
     GET    /sessions/{session}         what was done so far
@@ -6,9 +7,10 @@
     POST   /sessions/{session}/usage   what the agent's own model has used
     DELETE /sessions/{session}         give the query back
 
-The id of a session cannot be guessed, and is the right to it. /retrieve and /v1/{index}/search are for clients that
-speak these protocols: they belong to no session and leave no trace, so runs with exclusions, pools or limits of
-searches and reads refuse them. They have threads of their own (search_queue.py), so that no session waits for them.
+The id of a session cannot be guessed, and is the right to it. /retrieve and /v1/{index}/search are
+for clients that speak these protocols: they belong to no session and leave no trace, so runs with
+exclusions, pools or limits of searches and reads refuse them. They have threads of their own
+(search_queue.py), so that no session waits for them.
 """
 
 import html
@@ -25,7 +27,16 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as Refusal
 
 from evals.serving import web
-from evals.serving.arguments import Form, Text, Texts, Whole, list_strange, list_unknown, read_form, read_json
+from evals.serving.arguments import (
+    Form,
+    Text,
+    Texts,
+    Whole,
+    list_strange,
+    list_unknown,
+    read_form,
+    read_json,
+)
 from evals.serving.clients import Place
 from evals.serving.episode import TOOLS, Episode, Used, describe, told
 from evals.serving.host import Host, NothingOpen
@@ -88,7 +99,11 @@ def application(host: Host, place: Place) -> FastAPI:
         default_response_class=Answer,
     )
     add = partial(app.add_api_route, response_model=None)
-    for path, show in (("/", rest.count), (session, rest.show), ("/v1/{index}/search", rest.search)):
+    for path, show in (
+        ("/", rest.count),
+        (session, rest.show),
+        ("/v1/{index}/search", rest.search),
+    ):
         add(path, show, methods=["GET"])
         add(path, show, methods=["HEAD"], include_in_schema=False)
     add(session, rest.leave, methods=["DELETE"])
@@ -97,7 +112,9 @@ def application(host: Host, place: Place) -> FastAPI:
     ]
     posts += [("/retrieve", rest.retrieve, Batch.model_json_schema())]
     posts += [(f"{session}/usage", rest.charge, forms.schema(Used))]
-    posts += [(f"{session}/{tool}", rest.does(tool), describe(tool)["parameters"]) for tool in TOOLS]
+    posts += [
+        (f"{session}/{tool}", rest.does(tool), describe(tool)["parameters"]) for tool in TOOLS
+    ]
     for path, answer, schema in posts:
         body = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
         add(path, answer, methods=["POST"], openapi_extra=body)
@@ -119,7 +136,9 @@ class Rest:
         self._documents = world[0]
         limits = world[2]
         self._retriever: Retriever = world[1][""]
-        narrow = any(query.excluded or query.candidates is not None for query in host.queries.values())
+        narrow = any(
+            query.excluded or query.candidates is not None for query in host.queries.values()
+        )
         self._free = not narrow and limits.searches is None and limits.reads is None
         self._queue = SearchQueue()
 
@@ -141,7 +160,11 @@ class Rest:
             self._sessions.pop(over, None)
         self._sessions[session := secrets.token_urlsafe(24)] = episode
         ignored = list_strange(Opening, body)
-        return {"session": session, **told(episode.query), **({"ignored": ignored} if ignored else {})}
+        return {
+            "session": session,
+            **told(episode.query),
+            **({"ignored": ignored} if ignored else {}),
+        }
 
     def show(self, session: str) -> dict[str, Any]:
         """Tell what was done in a session so far."""
@@ -203,7 +226,9 @@ class Rest:
             for hit in hits:
                 document = self._documents[hit.doc_id]
                 shown = {"id": document.doc_id, "contents": f'"{document.title}"\n{document.text}'}
-                result.append({"document": shown, "score": hit.score} if batch.return_scores else shown)
+                result.append(
+                    {"document": shown, "score": hit.score} if batch.return_scores else shown
+                )
             results.append(json.dumps(result))
         return ", ".join(results).encode()
 
@@ -220,14 +245,21 @@ class Rest:
         for rank, hit in enumerate(self._search([query], k)[0], start=1):
             text = self._documents[hit.doc_id].text
             candidates.append({"docid": hit.doc_id, "score": hit.score, "rank": rank, "doc": text})
-        return _as_json({"api": "v1", "index": index, "query": {"text": query}, "candidates": candidates})
+        return _as_json(
+            {"api": "v1", "index": index, "query": {"text": query}, "candidates": candidates}
+        )
 
     def _check_search(self, searches: int, k: int) -> None:
         """Refuse searches without a session where the run has none, and such as find too much."""
         if not self._free:
-            raise HTTPException(403, "the run has exclusions, pools or limits, which hold in sessions alone; open one")
+            raise HTTPException(
+                403,
+                "the run has exclusions, pools or limits, which hold in sessions alone; open one",
+            )
         if k < 1 or k * searches > MOST_FOUND:
-            raise HTTPException(400, f"a request finds 1 to {MOST_FOUND:,} documents, for all its queries together")
+            raise HTTPException(
+                400, f"a request finds 1 to {MOST_FOUND:,} documents, for all its queries together"
+            )
 
     def _search(self, texts: list[str], k: int) -> list[list[Hit]]:
         return self._retriever.search_many([Search(text) for text in texts], k)
@@ -264,9 +296,16 @@ def _as_json(made: Any) -> Response:
 def _page(paths: dict[str, Any]) -> str:
     """Return the description as a page that loads nothing."""
     rows = "".join(
-        f"<dt><code>{method.upper()} {html.escape(path)}</code></dt><dd>{html.escape(call['description'])}</dd>"
+        f"<dt><code>{method.upper()} "
+        f"{html.escape(path)}</code></dt><dd>{html.escape(call['description'])}</dd>"
         for path, methods in paths.items()
         for method, call in methods.items()
     )
-    said = "Arguments are JSON objects. <a href=openapi.json>openapi.json</a> has them all, in OpenAPI's words."
-    return f"<!doctype html><html lang=en><title>Sextant</title><h1>Sextant</h1><p>{said}</p><dl>{rows}</dl></html>"
+    said = (
+        "Arguments are JSON objects. <a href=openapi.json>openapi.json</a> has them all, in "
+        "OpenAPI's words."
+    )
+    return (
+        f"<!doctype html><html "
+        f"lang=en><title>Sextant</title><h1>Sextant</h1><p>{said}</p><dl>{rows}</dl></html>"
+    )

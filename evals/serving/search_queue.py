@@ -1,7 +1,8 @@
 """Searches without a session: they wait for a few threads of their own, and take them in turns.
 
-The other threads of the server are those of sessions, whose agents wait for each answer. A batch is searched in parts,
-and goes to the end of the queue after each, so that a short request does not wait for the whole of a long one.
+The other threads of the server are those of sessions, whose agents wait for each answer. A batch is
+searched in parts, and goes to the end of the queue after each, so that a short request does not
+wait for the whole of a long one.
 """
 
 import os

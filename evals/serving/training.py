@@ -1,9 +1,10 @@
-"""What the environments of trainers share: the task that they train on, and actions that are written as texts.
+"""What the environments of trainers share: the task that they train on, and actions that are
+written as texts.
 
     world = open_training(task="congress", shaping="surfaced")
 
-In place of such a world, an environment takes the host of a run (evals/serving/host.py), whose outcomes are kept: that
-is how a checkpoint is evaluated. Left out: training.
+In place of such a world, an environment takes the host of a run (evals/serving/host.py), whose
+outcomes are kept: that is how a checkpoint is evaluated. Left out: training.
 """
 
 import inspect
@@ -53,22 +54,34 @@ def open_training(
 def describe_tools() -> str:
     """Return the tools and the form of a call, for the prompt of a model that is given no tools of its own."""
     methods = [getattr(Episode, name) for name in TOOLS]
-    said = [f"{one.__name__}{inspect.signature(one)}\n{inspect.getdoc(one)}".replace("(self, ", "(") for one in methods]
-    return "\n\n".join([f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}.", *said])
+    said = [
+        f"{one.__name__}{inspect.signature(one)}\n{inspect.getdoc(one)}".replace("(self, ", "(")
+        for one in methods
+    ]
+    return "\n\n".join(
+        [f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}.", *said]
+    )
 
 
 def prompt_rows(world: World, *, described: bool = False) -> list[dict[str, Any]]:
     """Return a row for each query, for a trainer's dataset; `described` puts the tools into its prompt."""
     system = [{"role": "system", "content": describe_tools()}] if described else []
-    asked = {query_id: {"role": "user", "content": as_json(told(query))} for query_id, query in world.queries.items()}
-    return [{"prompt": [*system, message], "query_id": query_id} for query_id, message in asked.items()]
+    asked = {
+        query_id: {"role": "user", "content": as_json(told(query))}
+        for query_id, query in world.queries.items()
+    }
+    return [
+        {"prompt": [*system, message], "query_id": query_id} for query_id, message in asked.items()
+    ]
 
 
 def short_names() -> dict[str, str]:
     """Return tasks by what they are registered as: without their suite, where there is no other of that name."""
     ends = {task: task.rpartition("/")[2] for task in environments.tasks()}
     several = Counter(ends.values())
-    return {end if several[end] == 1 else task.replace("/", "-"): task for task, end in ends.items()}
+    return {
+        end if several[end] == 1 else task.replace("/", "-"): task for task, end in ends.items()
+    }
 
 
 class Turns:

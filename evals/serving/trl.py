@@ -1,10 +1,11 @@
-"""An environment for TRL's GRPOTrainer: its `environment_factory`, and the dataset of queries that goes with it.
+"""An environment for TRL's GRPOTrainer: its `environment_factory`, and the dataset of queries that
+goes with it.
 
     world = open_training(task="congress")
     GRPOTrainer(model, train_dataset=make_dataset(world), environment_factory=make_factory(world))
 
-The trainer offers the methods to the model as tools, and takes the reward from get_reward. TRL limits the turns
-(GRPOConfig.max_tool_calling_iterations).
+The trainer offers the methods to the model as tools, and takes the reward from get_reward. TRL
+limits the turns (GRPOConfig.max_tool_calling_iterations).
 """
 
 from collections.abc import Callable

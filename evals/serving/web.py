@@ -1,8 +1,8 @@
 """A door on the web: who may come in, and its server in a thread of its own.
 
-A request is checked before the door's application sees it. Its Host and Origin keep out pages in a browser on this
-machine, which reach the loopback address under another name (DNS rebinding) or from another site; then come its token
-and its length.
+A request is checked before the door's application sees it. Its Host and Origin keep out pages in a
+browser on this machine, which reach the loopback address under another name (DNS rebinding) or from
+another site; then come its token and its length.
 """
 
 import logging
@@ -33,7 +33,9 @@ UNREAD = 60_000  # milliseconds that an answer may lie unread, before its connec
 HIGHEST_PORT = 65_535
 WAITING = 256  # connections that are not taken yet
 HERE = ("127.0.0.1", "localhost", "[::1]")  # in a Host header
-_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]\\]+)(?::([0-9]{0,5}))?", re.ASCII)  # RFC 9110, section 7.2
+_HOST = re.compile(
+    r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]\\]+)(?::([0-9]{0,5}))?", re.ASCII
+)  # RFC 9110, section 7.2
 _ORIGIN = re.compile(r"https?://(.+)")  # RFC 6454, section 7
 
 USUAL = {b"accept": b"*/*", b"content-type": b"application/json"}  # of a POST that does not say
@@ -48,17 +50,23 @@ class Refusal(NamedTuple):
     reason: str
 
 
-TOO_LARGE = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {MOST_BYTES:,} bytes")
+TOO_LARGE = Refusal(
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {MOST_BYTES:,} bytes"
+)
 
 
 class Guard:
     """An application that only those reach who may come in."""
 
-    def __init__(self, application: Application, place: Place, admits: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self, application: Application, place: Place, admits: Callable[[str], bool] | None = None
+    ) -> None:
         """`admits` tells whether a token is right, by default the token of the place."""
         self._application = application
         self._hosts = {*HERE, place.address} if place.is_here else set[str]()
-        self._admits = admits or (lambda token: not place.token or compare_digest(token.encode(), place.token.encode()))
+        self._admits = admits or (
+            lambda token: not place.token or compare_digest(token.encode(), place.token.encode())
+        )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, or refuse it."""
@@ -88,7 +96,10 @@ class Guard:
         host = headers.get("host", "").lower()
         if host and self._hosts and _name_in(host) not in self._hosts:
             ours = ", ".join(sorted(self._hosts))
-            return Refusal(HTTPStatus.MISDIRECTED_REQUEST, f"this Host is not ours; there are {ours}; see --address")
+            return Refusal(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"this Host is not ours; there are {ours}; see --address",
+            )
         foreign = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         if foreign or not _is_own(headers.get("origin", ""), host):
             return Refusal(HTTPStatus.FORBIDDEN, "requests from other sites are refused")
@@ -117,7 +128,10 @@ def _is_own(origin: str, host: str) -> bool:
 def _refuse_length(headers: Headers) -> Refusal | None:
     """Return why a body cannot be read, as far as headers tell."""
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a request is sent as it is, without a Content-Encoding")
+        return Refusal(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "a request is sent as it is, without a Content-Encoding",
+        )
     length = headers.get("content-length", "0")
     return TOO_LARGE if length.isdecimal() and int(length) > MOST_BYTES else None
 
@@ -180,7 +194,9 @@ class WebServer:
                 f"port {port} of {address} cannot be used: {error.strerror or error}; choose --port"
             ) from None
         self.port: int = listening.getsockname()[1]
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections have it from the socket that they came to
+        if hasattr(
+            socket, "TCP_USER_TIMEOUT"
+        ):  # connections have it from the socket that they came to
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD)
         config = uvicorn.Config(
             application,
@@ -192,7 +208,9 @@ class WebServer:
             ws_max_size=MOST_BYTES,
             timeout_graceful_shutdown=int(ENDING),
         )
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # clients that go away are no errors of ours
+        logging.getLogger("uvicorn.error").setLevel(
+            logging.CRITICAL
+        )  # clients that go away are no errors of ours
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([listening],), daemon=True)
         self._thread.start()

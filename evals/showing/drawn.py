@@ -9,7 +9,8 @@ The section of a figure has `drawn`, a table of
     change                  a variant: what is drawn is its value less that of the system without a variant
     value                   what the axis of values says
 
-A value that is printed by several judgements is drawn by the last of them: pooled ones, in OBLIQ-Bench.
+A value that is printed by several judgements is drawn by the last of them: pooled ones, in
+OBLIQ-Bench.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,9 @@ SIDES = ("published", "ours")
 
 
 def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF; return the files."""
+    """Write the cells of a table, or a figure's points, as CSV, and a figure as SVG and PDF;
+    return the files.
+    """
     stem = folder / found["name"].replace("/", "-")
     title = f"{found['name']}: {found['title']}"
     cells = found.get("points") or found["cells"]
@@ -40,7 +43,10 @@ def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> li
     elif drawn and (panels := arrange(cells, drawn)):
         figure = draw_table(drawn["kind"], panels, drawn.get("value", ""))
     if figure:
-        files |= {stem.with_suffix(".svg"): svg(figure, title), stem.with_suffix(".pdf"): pdf(figure, title)}
+        files |= {
+            stem.with_suffix(".svg"): svg(figure, title),
+            stem.with_suffix(".pdf"): pdf(figure, title),
+        }
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         disk.replace(path, content)
@@ -48,7 +54,9 @@ def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> li
 
 
 def arrange(cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]) -> dict[str, Table]:
-    """Return the panels of a figure: what the paper prints, and ours, each where there are values."""
+    """Return the panels of a figure: what the paper prints, and ours, each where there are
+    values.
+    """
     panels: dict[str, dict[str, dict[str, float | None]]] = {}
     for side in SIDES:
         values = {(cell["system"], cell["task"], cell["metric"]): cell[side] for cell in cells}
@@ -68,7 +76,8 @@ def arrange(cells: Sequence[Mapping[str, Any]], drawn: Mapping[str, str]) -> dic
 
 
 def find_gaps(cells: Sequence[Mapping[str, Any]], ceiling: str) -> list[dict[str, Any]]:
-    """Return a point for each task: x is the value of the system `ceiling`, y the best of those of other names.
+    """Return a point for each task: x is the value of the system `ceiling`, y the best of those of
+    other names.
 
     A name that begins with that of `ceiling` is a variant of it, and left out.
     """
@@ -78,5 +87,7 @@ def find_gaps(cells: Sequence[Mapping[str, Any]], ceiling: str) -> list[dict[str
         values = {cell["system"]: cell[side] for cell in known}
         others = [value for system, value in values.items() if not system.startswith(ceiling)]
         if ceiling in values and others:
-            points.append({"id": task.partition("/")[2], "kind": side, "x": values[ceiling], "y": max(others)})
+            points.append(
+                {"id": task.partition("/")[2], "kind": side, "x": values[ceiling], "y": max(others)}
+            )
     return points

@@ -19,24 +19,36 @@ PAGE = Path(__file__).parent / "page"
 
 def join(scripts: Iterable[Path]) -> str:
     """Return scripts one after the other as one program, in a scope of its own."""
-    return '(() => {\n"use strict";\n' + "\n".join(path.read_text(encoding="utf-8") for path in scripts) + "})();\n"
+    return (
+        '(() => {\n"use strict";\n'
+        + "\n".join(path.read_text(encoding="utf-8") for path in scripts)
+        + "})();\n"
+    )
 
 
 def shell(title: str, body: Path) -> str:
-    """Return a page of HTML that asks for page.css and page.js: the head that all pages have, and the rest of it."""
+    """Return a page of HTML that asks for page.css and page.js: the head that all pages have,
+    and the rest of it.
+    """
     return (PAGE / "head.html").read_text("utf-8").replace("TITLE", title) + body.read_text("utf-8")
 
 
-def write(path: Path, shell: str, style: str, program: str, data: Iterable[tuple[str, bytes]]) -> int:
-    """Write a page with its data, JSON by name, into one file, the same bytes for the same; return its size in bytes.
+def write(
+    path: Path, shell: str, style: str, program: str, data: Iterable[tuple[str, bytes]]
+) -> int:
+    """Write a page with its data, JSON by name, into one file, the same bytes for the same; return
+    its size in bytes.
 
     `shell` asks for page.css and page.js, in whose places `style` and `program` come.
     """
     if re.search("</script|</style|<!--", style + program, re.IGNORECASE):
         raise DataError(
-            f"a script or style of {path.name} would end its block early; write </script and <!-- otherwise"
+            f"a script or style of {path.name} would end its block early; write </script and <!-- "
+            f"otherwise"
         )
-    policy = f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
+    policy = (
+        f"default-src 'none'; script-src {_hash(program)}; style-src {_hash(style)}; img-src data:"
+    )
     policy += "; base-uri 'none'; form-action 'none'"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>'
     shell = re.sub(r'<script\b[^>]*"page\.js"[^>]*></script>', "", shell)
@@ -45,7 +57,10 @@ def write(path: Path, shell: str, style: str, program: str, data: Iterable[tuple
         file.write(before)
         for name, answer in data:
             packed = base64.b64encode(gzip.compress(answer, 6, mtime=0)).decode()
-            file.write(f'<script type="application/json+gzip" data-path="{html.escape(name)}">{packed}</script>\n')
+            file.write(
+                f'<script type="application/json+gzip" '
+                f'data-path="{html.escape(name)}">{packed}</script>\n'
+            )
         file.write(f"<script>{program}</script>\n</body>{after}")
     return path.stat().st_size
 

@@ -1,7 +1,8 @@
-"""Where words are in a run: in prompts and answers, searches, notes, and the documents that were shown.
+"""Where words are in a run: in prompts and answers, searches, notes, and the documents that were
+shown.
 
-A text counts once a query, at the first step that has it. A prompt is looked at in the parts it is kept in, which are
-messages and passages. Left out: an index; every search reads the run anew.
+A text counts once a query, at the first step that has it. A prompt is looked at in the parts it is
+kept in, which are messages and passages. Left out: an index; every search reads the run anew.
 """
 
 import json
@@ -26,7 +27,9 @@ AROUND = 90  # characters before and after a word
 
 _CALL = "SELECT request, outputs, reasoning FROM calls WHERE fault = '' AND key = ?"
 _PARTS = "SELECT id, text FROM parts WHERE id IN (SELECT value FROM json_each(?))"
-_FRAME = re.compile(r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?')  # of a message
+_FRAME = re.compile(
+    r'\{?"(messages|role|content)":("(system|developer|user|assistant|tool)",?)?'
+)  # of a message
 
 
 def find_words(
@@ -40,8 +43,11 @@ def find_words(
     return {"hits": found[:MOST], "more": len(found) > MOST}
 
 
-class _Search:  # and what it has found in documents and in parts of prompts, which come again and again
-    def __init__(self, words: list[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None) -> None:
+# And what it has found in documents and in parts of prompts, which come again and again
+class _Search:
+    def __init__(
+        self, words: list[str], documents: Mapping[str, Document], reader: sqlite3.Connection | None
+    ) -> None:
         self._words = words
         self._documents = documents
         self._reader = reader
@@ -54,11 +60,20 @@ class _Search:  # and what it has found in documents and in parts of prompts, wh
             for step, where, text, key in self._texts(outcome):
                 if text and (where, text) not in seen:
                     seen.add((where, text))
-                    yield {"query_id": query_id, "step": step, "where": where, "text": text, "call": key}
+                    yield {
+                        "query_id": query_id,
+                        "step": step,
+                        "where": where,
+                        "text": text,
+                        "call": key,
+                    }
 
     def _texts(self, outcome: Outcome) -> Iterator[tuple[int | None, str, str, str]]:
         trace = outcome["trace"]
-        for number, place in [*enumerate(trace["steps"]), (None, trace)]:  # a trace has the calls after its last step
+        for number, place in [
+            *enumerate(trace["steps"]),
+            (None, trace),
+        ]:  # a trace has the calls after its last step
             for key in place.get("calls", ()):
                 yield from ((number, kind, text, key) for kind, text in self._in_call(key))
         for number, step in enumerate(trace["steps"]):
@@ -81,7 +96,12 @@ class _Search:  # and what it has found in documents and in parts of prompts, wh
             parts = disk.loads(request or "[]")
             unread = [part for part in parts if part not in self._in_parts]
             for part, packed in self._reader.execute(_PARTS, [json.dumps(unread)]):
-                text = zstandard.decompress(packed).decode("utf-8", "replace").replace("\\n", "\n").replace('\\"', '"')
+                text = (
+                    zstandard.decompress(packed)
+                    .decode("utf-8", "replace")
+                    .replace("\\n", "\n")
+                    .replace('\\"', '"')
+                )
                 self._in_parts[part] = self._around(text) and self._around(_FRAME.sub("", text))
             yield from (("prompt", self._in_parts.get(part, "")) for part in parts)
             for output in disk.loads(outputs or "[]"):
@@ -89,7 +109,9 @@ class _Search:  # and what it has found in documents and in parts of prompts, wh
                 yield "answer of the model", self._around(text)
             yield "reasoning", self._around(reasoning or "")
 
-    def _around(self, text: str) -> str:  # what is around the word that appears last; "" where one is missing
+    def _around(
+        self, text: str
+    ) -> str:  # what is around the word that appears last; "" where one is missing
         lowered = text.lower()
         if not all(word in lowered for word in self._words):
             return ""

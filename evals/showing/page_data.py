@@ -1,7 +1,8 @@
-"""The page's data as JSON, made from run folders on request: runs, a run, a query of it, a call, a search, behaviour.
+"""The page's data as JSON, made from run folders on request: runs, a run, a query of it, a call, a
+search, behaviour.
 
-Outcomes are found by where their lines begin, so that a run of 10,000 trajectories opens at once. Documents have their
-texts where the corpus is at hand, else only ids.
+Outcomes are found by where their lines begin, so that a run of 10,000 trajectories opens at once.
+Documents have their texts where the corpus is at hand, else only ids.
 """
 
 import hashlib
@@ -90,11 +91,15 @@ class _Opened:
                 rows.starts[query_id], rows.checksums[start] = start, zlib.crc32(line)
                 start += len(line)
                 texts[query_id] = row.get("text", "")[:BEGINNING]
-                fates[query_id] = [fate_at(one, losses["cutoff"]) for one in row["relevant"]] if losses else []
+                fates[query_id] = (
+                    [fate_at(one, losses["cutoff"]) for one in row["relevant"]] if losses else []
+                )
         except (ValueError, OSError) as error:
             return _Judged({}, {}, {}, f"attribution.jsonl is damaged ({error}); {mend}")
         known = losses and all(query_id in rows for query_id in run.query_ids)
-        why = f"an earlier version scored this run, and did not say what became of documents; {mend}"
+        why = (
+            f"an earlier version scored this run, and did not say what became of documents; {mend}"
+        )
         return _Judged(texts, fates, rows, "" if known else why)
 
     @property
@@ -126,7 +131,9 @@ class Answers:
         exported: bool = False,  # whether an answer waits for the corpus
         texts: bool = True,  # whether there are any of documents
         prompts: bool = True,  # whether there are model calls
-        chosen: Callable[[Sequence[str]], Sequence[str]] = lambda query_ids: query_ids,  # of the queries of a run
+        chosen: Callable[[Sequence[str]], Sequence[str]] = lambda query_ids: (
+            query_ids
+        ),  # of the queries of a run
     ) -> None:
         self._paths = list(paths)
         self._exported = exported
@@ -140,14 +147,24 @@ class Answers:
         self._scan()
 
     def __call__(self, path: str) -> bytes:
-        """Return the answer at `path`, as the browser wrote it. NoSuchAnswer where there is none."""
+        """Return the answer at `path`, as the browser wrote it.
+
+        NoSuchAnswer where there is none.
+        """
         if path == "runs.json":
             return self._runs()
-        if found := re.fullmatch(r"run/(.*?)(?:/(query|call|search|behaviour)/(.*))?\.json", path, re.DOTALL):
+        if found := re.fullmatch(
+            r"run/(.*?)(?:/(query|call|search|behaviour)/(.*))?\.json", path, re.DOTALL
+        ):
             run_id, kind, rest = found.groups()
             if kind is None:
                 return self._run(run_id)
-            made = {"query": self._query, "call": self._call, "search": self._search, "behaviour": self._behaviour}
+            made = {
+                "query": self._query,
+                "call": self._call,
+                "search": self._search,
+                "behaviour": self._behaviour,
+            }
             return made[kind](run_id, unquote(rest))
         raise NoSuchAnswer(f"there is no {path[:200]!r}")
 
@@ -169,7 +186,9 @@ class Answers:
     def places(self) -> dict[str, str]:
         """Absolute path of a run or its data -> the name for it in an exported page."""
         named = {str(opened.run.path): run_id for run_id, opened in self._readable.items()}
-        folders = [opened.run.config[run_folder.PROVENANCE]["folder"] for opened in self._readable.values()]
+        folders = [
+            opened.run.config[run_folder.PROVENANCE]["folder"] for opened in self._readable.values()
+        ]
         named |= {folder: Path(folder).name for folder in folders if folder}
         return {place: name for place, name in named.items() if Path(place).is_absolute()}
 
@@ -181,7 +200,9 @@ class Answers:
         self._scan()
         unreadable = [] if self._exported else self.unreadable
         answer = {
-            "title": ", ".join(dict.fromkeys(path.resolve().name or "runs" for path in self._paths)),
+            "title": ", ".join(
+                dict.fromkeys(path.resolve().name or "runs" for path in self._paths)
+            ),
             "exported": self._exported,
             "runs": [_summarize(run_id, opened) for run_id, opened in self._readable.items()],
             "unreadable": [{"path": str(path), "why": why} for path, why in unreadable],
@@ -202,11 +223,18 @@ class Answers:
             "scores": run.scores | {"notes": opened.notes},
             "query_ids": query_ids,
             "texts": [judged.texts.get(query_id, "") for query_id in query_ids],
-            "values": {name: [column[query_id] for query_id in query_ids] for name, column in run.columns.items()},
-            "errors": {query_id: run.errors[query_id] for query_id in query_ids if query_id in run.errors},
+            "values": {
+                name: [column[query_id] for query_id in query_ids]
+                for name, column in run.columns.items()
+            },
+            "errors": {
+                query_id: run.errors[query_id] for query_id in query_ids if query_id in run.errors
+            },
             "fates": None if judged.why else [judged.fates[query_id] for query_id in query_ids],
             "why_no_fates": judged.why,
-            "bounds": [{"label": label, "mean": one["mean"], "what": one["what"]} for label, one in bounds],
+            "bounds": [
+                {"label": label, "mean": one["mean"], "what": one["what"]} for label, one in bounds
+            ],
             "siblings": [name for name, other in others.items() if other.contract == run.contract],
         }
         if not self._exported:
@@ -226,27 +254,48 @@ class Answers:
         try:
             answer = _describe_query(opened, query_id)
             return plain_json(answer | self._texts.of(opened.run.config, answer))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as problem:
-            what = f"what {run_id} holds of query {name[:200]!r} is damaged ({type(problem).__name__}: {problem})"
-            raise DataError(f"{what}; remove its line in outcomes.jsonl and give the run's command again") from None
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            IndexError,
+            RecursionError,
+        ) as problem:
+            what = (
+                f"what {run_id} holds of query {name[:200]!r} is damaged "
+                f"({type(problem).__name__}: {problem})"
+            )
+            raise DataError(
+                f"{what}; remove its line in outcomes.jsonl and give the run's command again"
+            ) from None
 
     def _call(self, run_id: str, key: str) -> bytes:
         path = self._open(run_id).answers
         call = read_call(path, key) if self.prompts else None
         if call is None:
-            raise NoSuchAnswer(f"{path} has no call {key[:16]!r}; was it cleared, or the run moved, or replayed?")
+            raise NoSuchAnswer(
+                f"{path} has no call {key[:16]!r}; was it cleared, or the run moved, or replayed?"
+            )
         return plain_json(call)
 
     def _search(self, run_id: str, words: str) -> bytes:
         opened = self._open(run_id)
         data = self._texts.load(opened.run.config)
         documents, unread = ({}, [data]) if isinstance(data, str) else (data.documents, [])
-        return plain_json(find_words(opened.outcomes, words, documents, opened.answers) | {"unread": unread})
+        return plain_json(
+            find_words(opened.outcomes, words, documents, opened.answers) | {"unread": unread}
+        )
 
     def _behaviour(self, run_id: str, rest: str) -> bytes:
         opened = self._open(run_id)
         found = describe(opened.run, observe(opened.run, opened.query_ids))
-        words = {"words": FIGURES, "kinds": KINDS, "measured": COSTS, "named": read_causes(opened.run)}
+        words = {
+            "words": FIGURES,
+            "kinds": KINDS,
+            "measured": COSTS,
+            "named": read_causes(opened.run),
+        }
         return plain_json(found | {"run": run_id, **words})
 
     def _open(self, run_id: str) -> _Opened:
@@ -279,18 +328,25 @@ class Answers:
             if not (path / "scores.json").is_file() or not (path / "scores.csv").is_file():
                 # `scored.read` would load the corpus to count the queries that are unanswered.
                 answered = len(run_folder.read_outcomes(path, skim=True))
-                why = f"{answered} queries are answered, and there are no scores: it is unfinished, or was not scored"
+                why = (
+                    f"{answered} queries are answered, and there are no scores: it is unfinished, "
+                    f"or was not scored"
+                )
                 raise DataError(f"{why}; give its command again, or python -m evals.score {path}")
             run = scored.read(path)
         except (SextantError, OSError) as problem:
             return _Entry(path, stamp, None, str(problem))
         return _Entry(path, stamp, _Opened(run, list(self._chosen(run.query_ids))))
 
-    def _id(self, given: Path, path: Path) -> str:  # in links: its place below `given`, in letters that need no escape
+    def _id(
+        self, given: Path, path: Path
+    ) -> str:  # in links: its place below `given`, in letters that need no escape
         place = path.resolve()
         if place not in self._ids:
             below = path.relative_to(given).parts or place.parts[-2:]
-            parts = [re.sub(r"[^A-Za-z0-9._~-]+", "-", part) for part in below if part != place.anchor]
+            parts = [
+                re.sub(r"[^A-Za-z0-9._~-]+", "-", part) for part in below if part != place.anchor
+            ]
             name = "/".join(f"{part}-" if part in _IN_LINKS else part for part in parts)
             free = chain([name], (f"{name}~{number}" for number in count(2)))
             self._ids[place] = next(one for one in free if one not in self._ids.values())
@@ -307,7 +363,8 @@ def _summarize(run_id: str, opened: _Opened) -> Answer:
         "metric": run.metric,
         "contract": hashlib.sha256(plain_json(run.contract)).hexdigest()[:8],
         "metrics": {
-            name: {key: value.get(key) for key in ("mean", "low", "high")} for name, value in scores["metrics"].items()
+            name: {key: value.get(key) for key in ("mean", "low", "high")}
+            for name, value in scores["metrics"].items()
         },
         "notes": opened.notes,
         "mini": scores["data"] == "mini",
@@ -327,7 +384,9 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
         "text": row.get("text", ""),
         "objective": "",
         **{key: row.get(key, {}) for key in ("grades", "units")},
-        "relevant": [one | {"fate": fate_at(one, cutoff)} for one in row.get("relevant", [])] if cutoff else [],
+        "relevant": [one | {"fate": fate_at(one, cutoff)} for one in row.get("relevant", [])]
+        if cutoff
+        else [],
         "values": {name: column[query_id] for name, column in run.columns.items()},
         **{key: outcome.get(key, "") for key in ("answer", "traceback")},
         **{key: outcome[key] for key in ("error", "usage")},
@@ -336,14 +395,18 @@ def _describe_query(opened: _Opened, query_id: str) -> Answer:
         "ranked": len(outcome["ranking"]),
         "scores": (outcome.get("scores") or [])[:RANKED],
         "steps": trace["steps"],
-        **{key: trace.get(key, []) for key in ("notes", "calls")},  # these calls are after the last step
+        **{
+            key: trace.get(key, []) for key in ("notes", "calls")
+        },  # these calls are after the last step
         "invented_ids": trace.get("invented_ids", 0),
         **{key: trace.get(key, {}) for key in ("unusable", "followed")},
     }
 
 
 class _Texts:  # of queries and documents; the data of each run is loaded once, in a thread
-    def __init__(self, *, wait: bool, documents: bool) -> None:  # wait for a corpus; have the texts of documents
+    def __init__(
+        self, *, wait: bool, documents: bool
+    ) -> None:  # wait for a corpus; have the texts of documents
         self._wait = wait
         self._documents = documents
         self._lock = threading.Lock()
@@ -351,9 +414,18 @@ class _Texts:  # of queries and documents; the data of each run is loaded once, 
         self._loads: dict[str, Future[Environment | str]] = {}
 
     def load(self, config: run_folder.Config) -> Environment | str:
-        keys = ("task", "data", "data_fingerprint", "split", "asked", "instruction")  # what load_environment reads
+        keys = (
+            "task",
+            "data",
+            "data_fingerprint",
+            "split",
+            "asked",
+            "instruction",
+        )  # what load_environment reads
         provenance = config[run_folder.PROVENANCE]
-        key = json.dumps([*(config[key] for key in keys), provenance["folder"], provenance["judgements"]])
+        key = json.dumps(
+            [*(config[key] for key in keys), provenance["folder"], provenance["judgements"]]
+        )
         with self._lock:
             if (load := self._loads.get(key)) is None:
                 load = self._loads[key] = in_thread(partial(self._load, config))
@@ -373,8 +445,12 @@ class _Texts:  # of queries and documents; the data of each run is loaded once, 
         data = self.load(config)
         if isinstance(data, str):
             return {"documents": {}, "no_documents": data, "reading": data == READING}
-        query = next((query for query in data.queries if query.query_id == answer["query_id"]), None)
-        texts: Answer = {"objective": query.objective, "text": answer["text"] or query.text} if query else {}
+        query = next(
+            (query for query in data.queries if query.query_id == answer["query_id"]), None
+        )
+        texts: Answer = (
+            {"objective": query.objective, "text": answer["text"] or query.text} if query else {}
+        )
         if not self._documents:
             return texts | {"documents": {}, "no_documents": "made without the texts of documents"}
         try:
@@ -385,13 +461,21 @@ class _Texts:  # of queries and documents; the data of each run is loaded once, 
 
 def _documents(corpus: Corpus, answer: Answer) -> Answer:
     gold = {one["unit"] for one in answer["relevant"]} | answer["grades"].keys()
-    named = [*answer["grades"], *(one["doc_id"] for one in answer["relevant"]), *answer["ranking"][:NAMED]]
+    named = [
+        *answer["grades"],
+        *(one["doc_id"] for one in answer["relevant"]),
+        *answer["ranking"][:NAMED],
+    ]
     for step in answer["steps"]:
         whole = step.get("shown") or step["tool"] in ("select", "drop")
         named += step["doc_ids"] if whole else step["doc_ids"][:NAMED]
     named += [doc_id for doc_id, unit in answer["units"].items() if unit in gold]
     return {
-        document.doc_id: {"title": document.title, "text": document.text[:TEXT], "length": len(document.text)}
+        document.doc_id: {
+            "title": document.title,
+            "text": document.text[:TEXT],
+            "length": len(document.text),
+        }
         for document in (corpus[doc_id] for doc_id in dict.fromkeys(named) if doc_id in corpus)
     }
 
@@ -410,9 +494,16 @@ def _well_formed(text: str) -> str:  # with lone surrogates written out, which a
 
 
 def plain_json(value: Any) -> bytes:
-    """Return JSON that every browser reads: UTF-8, no NaN, whatever the data holds. TypeError for what is too deep."""
+    """Return JSON that every browser reads: UTF-8, no NaN, whatever the data holds.
+
+    TypeError for what is too deep.
+    """
     try:
         return orjson.dumps(value)
-    except TypeError:  # lone surrogates, or numbers beyond 64 bits, which are floats to every browser
+    except (
+        TypeError
+    ):  # lone surrogates, or numbers beyond 64 bits, which are floats to every browser
         text = _well_formed(json.dumps(value, ensure_ascii=False))
-        return orjson.dumps(json.loads(text, parse_int=lambda digits: (int if len(digits) < 19 else float)(digits)))
+        return orjson.dumps(
+            json.loads(text, parse_int=lambda digits: (int if len(digits) < 19 else float)(digits))
+        )

@@ -1,7 +1,8 @@
 """The page, served on 127.0.0.1 and nowhere else, or in one file that carries every answer inside.
 
-That address is open to every user of the machine and every page in the browser, so each path begins with a secret.
-Texts of corpora and models are data: a content security policy lets no script run but ours.
+That address is open to every user of the machine and every page in the browser, so each path begins
+with a secret. Texts of corpora and models are data: a content security policy lets no script run
+but ours.
 """
 
 import json
@@ -29,17 +30,24 @@ PORT = 8017
 PORTS = 10  # that are tried where none is named
 
 # Files of page/, which are the page's program one after the other.
-SCRIPTS = "dom data words charts lists calls trajectory overview find behaviour run query compare frame main"
+SCRIPTS = (
+    "dom data words charts lists calls trajectory overview find behaviour run query compare frame "
+    "main"
+)
 
 
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "": ("text/html", lambda: one_file.shell("Sextant", PAGE / "page.html")),
     "page.css": ("text/css", lambda: (PAGE / "page.css").read_text("utf-8")),
-    "page.js": ("text/javascript", lambda: one_file.join(PAGE / f"{name}.js" for name in SCRIPTS.split())),
+    "page.js": (
+        "text/javascript",
+        lambda: one_file.join(PAGE / f"{name}.js" for name in SCRIPTS.split()),
+    ),
 }
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
@@ -65,7 +73,9 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address_once(self) -> str:
-        """An address that works once: every user of the machine can see the arguments of a browser."""
+        """An address that works once: every user of the machine can see the arguments of a
+        browser.
+        """
         return f"http://{HOST}:{self.server_port}{self.once[0]}"
 
     def service_actions(self) -> None:
@@ -92,7 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.once.remove(path)
             return self._send(HTTPStatus.FOUND, "text/plain", b"", Location=root)
         if not secrets.compare_digest(path[: len(root)].encode(), root.encode()):
-            return self._refuse(HTTPStatus.FORBIDDEN, "open the whole address that python -m evals.view printed")
+            return self._refuse(
+                HTTPStatus.FORBIDDEN, "open the whole address that python -m evals.view printed"
+            )
         name = path[len(root) :]
         try:
             if name.startswith("data/"):
@@ -113,7 +125,11 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self._send(status, "application/json", json.dumps({"error": " ".join(why.split())}).encode() + b"\n")
+        self._send(
+            status,
+            "application/json",
+            json.dumps({"error": " ".join(why.split())}).encode() + b"\n",
+        )
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes, **more: str) -> None:
         self.send_response(status)
@@ -134,7 +150,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def open_server(answers: Answers, port: int | None) -> Server:
-    """Open the server at `port`, or else at the first free one from PORT on. UsageError where there is none."""
+    """Open the server at `port`, or else at the first free one from PORT on.
+
+    UsageError where there is none.
+    """
     for one in range(PORT, PORT + PORTS) if port is None else [port]:
         try:
             return Server(one, answers)
@@ -158,14 +177,18 @@ def list_answers(answers: Answers) -> Iterator[tuple[str, bytes]]:
             yield path, answer
             if answers.prompts:
                 made = disk.loads(answer)
-                keys |= dict.fromkeys(key for place in [*made["steps"], made] for key in place.get("calls", ()))
+                keys |= dict.fromkeys(
+                    key for place in [*made["steps"], made] for key in place.get("calls", ())
+                )
         for path in (f"run/{run_id}/call/{key}.json" for key in keys):
             with suppress(NoSuchAnswer):  # the page says that it is not there
                 yield path, answers(path)
 
 
 def write_page(answers: Answers, path: Path) -> int:
-    """Write the page with all answers into one file, the same bytes for the same runs; return its size in bytes."""
+    """Write the page with all answers into one file, the same bytes for the same runs; return
+    its size in bytes.
+    """
     hidden = _hidden(answers)
 
     def said(answer: bytes) -> bytes:
@@ -178,11 +201,18 @@ def write_page(answers: Answers, path: Path) -> int:
     return one_file.write(path, shell, style, program, data)
 
 
-def _hidden(answers: Answers) -> list[tuple[bytes, bytes]]:  # keys and places on this machine, and what replaces them
+def _hidden(
+    answers: Answers,
+) -> list[tuple[bytes, bytes]]:  # keys and places on this machine, and what replaces them
     secret = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-    known = {value: f"[{name}]" for name, value in sorted(os.environ.items()) if secret.search(name)}
+    known = {
+        value: f"[{name}]" for name, value in sorted(os.environ.items()) if secret.search(name)
+    }
     # A short one may be any word.
     named = {value: name for value, name in known.items() if len(value) >= 12} | answers.places
     if len(Path(home := os.environ.get("HOME", "")).parts) > 2:  # /root names nobody
         named[f"{home}/"] = "~/"
-    return [(plain_json(text)[1:-1], plain_json(named[text])[1:-1]) for text in sorted(named, key=len, reverse=True)]
+    return [
+        (plain_json(text)[1:-1], plain_json(named[text])[1:-1])
+        for text in sorted(named, key=len, reverse=True)
+    ]

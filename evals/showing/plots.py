@@ -1,6 +1,8 @@
-"""Plots as SVG and PDF files that look alike: the same data makes the same bytes, and text stays text.
+"""Plots as SVG and PDF files that look alike: the same data makes the same bytes, and text stays
+text.
 
-Each series has a colour and a marker, in an order that tells them apart without colour, too (Okabe and Ito 2008).
+Each series has a colour and a marker, in an order that tells them apart without colour, too (Okabe
+and Ito 2008).
 """
 
 import io
@@ -18,7 +20,12 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MUTED = "#767676"
 INCHES = (7.0, 4.2)
-COLUMNS = {"acl-column": 3.03, "acl-page": 6.3, "acm-column": 3.33, "acm-page": 7.0}  # widths in papers, in inches
+COLUMNS = {
+    "acl-column": 3.03,
+    "acl-page": 6.3,
+    "acm-column": 3.33,
+    "acm-page": 7.0,
+}  # widths in papers, in inches
 Table = Mapping[str, Mapping[str, float | None]]  # row -> column -> value
 
 
@@ -29,13 +36,20 @@ def figure(inches: tuple[float, float] = INCHES) -> Figure:
 
 def style(number: int) -> dict[str, str]:
     """Return colour and marker of the series with this number, from 0; they repeat after 49."""
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[(number + number // 7) % len(MARKERS)]}
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[(number + number // 7) % len(MARKERS)],
+    }
 
 
 def svg(made: Figure, title: str) -> str:
-    """Return the figure as SVG, the same for the same data; `title` is what a screen reader says."""
+    """Return the figure as SVG, the same for the same data; `title` is what a screen reader
+    says.
+    """
     text = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"}):
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "sextant", "font.family": "sans-serif"}
+    ):
         made.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Title": title})
     return text.getvalue()
 
@@ -49,7 +63,9 @@ def pdf(made: Figure, title: str) -> bytes:
 
 
 def curves_svg(result: dict[str, Any]) -> str:
-    """Draw curves for equal budgets: a panel for each axis, with all runs, their bands, and the front."""
+    """Draw curves for equal budgets: a panel for each axis, with all runs, their bands, and
+    the front.
+    """
     axes = result["axes"]
     made = figure((7.0, 1.0 + 3.0 * len(axes)))
     numbers = {run["label"]: number for number, run in enumerate(result["runs"])}
@@ -74,8 +90,19 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
             high = row["high"][:until]
             panel.fill_between(at, low, high, step="post", color=look["color"], alpha=0.12, lw=0)
     front = found["front"]
-    ends = [*(one["budget"] for one in front), budgets[-1]], [*(one["value"] for one in front), front[-1]["value"]]
-    panel.step(*ends, where="post", color=MUTED, linestyle=(0, (1, 1.5)), lw=2.5, zorder=1, label="Pareto front")
+    ends = (
+        [*(one["budget"] for one in front), budgets[-1]],
+        [*(one["value"] for one in front), front[-1]["value"]],
+    )
+    panel.step(
+        *ends,
+        where="post",
+        color=MUTED,
+        linestyle=(0, (1, 1.5)),
+        lw=2.5,
+        zorder=1,
+        label="Pareto front",
+    )
     first = next(budget for budget in budgets if budget)
     if budgets[-1] > 50 * first:
         panel.set_xscale("symlog", linthresh=first)
@@ -86,23 +113,35 @@ def _draw_panel(panel: Any, axis: str, found: dict[str, Any], numbers: dict[str,
 
 
 def draw_table(kind: str, panels: Mapping[str, Table], value: str) -> Figure:
-    """Draw tables, a panel each: lines or bars for each row along the columns, or a square for each cell (KINDS).
+    """Draw tables, a panel each: lines or bars for each row along the columns, or a square for each
+    cell (KINDS).
 
-    Or `pools`, whose columns are sizes, and whose rows are "MODEL, POOL": a colour for each model, dashes for its
-    second pool. What ends before the largest size is drawn on as a projection, see `project`.
+    Or `pools`, whose columns are sizes, and whose rows are "MODEL, POOL": a colour for each model,
+    dashes for its second pool. What ends before the largest size is drawn on as a projection, see
+    `project`.
     """
     made = figure((7.0, 1.2 + 3.2 * len(panels)))
     numbers: dict[str, int] = {}
-    for panel, (name, table) in zip(made.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True):
+    for panel, (name, table) in zip(
+        made.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
+    ):
         columns = list(dict.fromkeys(column for row in table.values() for column in row))
-        cells = np.array([[row.get(column) for column in columns] for row in table.values()], dtype=float)
+        cells = np.array(
+            [[row.get(column) for column in columns] for row in table.values()], dtype=float
+        )
         for row in table:
             numbers.setdefault(row, len(numbers))
         panel.set_title(_escape(name), fontsize="medium")
         if kind == "pools":
             _draw_pools(panel, list(table), cells, list(map(int, columns)))
         else:
-            panel.set_xticks(range(len(columns)), map(_escape, columns), rotation=25, ha="right", fontsize="small")
+            panel.set_xticks(
+                range(len(columns)),
+                map(_escape, columns),
+                rotation=25,
+                ha="right",
+                fontsize="small",
+            )
             KINDS[kind](panel, list(table), cells, numbers)
         if kind != "squares":
             panel.set_ylabel(_escape(value))
@@ -110,9 +149,17 @@ def draw_table(kind: str, panels: Mapping[str, Table], value: str) -> Figure:
 
 
 def _finish(made: Figure, ncols: int) -> Figure:  # with a legend of what is in all panels
-    labelled = [pair for panel in made.axes for pair in zip(*panel.get_legend_handles_labels(), strict=True)]
+    labelled = [
+        pair for panel in made.axes for pair in zip(*panel.get_legend_handles_labels(), strict=True)
+    ]
     if handles := {label: handle for handle, label in labelled}:
-        made.legend(handles.values(), handles.keys(), loc="outside lower center", fontsize="small", ncols=ncols)
+        made.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            fontsize="small",
+            ncols=ncols,
+        )
     return made
 
 
@@ -134,7 +181,14 @@ def _draw_squares(panel: Any, rows: Sequence[str], cells: Any, _: Mapping[str, i
     panel.set_yticks(range(len(rows)), map(_escape, rows), fontsize="small")
     middle = np.nanmax(cells, initial=0) / 2
     for (y, x), value in np.ndenumerate(cells):
-        panel.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if value > middle else "black")
+        panel.text(
+            x,
+            y,
+            f"{value:.2f}",
+            ha="center",
+            va="center",
+            color="white" if value > middle else "black",
+        )
 
 
 def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int]) -> None:
@@ -144,14 +198,23 @@ def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int
     order = np.argsort(sizes)
     for row, values in zip(rows, cells, strict=True):
         model = row.partition(", ")[0]
-        look = style(models.index(model)) | {"linestyle": "--" if model in seen else "-", "markersize": 4}
+        look = style(models.index(model)) | {
+            "linestyle": "--" if model in seen else "-",
+            "markersize": 4,
+        }
         seen.append(model)
         known = [(sizes[place], values[place]) for place in order if not np.isnan(values[place])]
         panel.plot(*zip(*known, strict=True), label=_escape(row), **look)
         if known[-1][0] < max(sizes) and len(known) > 1:
             ends.add(known[-1][0])
             to = [known[-1], (max(sizes), project(known, max(sizes)))]
-            panel.plot(*zip(*to, strict=True), label="projected", color=look["color"], linestyle=":", alpha=0.5)
+            panel.plot(
+                *zip(*to, strict=True),
+                label="projected",
+                color=look["color"],
+                linestyle=":",
+                alpha=0.5,
+            )
     for end in ends:
         panel.axvline(end, color=MUTED, lw=0.8)
     panel.set_xscale("log")
@@ -162,7 +225,8 @@ def _draw_pools(panel: Any, rows: Sequence[str], cells: Any, sizes: Sequence[int
 
 
 def project(known: Sequence[tuple[float, float]], size: float) -> float:
-    """Return where the line through the last three (size, share) would be, by least squares over log(size).
+    """Return where the line through the last three (size, share) would be, by least squares over
+    log(size).
 
     It begins at the last one, and stays between 0 and 1.
     """
@@ -177,7 +241,8 @@ KINDS = {"lines": _draw_lines, "bars": _draw_bars, "squares": _draw_squares}
 def draw_points(points: Sequence[Mapping[str, Any]], axes: tuple[str, str] | None = None) -> Figure:
     """Draw places in a plane (x, y), with a marker of its own for each `kind` of them.
 
-    Axes without names mean nothing. Those with names go from 0 to 1, with a diagonal, and each place has its `id`.
+    Axes without names mean nothing. Those with names go from 0 to 1, with a diagonal, and each
+    place has its `id`.
     """
     made = figure((5.6, 5.6) if axes else (4.2, 4.2))
     panel: Any = made.add_subplot(**{} if axes else {"xticks": [], "yticks": []})
@@ -185,7 +250,12 @@ def draw_points(points: Sequence[Mapping[str, Any]], axes: tuple[str, str] | Non
         panel.set(xlim=(0, 1), ylim=(0, 1), xlabel=_escape(axes[0]), ylabel=_escape(axes[1]))
         panel.plot([0, 1], [0, 1], color=MUTED, linestyle=":")
         for point in points:
-            where = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center", "fontsize": "x-small"}
+            where = {
+                "xytext": (0, 5),
+                "textcoords": "offset points",
+                "ha": "center",
+                "fontsize": "x-small",
+            }
             panel.annotate(_escape(point["id"]), (point["x"], point["y"]), **where)
     for number, kind in enumerate(dict.fromkeys(point["kind"] for point in points)):
         places = [(point["x"], point["y"]) for point in points if point["kind"] == kind]

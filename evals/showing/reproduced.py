@@ -1,4 +1,6 @@
-"""What `evals.reproduce` prints: the list of tables and figures, and a table's cells beside the paper's."""
+"""What `evals.reproduce` prints: the list of tables and figures, and a table's cells beside
+the paper's.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -39,11 +41,15 @@ def make(name: str | None, *, dry_run: bool, **conditions: Any) -> Done:
     found = {"name": name, "title": table.section.about["title"], "notes": list(table.warnings())}
     found["notes"] += table.section.about.get("notes", [])
     found["notes"] += [MARKS] * table.section.about.get("marked", False)
-    found["notes"] += [f"it cannot be made: {why}"] if (why := table.section.about.get("lacks")) else []
+    found["notes"] += (
+        [f"it cannot be made: {why}"] if (why := table.section.about.get("lacks")) else []
+    )
     found["cells"] = list(table.cells())
     drawn = table.section.about.get("drawn", {})
     if drawn.get("kind") == "points":
-        found["points"] = place_pool(table.load(found["cells"][0]["task"], found["cells"][0]["split"]))
+        found["points"] = place_pool(
+            table.load(found["cells"][0]["task"], found["cells"][0]["split"])
+        )
     if found["cells"]:
         folder = table.conditions.runs / "studies" / name.replace("/", "-")
         found["files"] = list(map(str, save(found, drawn, folder)))
@@ -56,8 +62,14 @@ def _describe(section: Section) -> dict[str, Any]:
     systems = [section.system(cell) if cell.system else {} for cell in section.cells]
     named = dict.fromkeys(cell.task for cell in section.cells if not cell.lacks)
     tasks = dict.fromkeys(task.partition(":")[0] for name in named for task in list_tasks(name))
-    lacks = [cell.lacks or system.get("lacks") for cell, system in zip(section.cells, systems, strict=True)]
-    needs = [section.about.get("needs"), *(need for one in systems if "lacks" not in one for need in _list_needs(one))]
+    lacks = [
+        cell.lacks or system.get("lacks")
+        for cell, system in zip(section.cells, systems, strict=True)
+    ]
+    needs = [
+        section.about.get("needs"),
+        *(need for one in systems if "lacks" not in one for need in _list_needs(one)),
+    ]
     return {
         "name": section.name,
         "title": section.about["title"],
@@ -79,7 +91,9 @@ def _list_needs(system: Mapping[str, Any]) -> list[str]:
 
 @cache
 def _why_not(need: str) -> str:
-    """Return why a model or a retriever cannot be used here: no key, no weights; "" where it can."""
+    """Return why a model or a retriever cannot be used here: no key, no weights; "" where it
+    can.
+    """
     provider, _, model = need.removeprefix("api:").partition("/")
     if model and ":" not in provider:
         key = f"{provider.upper()}_API_KEY"  # without LiteLLM, whose import takes seconds
@@ -119,7 +133,14 @@ def _parts(found: Mapping[str, Any]) -> list[Part]:
             name = "" if cell["system"] == before else cell["system"]
             before = cell["system"]
             rows.append([name, cell["metric"] + judged, *numbers, " ".join(said)])
-        parts.append(Grid(task, ["system", "metric", "published", "ours", "difference", ""], rows, names=(0, 1, 5)))
+        parts.append(
+            Grid(
+                task,
+                ["system", "metric", "published", "ours", "difference", ""],
+                rows,
+                names=(0, 1, 5),
+            )
+        )
     made = sum(cell["ours"] is not None for cell in found["cells"])
     last = f"{plural(len(found['cells']), 'cell')}, {made} of them made"
     remarked = [f"({number}) {text}" for text, number in remarks.items()]

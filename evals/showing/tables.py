@@ -1,7 +1,9 @@
-"""Lines and tables in three forms: printed in the terminal, as GitHub's Markdown, and as LaTeX with booktabs.
+"""Lines and tables in three forms: printed in the terminal, as GitHub's Markdown, and as LaTeX with
+booktabs.
 
-Ids, paths and names come from data: in each form they are text, without markup, control characters or further columns.
-The terminal has colours where it takes them; rich honours NO_COLOR. A run's scores are printed from here.
+Ids, paths and names come from data: in each form they are text, without markup, control characters
+or further columns. The terminal has colours where it takes them; rich honours NO_COLOR. A run's
+scores are printed from here.
 """
 
 import csv
@@ -46,18 +48,27 @@ Part = str | Grid
 
 
 def printed(parts: Iterable[Part]) -> str:
-    """Return lines and tables as they are printed on stdout; text of the data is shown as it is, never as markup."""
+    """Return lines and tables as they are printed on stdout; text of the data is shown as it
+    is, never as markup.
+    """
     text = io.StringIO()
-    # Rich writes into the text, so that it meets no closed pipe, with the width and colours of the real stdout. A file
-    # or pipe has no width; rich takes 80 then, and would fold the cells of a wide table.
+    # Rich writes into the text, so that it meets no closed pipe, with the width and colours of the
+    # real stdout. A file or pipe has no width; rich takes 80 then, and would fold the cells of a
+    # wide table.
     real = Console()
     width = (real.width or WIDTH) if is_terminal(sys.stdout) else max(real.width, 200)
-    as_real: Any = {"width": width, "force_terminal": real.is_terminal, "color_system": real.color_system}
+    as_real: Any = {
+        "width": width,
+        "force_terminal": real.is_terminal,
+        "color_system": real.color_system,
+    }
     console = Console(file=text, highlight=False, soft_wrap=True, **as_real)
     for part in parts:
         if isinstance(part, Grid) and part.title:
             console.print(_plain(part.title, real.encoding))
-        console.print(_plain(part, real.encoding) if isinstance(part, str) else _draw(part, real.encoding))
+        console.print(
+            _plain(part, real.encoding) if isinstance(part, str) else _draw(part, real.encoding)
+        )
     return text.getvalue()
 
 
@@ -79,7 +90,9 @@ def _draw(grid: Grid, encoding: str) -> Table:
 
 
 def to_markdown(parts: Sequence[Part]) -> str:
-    """Return lines and tables as Markdown; the notes of tables are left out, because the lines say the same."""
+    """Return lines and tables as Markdown; the notes of tables are left out, because the
+    lines say the same.
+    """
     blocks = [""]
     for part in parts:
         if isinstance(part, str):
@@ -89,21 +102,34 @@ def to_markdown(parts: Sequence[Part]) -> str:
             continue
         rule = [":---" if place in part.names else "---:" for place in range(len(part.heads))]
         rows = [[in_markdown(cell) for cell in part.heads], rule]
-        rows += [[_embolden(cell, in_markdown(cell), "**", "**") for cell in row] for row in part.rows]
-        blocks += [f"**{in_markdown(part.title)}**", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
+        rows += [
+            [_embolden(cell, in_markdown(cell), "**", "**") for cell in row] for row in part.rows
+        ]
+        blocks += [
+            f"**{in_markdown(part.title)}**",
+            "\n".join(f"| {' | '.join(row)} |" for row in rows),
+        ]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
 def in_markdown(text: str) -> str:
-    """Return text that GitHub shows as it is: what has a meaning there has a backslash, also the bar between cells."""
+    """Return text that GitHub shows as it is: what has a meaning there has a backslash, also
+    the bar between cells.
+    """
     text = re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", clean(text))
     # So has the sign that begins a list, or the point after its number.
     return re.sub(r"^(\s*)(\d*)([-+]|(?<=\d)[.)])(\s)", r"\1\2\\\3\4", text).strip()
 
 
 def to_latex(parts: Sequence[Part]) -> str:
-    """Return floats with captions and booktabs' rules; lines are comments, because a paper has its own words."""
-    blocks = [_float(part) if isinstance(part, Grid) else f"% {clean(part)}".rstrip() for part in parts if part]
+    """Return floats with captions and booktabs' rules; lines are comments, because a paper
+    has its own words.
+    """
+    blocks = [
+        _float(part) if isinstance(part, Grid) else f"% {clean(part)}".rstrip()
+        for part in parts
+        if part
+    ]
     return "\n".join(["% \\usepackage{booktabs}", *blocks]) + "\n"
 
 
@@ -120,7 +146,14 @@ def _float(grid: Grid) -> str:
     return "\n".join([begin, head, "\\midrule", *(f"{row} \\\\" for row in rows), end])
 
 
-_NAMED = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater", "|": "bar"}
+_NAMED = {
+    "\\": "backslash",
+    "~": "asciitilde",
+    "^": "asciicircum",
+    "<": "less",
+    ">": "greater",
+    "|": "bar",
+}
 _LATEX = str.maketrans(
     {sign: f"\\text{name}{{}}" for sign, name in (_NAMED | {"`": "asciigrave"}).items()}
     | {sign: f"{{{sign}}}" for sign in "[]*"}  # after the end of a row they would be an argument
@@ -147,7 +180,11 @@ def to_csv(rows: Iterable[Iterable[object]]) -> str:
     return text.getvalue()
 
 
-FORMS: dict[str, Callable[[Sequence[Part]], str]] = {"terminal": printed, "markdown": to_markdown, "latex": to_latex}
+FORMS: dict[str, Callable[[Sequence[Part]], str]] = {
+    "terminal": printed,
+    "markdown": to_markdown,
+    "latex": to_latex,
+}
 
 
 def model(name: str, program: str = "") -> str:
@@ -160,17 +197,28 @@ def model(name: str, program: str = "") -> str:
 def task_line(scores: dict[str, Any]) -> str:
     """Return the task, split and judgements of a run, and whether its data is invented."""
     kind = scores["data"]
-    note = "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
-    judgements = f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""
+    note = (
+        "mini: bundled, invented; not comparable with published figures" if kind == "mini" else kind
+    )
+    judgements = (
+        f", {scores['judgements']} judgements" if scores.get("judgements", "gold") != "gold" else ""
+    )
     return f"{scores['task']}  {scores['split']} split{judgements}  ({note})"
 
 
 def system_line(scores: dict[str, Any]) -> str:
     """Return the program, retriever and model of a run."""
-    system = f"{scores['program']} over {scores['retriever']}, model: {model(scores['lm'], scores['program'])}"
+    system = (
+        f"{scores['program']} over {scores['retriever']}, model: "
+        f"{model(scores['lm'], scores['program'])}"
+    )
     if compiled := scores.get("compiled"):
         system += f", compiled by {compiled['optimizer']} ({compiled['digest']})"
-        system += f", prompts: {clean(compiled['file'])} (edited: {compiled['edited']})" if "edited" in compiled else ""
+        system += (
+            f", prompts: {clean(compiled['file'])} (edited: {compiled['edited']})"
+            if "edited" in compiled
+            else ""
+        )
     return system
 
 
@@ -191,12 +239,18 @@ def show_scores(scores: dict[str, Any], *, as_json: bool = False) -> None:
 
 def _headings(scores: dict[str, Any]) -> list[str]:
     lines = [task_line(scores), system_line(scores)]
-    if scores["split"] != "test" and scores["task"] in (scores.get("compiled") or {}).get("task", "").split(","):
+    if scores["split"] != "test" and scores["task"] in (scores.get("compiled") or {}).get(
+        "task", ""
+    ).split(","):
         lines.append("dev queries are among these: it was compiled on them")
     if scores.get("isolated"):
         lines.append(f"the program ran {scores['isolated']}")
     if pool := scores["pool"]:
-        what = "with every relevant document put in: a ceiling" if pool["kind"] == "oracle" else "of what was found"
+        what = (
+            "with every relevant document put in: a ceiling"
+            if pool["kind"] == "oracle"
+            else "of what was found"
+        )
         lines.append(f"pools of {pool['size']} {what}, from {', '.join(pool['of'])}")
     return lines
 
@@ -218,7 +272,10 @@ def _metrics_table(metrics: dict[str, dict[str, Any]], scores: dict[str, Any]) -
         if value["mean"] is None:
             rows.append([name, "undefined", "for all of these queries", *[""] * (len(heads) - 3)])
             continue
-        row = [name + (f" ({queries(value['queries'])})" if "queries" in value else ""), f"{value['mean']:.4f}"]
+        row = [
+            name + (f" ({queries(value['queries'])})" if "queries" in value else ""),
+            f"{value['mean']:.4f}",
+        ]
         row += ["too few queries" if low is None or high is None else f"{low:.4f} to {high:.4f}"]
         if resampled:
             row.append(f"{means['mean']:.4f} +- {means['error']:.4f}" if means else "")
@@ -241,14 +298,22 @@ def _losses_table(losses: dict[str, Any]) -> Grid:
             reached += shares[fate]
             bar = " " * start + "█" * max(end - start, 1)
             rows.append([words.format(k=k), f"{shares[fate]:.4f}", str(documents[fate]), bar])
-    return Grid("", [f"R@{k}: what became of relevant documents", "share", "documents", ""], rows, names=(0, 3))
+    return Grid(
+        "",
+        [f"R@{k}: what became of relevant documents", "share", "documents", ""],
+        rows,
+        names=(0, 3),
+    )
 
 
 def _footings(scores: dict[str, Any]) -> list[str]:
     found = scores.get("bounds", {})
     usage = scores["usage"]
     ledger = scores.get("ledger", {})
-    lines = [f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})" for label, one in list_bounds(found)]
+    lines = [
+        f"{label} of {found['metric']}: {one['mean']:.4f} ({one['what']})"
+        for label, one in list_bounds(found)
+    ]
     many = queries(scores["queries"])
     if scores["failed"]:
         many += f", {scores['failed']} failed (scored 0; their errors are in outcomes.jsonl)"
@@ -257,7 +322,9 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     lines += [*scores.get("notes", []), many]
     for one in scores.get("failures", ()):
         at = f", at {one['at']}" if one["at"] and ", line " not in one["error"] else ""
-        lines.append(f"failed: {queries(one['queries'])}, first {one['first']}, with {one['error']}{at}")
+        lines.append(
+            f"failed: {queries(one['queries'])}, first {one['first']}, with {one['error']}{at}"
+        )
     used = "what it used is not known" if usage["calls"] is None else f"{usage['calls']} calls"
     metered = scores["lm"] != "offline" or scores["program"].partition(":")[0] in SCHEMES
     if usage["calls"] and (metered or usage.get("unmetered")):
@@ -270,15 +337,23 @@ def _footings(scores: dict[str, Any]) -> list[str]:
     if scores["unusable"]:
         lines.append(f"answers that could not be used: {_kinds(scores['unusable'])}")
     if scores["followed"]:
-        lines.append(f"documents that speak to the model, and were kept or obeyed: {scores['followed']}")
+        lines.append(
+            f"documents that speak to the model, and were kept or obeyed: {scores['followed']}"
+        )
     if scores["shortened"]:
         lines.append(f"prompts shortened to fit the model: {scores['shortened']}")
     if scores.get("looks", 0) > 1 and scores["split"] != "dev":
         task = f"{scores['task']} ({scores['data']})"
-        lines.append(f"{ordinal(scores['looks'])} evaluation of {scores['program']} on these test queries of {task}")
+        lines.append(
+            f"{ordinal(scores['looks'])} evaluation of {scores['program']} on these test queries "
+            f"of {task}"
+        )
     if ledger and scores["owed"]:
         used = f"for the answered ones: {used}"
-        lines.append(f"in all, unanswered queries included: {plural(ledger['sent'], 'request')} sent{_used(ledger)}")
+        lines.append(
+            f"in all, unanswered queries included: {plural(ledger['sent'], 'request')} "
+            f"sent{_used(ledger)}"
+        )
     if "tokens_a_second" in ledger:
         speed = f"first token after {ledger['first_token_seconds']:.2f} s (median)"
         lines.append(f"{speed}, then {ledger['tokens_a_second']:,.0f} tokens a second")
@@ -299,10 +374,20 @@ def _used(usage: dict[str, Any]) -> str:
     # What answers of runs before would have cost is in the list price, too.
     told = None not in (paid, listed) and not (usage.get("cached_calls") or usage.get("cached"))
     saved = f", which saved ${listed - paid:.4f}" if told and listed > paid else ""
-    parts = [f", {usage['input_tokens']} tokens in" + (f" ({cached} cached by the provider{saved})" if cached else "")]
-    parts.append(f"{usage['output_tokens']} out" + (f" ({thinking} of them thinking)" if thinking else ""))
+    parts = [
+        f", {usage['input_tokens']} tokens in"
+        + (f" ({cached} cached by the provider{saved})" if cached else "")
+    ]
+    parts.append(
+        f"{usage['output_tokens']} out" + (f" ({thinking} of them thinking)" if thinking else "")
+    )
     price = "price unknown" if listed is None else f"${listed:.4f}"
     both = None not in (paid, listed) and f"${paid:.4f}" != price
     parts.append(f"${paid:.4f} paid, {price} at list price" if both else price)
-    others = {"cached_calls": "calls answered from runs before", "unmetered": "calls without usage reported"}
-    return ", ".join([*parts, *(f"{usage[key]} {words}" for key, words in others.items() if usage.get(key))])
+    others = {
+        "cached_calls": "calls answered from runs before",
+        "unmetered": "calls without usage reported",
+    }
+    return ", ".join(
+        [*parts, *(f"{usage[key]} {words}" for key, words in others.items() if usage.get(key))]
+    )

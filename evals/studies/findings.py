@@ -1,10 +1,12 @@
-"""The findings of a study in words: which rows differ from the baseline, over the tasks and on each, by which test.
+"""The findings of a study in words: which rows differ from the baseline, over the tasks and on
+each, by which test.
 
-Values in, sentences out; nothing is read. The test is the paired permutation test of evals/measuring/stats.py. Tasks
-are tested together if their metrics are of one family (nDCG at any depth): a mean of nDCG and Flip is the mean of
-nothing. Such a test is stratified by task: the statistic is the mean over tasks of the mean difference of their
-queries, and the signs of the queries of all tasks are flipped. All tests of a study are corrected together by Holm, so
-that a study in which nothing differs says so in 95 % of cases (docs/decisions/studies.md has the rates).
+Values in, sentences out; nothing is read. The test is the paired permutation test of
+evals/measuring/stats.py. Tasks are tested together if their metrics are of one family (nDCG at any
+depth): a mean of nDCG and Flip is the mean of nothing. Such a test is stratified by task: the
+statistic is the mean over tasks of the mean difference of their queries, and the signs of the
+queries of all tasks are flipped. All tests of a study are corrected together by Holm, so that a
+study in which nothing differs says so in 95 % of cases (docs/decisions/studies.md has the rates).
 """
 
 import math
@@ -19,8 +21,12 @@ from evals.measuring.stats import ALPHA, TIE, detectable_over, holm, sign_flip
 from evals.showing.report.tables import stratified
 from tools.console import plural, queries
 
-Values = Mapping[str, Mapping[str, Mapping[str, float]]]  # task -> row -> query -> value, which is a mean over seeds
-Metrics = Mapping[str, str]  # task -> its metric; a task that is not named has one of which more is better
+Values = Mapping[
+    str, Mapping[str, Mapping[str, float]]
+]  # task -> row -> query -> value, which is a mean over seeds
+Metrics = Mapping[
+    str, str
+]  # task -> its metric; a task that is not named has one of which more is better
 
 
 class Test(NamedTuple):
@@ -34,7 +40,9 @@ class Test(NamedTuple):
     p: float
     queries: int
     metric: str = ""  # its family, if the study has several
-    detectable: float | None = None  # the difference that is shown in 80 % of cases; None if none could be
+    detectable: float | None = (
+        None  # the difference that is shown in 80 % of cases; None if none could be
+    )
     p_holm: float = 1.0
 
     @property
@@ -65,7 +73,9 @@ def group_by_family(tasks: Iterable[str], metrics: Metrics) -> dict[str, tuple[s
 
 
 def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> list[Test]:
-    """Test each row against the baseline: over its tasks of each family of metrics, if several, and on each task."""
+    """Test each row against the baseline: over its tasks of each family of metrics, if
+    several, and on each task.
+    """
     metrics = metrics or {}
     contrasts = []
     rows = dict.fromkeys(row for by_row in values.values() for row in by_row if row != baseline)
@@ -81,13 +91,17 @@ def test_rows(values: Values, baseline: str, metrics: Metrics | None = None) -> 
 
 
 def find_best(values: Values, metrics: Metrics | None = None) -> tuple[str, dict[str, Test]]:
-    """Return the row with the best mean over all tasks, and the test of each other row against it; "" for no row."""
+    """Return the row with the best mean over all tasks, and the test of each other row
+    against it; "" for no row.
+    """
     metrics = metrics or {}
     first_task: Mapping[str, Mapping[str, float]] = next(iter(values.values()), {})
     rows = [row for row in first_task if all(by_row.get(row) for by_row in values.values())]
 
     def signed_mean(row: str) -> float:
-        return fmean(_sign(metrics, task) * fmean(by_row[row].values()) for task, by_row in values.items())
+        return fmean(
+            _sign(metrics, task) * fmean(by_row[row].values()) for task, by_row in values.items()
+        )
 
     best = max(rows, key=signed_mean, default="")
     contrasts = []
@@ -102,7 +116,9 @@ def _sign(metrics: Metrics, task: str) -> int:
     return -1 if is_lower_better(metrics.get(task, "")) else 1
 
 
-def _differences(values: Values, task: str, baseline: str, row: str, metrics: Metrics) -> list[float]:
+def _differences(
+    values: Values, task: str, baseline: str, row: str, metrics: Metrics
+) -> list[float]:
     before = values[task].get(baseline, {})
     after = values[task].get(row, {})
     sign = _sign(metrics, task)
@@ -111,9 +127,16 @@ def _differences(values: Values, task: str, baseline: str, row: str, metrics: Me
 
 
 def _contrast(
-    values: Values, baseline: str, row: str, tasks: tuple[str, ...], metrics: Metrics, label: str = ""
+    values: Values,
+    baseline: str,
+    row: str,
+    tasks: tuple[str, ...],
+    metrics: Metrics,
+    label: str = "",
 ) -> Contrast:
-    return Contrast(row, tasks, [_differences(values, task, baseline, row, metrics) for task in tasks], label)
+    return Contrast(
+        row, tasks, [_differences(values, task, baseline, row, metrics) for task in tasks], label
+    )
 
 
 def _test_together(contrasts: Sequence[Contrast]) -> list[Test]:
@@ -138,7 +161,9 @@ def _test_together(contrasts: Sequence[Contrast]) -> list[Test]:
 
 
 def say(tests: Sequence[Test], baseline: str, metric: str = "") -> list[str]:
-    """Return what the tests say, a sentence for each row that differs and one for all that do not."""
+    """Return what the tests say, a sentence for each row that differs and one for all that do
+    not.
+    """
     by_row: dict[str, list[Test]] = {}
     for test in tests:
         by_row.setdefault(test.row, []).append(test)
@@ -147,12 +172,19 @@ def say(tests: Sequence[Test], baseline: str, metric: str = "") -> list[str]:
     rest = [own for row, own in by_row.items() if row not in differing]
     if rest:
         known = "; ".join(_say_equal(own) for own in rest)
-        who = "No row differs from" if not differing else f"{plural(len(rest), 'row')} cannot be told from"
+        who = (
+            "No row differs from"
+            if not differing
+            else f"{plural(len(rest), 'row')} cannot be told from"
+        )
         power = _say_power([own[0] for own in rest], len(tests))
         lines.append(f"{who} {baseline} {_scope(rest[0])}: {known}. {power}")
     by = f"by {metric}" if metric else "each task by its own metric"
     method = "signs flipped query by query, within each task where they are over several"
-    told = f"{plural(len(tests), 'paired permutation test')}, {by}: {method}; p is Holm's for all of them"
+    told = (
+        f"{plural(len(tests), 'paired permutation test')}, {by}: {method}; p is Holm's for all of "
+        f"them"
+    )
     return [*lines, told] if tests else []
 
 

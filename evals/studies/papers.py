@@ -1,4 +1,5 @@
-"""The cells of a paper's table, made: the study that they take, and what ours are beside the paper's.
+"""The cells of a paper's table, made: the study that they take, and what ours are beside the
+paper's.
 
 A run that cannot be made gives its reason to its cells, and the others are made.
 """
@@ -15,7 +16,13 @@ import environments
 from environments.base import Environment
 from evals.formats.importing import UNKNOWN, as_name
 from evals.measuring.bounds import bound
-from evals.measuring.described import Value, describe, reciprocal_ranks, weighted_jaccard, word_shares
+from evals.measuring.described import (
+    Value,
+    describe,
+    reciprocal_ranks,
+    weighted_jaccard,
+    word_shares,
+)
 from evals.measuring.metrics import is_pairwise
 from evals.measuring.scored import Run, list_deviations, read
 from evals.published.sections import Cell, Section
@@ -26,10 +33,27 @@ from evals.studies.work import Board, Made, Unfinished, run_cells
 from tools import disk
 from tools.errors import DataError, SextantError
 
-LEXICAL = ("bm25", "bm25s", "rank_bm25", "pool_bm25")  # retrievers that need neither key nor weights
-HARD = ("hard negatives", "other documents")  # metrics: what evals.measuring.described.reciprocal_ranks gives
-MINIATURES = "miniatures are invented and never comparable with a paper: the difference says nothing"
-OF_SECTIONS = ("name", "row", "also", "tasks", "lacks", "sizes")  # keys of a system that a run does not have
+LEXICAL = (
+    "bm25",
+    "bm25s",
+    "rank_bm25",
+    "pool_bm25",
+)  # retrievers that need neither key nor weights
+HARD = (
+    "hard negatives",
+    "other documents",
+)  # metrics: what evals.measuring.described.reciprocal_ranks gives
+MINIATURES = (
+    "miniatures are invented and never comparable with a paper: the difference says nothing"
+)
+OF_SECTIONS = (
+    "name",
+    "row",
+    "also",
+    "tasks",
+    "lacks",
+    "sizes",
+)  # keys of a system that a run does not have
 DECLINE = "Decline"  # in MultiConIR's tables: Win(1) less Win(10)
 
 
@@ -52,7 +76,10 @@ class Conditions:
         asked = {key: value for key, value in system.items() if key not in OF_SECTIONS}
         lexical = asked.get("retriever", LEXICAL[0]).partition("(")[0] in LEXICAL
         pool, _, named = asked.get("pool", "").partition("(")
-        wanted = {"lm": self.lm if "lm" in asked else "", "retriever": "" if lexical else self.retriever}
+        wanted = {
+            "lm": self.lm if "lm" in asked else "",
+            "retriever": "" if lexical else self.retriever,
+        }
         wanted["pool"] = f"{pool}({self.retriever})" if named and self.retriever else ""
         changed = {key: value for key, value in wanted.items() if value and value != asked[key]}
         said = [f"{value} for {asked[key]}" for key, value in changed.items()]
@@ -72,21 +99,31 @@ class Table:
         self.load = cache(self._load_task)
         self._read = cache(read)
         self.planned = {(one.row, one.task): one for one in self._plan()}
-        self.unfinished = list[Unfinished]()  # the cells that could be made and are not, once `cells` has yielded all
+        self.unfinished = list[
+            Unfinished
+        ]()  # the cells that could be made and are not, once `cells` has yielded all
 
     @property
     def runs(self) -> list[plan.Cell]:
         """The runs that it takes, none of them twice: with stand-ins, rows may ask for the same."""
-        return list({repr(cell.request): cell for cell in reversed(self.planned.values())}.values())[::-1]
+        return list(
+            {repr(cell.request): cell for cell in reversed(self.planned.values())}.values()
+        )[::-1]
 
     @cached_property
     def made(self) -> dict[str, Made]:
         """What came of its runs, by request."""
-        made = run_cells(self.runs, None if self.conditions.quiet else Board(self.runs)) if self.runs else []
+        made = (
+            run_cells(self.runs, None if self.conditions.quiet else Board(self.runs))
+            if self.runs
+            else []
+        )
         return {repr(one.cell.request): one for one in made}
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """Yield every cell: the paper's value, ours, the difference, and a remark where there is one."""
+        """Yield every cell: the paper's value, ours, the difference, and a remark where there
+        is one.
+        """
         marks = self._mark() if self.section.about.get("marked") else {}
         for cell in self.section.cells:
             try:
@@ -97,12 +134,21 @@ class Table:
                 self.unfinished.append(Unfinished(cell.system or cell.metric, cell.task, problem))
             both = isinstance(ours, int | float) and isinstance(cell.value, int | float)
             difference = ours - cell.value if both else None  # type: ignore[operator]
-            made = {"published": cell.value, "ours": ours, "difference": difference, "remark": remark}
+            made = {
+                "published": cell.value,
+                "ours": ours,
+                "difference": difference,
+                "remark": remark,
+            }
             made["mark"] = marks.get((cell.task, cell.metric, cell.system), "")
-            yield {key: value for key, value in asdict(cell).items() if key not in ("value", "lacks")} | made
+            yield {
+                key: value for key, value in asdict(cell).items() if key not in ("value", "lacks")
+            } | made
 
     def _mark(self) -> dict[tuple[str, str, str], str]:
-        """Return "*" for the best of ours in each column, "=" for those that do not differ from it (p > .05)."""
+        """Return "*" for the best of ours in each column, "=" for those that do not differ
+        from it (p > .05).
+        """
         columns: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
         for cell in self.section.cells:
             try:
@@ -110,29 +156,42 @@ class Table:
             except SextantError:  # which `cells` says
                 continue
             if not isinstance(run, str):
-                values = {query_id: value for query_id, value in run.columns[cell.metric].items() if value is not None}
+                values = {
+                    query_id: value
+                    for query_id, value in run.columns[cell.metric].items()
+                    if value is not None
+                }
                 columns.setdefault((cell.task, cell.metric), {})[cell.system] = values
         marks = dict[tuple[str, str, str], str]()
         for (task, metric), column in columns.items():
             best, tests = find_best({task: column}, {task: metric})
             same = [system for system, test in tests.items() if test.p > 0.05]
-            marks |= {(task, metric, best): "*"} | dict.fromkeys([(task, metric, system) for system in same], "=")
+            marks |= {(task, metric, best): "*"} | dict.fromkeys(
+                [(task, metric, system) for system in same], "="
+            )
         return marks
 
     def warnings(self) -> list[str]:
         """Return what the table may not be taken for."""
-        tasks = dict.fromkeys(task for cell in self.section.cells if not cell.lacks for task in list_tasks(cell.task))
+        tasks = dict.fromkeys(
+            task for cell in self.section.cells if not cell.lacks for task in list_tasks(cell.task)
+        )
         kinds = set[str]()
         missing = list[DataError]()
         for task in tasks:
             try:
-                kinds.add(environments.folder_of(environments.resolve(task), self.conditions.data)[0])
+                kinds.add(
+                    environments.folder_of(environments.resolve(task), self.conditions.data)[0]
+                )
             except DataError as problem:  # which the task's cells say, where other tasks are there
                 missing.append(problem)
         if missing and not kinds:
             raise missing[0]
         other = "a folder's data is not the pinned release: the difference may be that of the data"
-        part = f"only the first {self.conditions.limit} queries of each task are asked; the paper has all"
+        part = (
+            f"only the first {self.conditions.limit} queries of each task are asked; the paper "
+            f"has all"
+        )
         found = [MINIATURES] if "mini" in kinds else [other] if kinds - {"full"} else []
         return found + [part] * bool(self.conditions.limit)
 
@@ -154,7 +213,9 @@ class Table:
         environment = self.load(cell.task, cell.split)
         kind, _, other = cell.metric.partition(" ")
         if kind == "jaccard":
-            return weighted_jaccard(word_shares(environment), word_shares(self.load(other, cell.split)))
+            return weighted_jaccard(
+                word_shares(environment), word_shares(self.load(other, cell.split))
+            )
         return describe(environment, [cell.metric])[cell.metric]
 
     def _measure(self, cell: Cell, task: str) -> tuple[float | None, str]:
@@ -166,11 +227,17 @@ class Table:
             return None, made
         if cell.metric in HARD:
             rankings = {query_id: outcome["ranking"] for query_id, outcome in made.outcomes.items()}
-            return reciprocal_ranks(self.load(task, cell.split), rankings)[HARD.index(cell.metric)], said
+            return reciprocal_ranks(self.load(task, cell.split), rankings)[
+                HARD.index(cell.metric)
+            ], said
         if cell.metric == DECLINE:
             first, last = (made.scores["metrics"].get(f"Win({k})", {}).get("mean") for k in (1, 10))
             return (None if None in (first, last) else first - last), said
-        judged = f" [{cell.judgements}]" if cell.judgements not in ("", made.scores["judgements"]) else ""
+        judged = (
+            f" [{cell.judgements}]"
+            if cell.judgements not in ("", made.scores["judgements"])
+            else ""
+        )
         measured = made.scores["metrics"].get(cell.metric + judged, {})
         return measured.get("resampled", measured).get("mean"), said
 
@@ -202,7 +269,9 @@ class Table:
         return list_deviations(self._read(folder) for folder in sorted(folders))
 
     def _find_imported(self, system: Mapping[str, Any], task: str, split: str) -> Run | None:
-        """Return the run that `evals.import_run` made of the authors' own ranking, where nothing is to stand in."""
+        """Return the run that `evals.import_run` made of the authors' own ranking, where
+        nothing is to stand in.
+        """
         folder = self.conditions.runs / task.replace("/", "-")
         stands_in = self.conditions.fields(system)[1]
         for path in folder.glob(f"{as_name(system['name'])}-{UNKNOWN}-*") if not stands_in else ():
@@ -212,29 +281,53 @@ class Table:
         return None
 
     def _load_task(self, task: str, split: str) -> Environment:
-        return environments.load(task, self.conditions.data, split).asking(limit=self.conditions.limit)
+        return environments.load(task, self.conditions.data, split).asking(
+            limit=self.conditions.limit
+        )
 
     def _plan(self) -> list[plan.Cell]:
-        """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its cells."""
+        """Write the study of the table, RUNS/studies/SUITE-TABLE/study.toml, and return its
+        cells.
+        """
         rows = dict[tuple[str, str], dict[str, Any]]()
         asked = [cell for cell in self.section.cells if cell.system and not cell.lacks]
         for cell in asked:
             system = self.section.system(cell)
-            row = {"name": _row(system), "tasks": [], "split": cell.split, **self.conditions.fields(system)[0]}
+            row = {
+                "name": _row(system),
+                "tasks": [],
+                "split": cell.split,
+                **self.conditions.fields(system)[0],
+            }
             for task in list_tasks(cell.task) if "program" in system else ():
                 tasks = rows.setdefault((row["name"], cell.split), row)["tasks"]
-                tasks += [task] * (task not in tasks and not self._find_imported(system, task, cell.split))
+                tasks += [task] * (
+                    task not in tasks and not self._find_imported(system, task, cell.split)
+                )
         rows = {key: row for key, row in rows.items() if row["tasks"]}
         if not rows:
             return []
         name = self.section.name.replace("/", "-")
         tasks = [task for row in rows.values() for task in row["tasks"]]
-        head = {"name": name, "question": self.section.about["title"], "tasks": [*dict.fromkeys(tasks)]}
-        # Comparisons are measured by every task that has some; a part of its queries may lack those of a kind.
-        ranked = (cell.metric for cell in asked if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric))
+        head = {
+            "name": name,
+            "question": self.section.about["title"],
+            "tasks": [*dict.fromkeys(tasks)],
+        }
+        # Comparisons are measured by every task that has some; a part of its queries may lack those
+        # of a kind.
+        ranked = (
+            cell.metric
+            for cell in asked
+            if cell.metric not in (*HARD, DECLINE) and not is_pairwise(cell.metric)
+        )
         conditions = self.conditions
         prices = str(conditions.prices) if conditions.prices else None
-        fixed = {"data": conditions.data, "limit": conditions.limit, "metrics": [*dict.fromkeys(ranked)]}
+        fixed = {
+            "data": conditions.data,
+            "limit": conditions.limit,
+            "metrics": [*dict.fromkeys(ranked)],
+        }
         fixed["prices"] = prices
         budget = {"usd": conditions.budget_usd, "calls": conditions.budget_calls}
         parts = [_toml(head), f"[budget]\n{_toml(budget)}", f"[fixed]\n{_toml(fixed)}"]
@@ -250,5 +343,9 @@ def _row(system: Mapping[str, Any]) -> str:
 
 
 def _toml(fields: Mapping[str, Any]) -> str:
-    values = {key: json.dumps(one, ensure_ascii=False, separators=(", ", " = ")) for key, one in fields.items() if one}
+    values = {
+        key: json.dumps(one, ensure_ascii=False, separators=(", ", " = "))
+        for key, one in fields.items()
+        if one
+    }
     return "".join(f"{key} = {value}\n" for key, value in values.items())

@@ -1,9 +1,11 @@
-"""The results of a study, from the run folders of its cells: what was found, and a report around it.
+"""The results of a study, from the run folders of its cells: what was found, and a report around
+it.
 
-RUNS/studies/NAME/ gets index.html, report.md, each table as CSV and LaTeX, and the study's own plots as SVG and PDF in
-the widths of papers' columns. After the study's tables come those of `evals.report` over the same runs, with floors and
-ceilings, and the papers' rows where the data are the release. Seconds depend on the machine, so they are in a table of
-their own, tables/study-seconds.csv: all else is the same whenever and however often the study was run.
+RUNS/studies/NAME/ gets index.html, report.md, each table as CSV and LaTeX, and the study's own
+plots as SVG and PDF in the widths of papers' columns. After the study's tables come those of
+`evals.report` over the same runs, with floors and ceilings, and the papers' rows where the data are
+the release. Seconds depend on the machine, so they are in a table of their own,
+tables/study-seconds.csv: all else is the same whenever and however often the study was run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,16 @@ from evals.measuring.stats import bootstrap_mean
 from evals.showing.report import build, page
 from evals.showing.report.groups import short
 from evals.showing.report.page import Report, Section, Words
-from evals.showing.report.plots import INTERVALS, Panel, Plot, Point, Series, draw, draw_for_papers, draw_panel
+from evals.showing.report.plots import (
+    INTERVALS,
+    Panel,
+    Plot,
+    Point,
+    Series,
+    draw,
+    draw_for_papers,
+    draw_panel,
+)
 from evals.showing.report.tables import Cell, Column, Row, Table, stratified
 from evals.showing.tables import Best, Grid, to_latex
 from evals.showing.tables import printed as printed  # which evals/study.py takes from here
@@ -29,8 +40,10 @@ from tools import disk
 from tools.console import count_failed, number, plural
 
 FILES = (
-    "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as PDF and SVG as wide as "
-    "columns and pages of ACL's and ACM's papers (plots/), and the seconds (tables/study-seconds.csv)"
+    "Beside this page are all tables as CSV and LaTeX (tables/), the plots of these findings as "
+    "PDF and SVG as wide as "
+    "columns and pages of ACL's and ACM's papers (plots/), and the seconds "
+    "(tables/study-seconds.csv)"
 )
 SAME = "†"  # beside a mean that cannot be told from the best of its column
 
@@ -57,10 +70,27 @@ class Results(NamedTuple):
         cells = list[dict[str, Any]]()
         for (row, task, request), folder, problem, unfit, _ in self.made:
             why = unfit or (str(problem) if problem else None)
-            cells.append({"row": row, "task": task, "seed": request.seed, "run": folder and str(folder), "why": why})
+            cells.append(
+                {
+                    "row": row,
+                    "task": task,
+                    "seed": request.seed,
+                    "run": folder and str(folder),
+                    "why": why,
+                }
+            )
         tests = [test._asdict() for test in self.tests]
-        about = {"study": self.study.name, "question": self.study.question, "baseline": self.baseline}
-        return about | {"cells": cells, "tests": tests, "findings": self.said, "deviations": self.deviations}
+        about = {
+            "study": self.study.name,
+            "question": self.study.question,
+            "baseline": self.baseline,
+        }
+        return about | {
+            "cells": cells,
+            "tests": tests,
+            "findings": self.said,
+            "deviations": self.deviations,
+        }
 
 
 def gather(study: Study, made: Sequence[Made]) -> Results:
@@ -69,7 +99,9 @@ def gather(study: Study, made: Sequence[Made]) -> Results:
     baseline = study.compare.get("baseline", made[0].cell.row)
     runs: dict[tuple[str, str], list[Run]] = {}
     for one in made:
-        if one.folder and one.folder not in [run.path for run in runs.get(one.cell[:2], ())]:  # offline has no seed
+        if one.folder and one.folder not in [
+            run.path for run in runs.get(one.cell[:2], ())
+        ]:  # offline has no seed
             [run], problems = fill_metrics([read(one.folder)], [named] * bool(named))
             if problems:
                 raise problems[0]
@@ -85,8 +117,12 @@ def gather(study: Study, made: Sequence[Made]) -> Results:
     return Results(study, made, runs, metrics, values, baseline, tests, sentences)
 
 
-def note_untested(runs: Mapping[tuple[str, str], Sequence[Run]], metrics: Mapping[str, str]) -> dict[str, str]:
-    """Return task -> a sentence, for the tasks whose metric counts every document that can be retrieved."""
+def note_untested(
+    runs: Mapping[tuple[str, str], Sequence[Run]], metrics: Mapping[str, str]
+) -> dict[str, str]:
+    """Return task -> a sentence, for the tasks whose metric counts every document that can be
+    retrieved.
+    """
     sentences = dict[str, str]()
     for task, metric in metrics.items():
         of_task = [run for (_, other), repeats in runs.items() if other == task for run in repeats]
@@ -97,7 +133,9 @@ def note_untested(runs: Mapping[tuple[str, str], Sequence[Run]], metrics: Mappin
 
 
 def say_failures(runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[str]:
-    """Return a sentence on the queries that programs failed, with each row that has some; none if no query failed."""
+    """Return a sentence on the queries that programs failed, with each row that has some;
+    none if no query failed.
+    """
     rows = []
     for row in dict.fromkeys(row for row, _ in runs):
         of_row = [repeats for (other, _), repeats in runs.items() if other == row]
@@ -109,46 +147,71 @@ def say_failures(runs: Mapping[tuple[str, str], Sequence[Run]]) -> list[str]:
             rows.append(f"{row} {count_failed(failed, answers, seeds.pop())}")
         elif failed:  # a seed of one of the tasks is still to be run
             rows.append(f"{row} {failed} of {answers} answers")
-    return [f"Failed queries, which have the worst value of each metric: {'; '.join(rows)}"] if rows else []
+    return (
+        [f"Failed queries, which have the worst value of each metric: {'; '.join(rows)}"]
+        if rows
+        else []
+    )
 
 
 def lay_out(results: Results) -> Table:
-    """Return the table of the study: rows by tasks, and the mean over tasks where a row has all of them."""
-    columns = [Column((task,), metric, "", short(task), metric) for task, metric in results.metrics.items()]
+    """Return the table of the study: rows by tasks, and the mean over tasks where a row has
+    all of them.
+    """
+    columns = [
+        Column((task,), metric, "", short(task), metric) for task, metric in results.metrics.items()
+    ]
     families = findings.group_by_family(results.metrics, results.metrics)
     for family, tasks in families.items():
         if len(tasks) > 1:
             label = "mean" if len(families) == 1 else f"mean {family}"
             metrics = dict.fromkeys(results.metrics[task] for task in tasks)
             columns.append(Column(tasks, ", ".join(metrics), "", label))
-    rows = [Row("ours", row, [_cell(results, row, one) for one in columns]) for row in dict(results.runs.keys())]
+    rows = [
+        Row("ours", row, [_cell(results, row, one) for one in columns])
+        for row in dict(results.runs.keys())
+    ]
     untested = note_untested(results.runs, results.metrics)
     for place, column in enumerate(columns):
         if not untested.keys().isdisjoint(column.tasks):
             continue
-        best, tests = findings.find_best({task: results.values[task] for task in column.tasks}, results.metrics)
+        best, tests = findings.find_best(
+            {task: results.values[task] for task in column.tasks}, results.metrics
+        )
         for row, cell in [(row.label, row.cells[place]) for row in rows]:
             if cell and row == best:
                 cell.best = True
             elif cell and row in tests and not tests[row].significant:
                 cell.text = cell.text + SAME
                 cell.note = f"cannot be told from {best} ({tests[row]})"
-    told = f"bold is the best of a column; {SAME} cannot be told from it by paired permutation tests, corrected by Holm"
-    programs = {row for (row, _), some in results.runs.items() if not all(run.is_floor for run in some)}
+    told = (
+        f"bold is the best of a column; {SAME} cannot be told from it by paired permutation "
+        f"tests, corrected by Holm"
+    )
+    programs = {
+        row for (row, _), some in results.runs.items() if not all(run.is_floor for run in some)
+    }
     notes = ["in brackets the 95 % interval", told]
     if len(families) > 1:
-        notes.append(f"no mean over all tasks, since their metrics differ in kind: {', '.join(families)}")
+        notes.append(
+            f"no mean over all tasks, since their metrics differ in kind: {', '.join(families)}"
+        )
     if any(map(is_lower_better, results.metrics.values())):
         notes.append("less of Flip is better")
     if any(map(is_weighted, results.metrics.values())):
-        notes.append("Triplets: each query counts once here, and as often as it has triplets in a run's own table")
+        notes.append(
+            "Triplets: each query counts once here, and as often as it has triplets in a run's "
+            "own table"
+        )
     if bare := [row.label for row in rows if row.label not in programs]:
         notes.append(f"floors that were run, bare retrievers: {', '.join(bare)}")
     return Table("study", results.study.name, columns, [*rows, *_bounds(results, columns)], notes)
 
 
 def _bounds(results: Results, columns: Sequence[Column]) -> list[Row]:
-    """Return the rows of floors and ceilings: a task's are those of its first cell that searches the same."""
+    """Return the rows of floors and ceilings: a task's are those of its first cell that
+    searches the same.
+    """
     found: dict[str, dict[str, float | None]] = {}
     for one in results.made:
         for name, value in (one.bounds or {}).items():
@@ -171,7 +234,9 @@ def _cell(results: Results, row: str, column: Column) -> Cell | None:
         return None
     every = [run for some in runs for run in some]
     if len(every) == 1 and not is_weighted(column.metric):
-        mean, low, high = (every[0].scores["metrics"][column.metric][key] for key in ("mean", "low", "high"))
+        mean, low, high = (
+            every[0].scores["metrics"][column.metric][key] for key in ("mean", "low", "high")
+        )
     elif len(runs) == 1:
         mean, low, high = bootstrap_mean(values[0])
     else:
@@ -195,23 +260,54 @@ def _cell(results: Results, row: str, column: Column) -> Cell | None:
 def _tests_table(results: Results) -> Words:
     rows = []
     for test in results.tests:
-        over = test.tasks[0] if len(test.tasks) == 1 else f"mean of {len(test.tasks)} {test.metric}".strip()
+        over = (
+            test.tasks[0]
+            if len(test.tasks) == 1
+            else f"mean of {len(test.tasks)} {test.metric}".strip()
+        )
         shown = number(test.detectable, unknown="none")
         figures = [test.difference, test.low, test.high, test.p, test.p_holm]
         rows.append([test.row, over, *(f"{one:.4f}" for one in figures), str(test.queries), shown])
-    names = ["row", "task", "difference", "low", "high", "p", "p by Holm", "queries", "could be shown"]
+    names = [
+        "row",
+        "task",
+        "difference",
+        "low",
+        "high",
+        "p",
+        "p by Holm",
+        "queries",
+        "could be shown",
+    ]
     note = f"a row less {results.baseline}; above 0 is better, also where less of a metric is"
-    return Words("study-tests", f"Differences from {results.baseline}", names, rows, {1}, notes=[note])
+    return Words(
+        "study-tests", f"Differences from {results.baseline}", names, rows, {1}, notes=[note]
+    )
 
 
 def _cost_table(results: Results) -> Words:
     rows = []
     for row in dict(results.runs.keys()):
-        usages = [run.scores["usage"] for (of, _), some in results.runs.items() if of == row for run in some]
-        used = [[one.get(key) for one in usages] for key in ("calls", "input_tokens", "output_tokens", "list_usd")]
+        usages = [
+            run.scores["usage"]
+            for (of, _), some in results.runs.items()
+            if of == row
+            for run in some
+        ]
+        used = [
+            [one.get(key) for one in usages]
+            for key in ("calls", "input_tokens", "output_tokens", "list_usd")
+        ]
         *sums, usd = [None if None in amounts else sum(amounts) for amounts in used]
-        rows.append([row, str(len(usages)), *(number(one, "{:,}") for one in sums), number(usd, "${:.4f}")])
-    return Words("study-cost", "Cost", ["row", "runs", "calls", "tokens in", "tokens out", "list price"], rows)
+        rows.append(
+            [row, str(len(usages)), *(number(one, "{:,}") for one in sums), number(usd, "${:.4f}")]
+        )
+    return Words(
+        "study-cost",
+        "Cost",
+        ["row", "runs", "calls", "tokens in", "tokens out", "list price"],
+        rows,
+    )
 
 
 def lay_out_costs(results: Results) -> Grid:
@@ -220,7 +316,9 @@ def lay_out_costs(results: Results) -> Grid:
     seconds = dict.fromkeys(dict(results.runs.keys()), 0.0)
     for (row, _), some in results.runs.items():
         seconds[row] += sum(outcome["seconds"] for run in some for outcome in run.outcomes.values())
-    rows = [[*cells, f"{took:,.1f}"] for cells, took in zip(table.rows, seconds.values(), strict=True)]
+    rows = [
+        [*cells, f"{took:,.1f}"] for cells, took in zip(table.rows, seconds.values(), strict=True)
+    ]
     return Grid("", [*table.names, "seconds"], rows)
 
 
@@ -228,28 +326,51 @@ def _seconds_table(results: Results) -> Words:
     rows = []
     for (row, task), some in results.runs.items():
         seconds = [outcome["seconds"] for run in some for outcome in run.outcomes.values()]
-        rows.append([row, task, str(len(seconds)), f"{sum(seconds):.2f}", f"{sum(seconds) / len(seconds):.4f}"])
-    return Words("study-seconds", "Seconds", ["row", "task", "queries", "seconds", "seconds a query"], rows, {1})
+        rows.append(
+            [
+                row,
+                task,
+                str(len(seconds)),
+                f"{sum(seconds):.2f}",
+                f"{sum(seconds) / len(seconds):.4f}",
+            ]
+        )
+    return Words(
+        "study-seconds",
+        "Seconds",
+        ["row", "task", "queries", "seconds", "seconds a query"],
+        rows,
+        {1},
+    )
 
 
 def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | bytes]]:
-    """Return the plots of means and of differences, and the files of both in the widths of papers."""
+    """Return the plots of means and of differences, and the files of both in the widths of
+    papers.
+    """
     rows = table.of_kind("ours")
     tests = {(test.row, test.tasks): test for test in results.tests}
     means = list[Series]()
     changes = list[Series]()
     for place, row in enumerate(rows):
         shift = (place - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
-        points = [Point(x + shift, one.value, one.low, one.high) for x, one in enumerate(row.cells) if one]
+        points = [
+            Point(x + shift, one.value, one.low, one.high) for x, one in enumerate(row.cells) if one
+        ]
         means.append(Series(row.label, points, place))
-        found = [(x, tests.get((row.label, column.tasks))) for x, column in enumerate(table.columns)]
+        found = [
+            (x, tests.get((row.label, column.tasks))) for x, column in enumerate(table.columns)
+        ]
         points = [Point(x + shift, one.difference, one.low, one.high) for x, one in found if one]
         changes += [Series(row.label, points, place)] if points else []
     ticks = {float(x): column.label for x, column in enumerate(table.columns)}
     plots = list[Plot]()
     files = dict[str, str | bytes]()
     change = f"less {results.baseline}"
-    drawn = {"study-means": (table.columns[-1].metric, means), "study-differences": (change, changes)}
+    drawn = {
+        "study-means": (table.columns[-1].metric, means),
+        "study-differences": (change, changes),
+    }
     for stem, (what, series) in drawn.items():
         if series:
             panel = Panel("", what, series, ticks, zero=what == change)
@@ -270,17 +391,28 @@ def make_report(results: Results) -> tuple[Report, dict[str, str | bytes]]:
     missing = list_missing(results.made)
     others = [_tests_table(results), _cost_table(results), *missing]
     for one in missing:
-        report.warnings.insert(0, f"{plural(len(one.rows), 'cell')} of {len(results.made)} are not there, see below")
-    first = Section("findings", "Findings", [table, *plots], [*results.said, *results.deviations, FILES])
+        report.warnings.insert(
+            0, f"{plural(len(one.rows), 'cell')} of {len(results.made)} are not there, see below"
+        )
+    first = Section(
+        "findings", "Findings", [table, *plots], [*results.said, *results.deviations, FILES]
+    )
     report.sections[:0] = [first, *(Section(one.stem, one.title, [one]) for one in others)]
-    files |= {f"tables/{one.stem}.tex": to_latex([lay_out_plainly(one)]) for one in [*report.tables, seconds]}
+    files |= {
+        f"tables/{one.stem}.tex": to_latex([lay_out_plainly(one)])
+        for one in [*report.tables, seconds]
+    }
     return report, files | {"tables/study-seconds.csv": page.to_csv(seconds)}
 
 
 def list_missing(made: Sequence[Made]) -> list[Words]:
     """Return a table of the cells that are not there, with the reasons; none where all are."""
     rows = [[*one.cell[:2], one.unfit or str(one.problem)] for one in made if not one.folder]
-    return [Words("study-missing", "Cells that are not there", ["row", "task", "why"], rows, {1}, {2})] if rows else []
+    return (
+        [Words("study-missing", "Cells that are not there", ["row", "task", "why"], rows, {1}, {2})]
+        if rows
+        else []
+    )
 
 
 def lay_out_plainly(table: Table | Words) -> Grid:
@@ -293,7 +425,12 @@ def lay_out_plainly(table: Table | Words) -> Grid:
     shown = list[list[str]]()
     for row in table.rows:
         label = row.label + " (computed, not run)" * (row.kind == "computed")
-        shown.append([label, *((Best if cell.best else str)(cell.text) if cell else "" for cell in row.cells)])
+        shown.append(
+            [
+                label,
+                *((Best if cell.best else str)(cell.text) if cell else "" for cell in row.cells),
+            ]
+        )
     return Grid(table.title, heads, shown, note=note)
 
 
@@ -304,5 +441,7 @@ def write(results: Results, runs: Path) -> Path | None:
     report, files = make_report(results)
     folder = runs / "studies" / results.study.name
     disk.make_private(folder)
-    with disk.hold(folder / ".lock", lambda: None, disk.PRIVATE):  # another process may be at the same study
+    with disk.hold(
+        folder / ".lock", lambda: None, disk.PRIVATE
+    ):  # another process may be at the same study
         return page.write(report, folder, files)[0]

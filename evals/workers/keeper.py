@@ -1,8 +1,9 @@
 """The keeper: has workers answer the queries of a run, and keeps all that must be one.
 
-That is the ledger with its cache, the budgets, the gate, the outcomes and the terminal, and retrievers whose models are
-loaded or asked once. A worker runs the program, with word indexes of its own, and sends the requests to the model, each
-when the keeper lets it. What a worker that ends has begun is begun again by another.
+That is the ledger with its cache, the budgets, the gate, the outcomes and the terminal, and
+retrievers whose models are loaded or asked once. A worker runs the program, with word indexes of
+its own, and sends the requests to the model, each when the keeper lets it. What a worker that ends
+has begun is begun again by another.
 """
 
 import os
@@ -45,9 +46,15 @@ class Setup(NamedTuple):
     servers: Mapping[str, Any]  # what was found out of them, as terms.servers
     anew: Mapping[str, int]
     kept: bool  # whether answers are kept in a ledger
-    counts: bool  # whether calls of a model that is free are only counted afterwards, for no budget is there to keep
-    core: int | None  # that it is to keep to, so that its threads take turns without waking another core
-    searched: Mapping[str, tuple[str, bool]]  # by expression, what the keeper has: its name, whether queries pay for it
+    # Whether calls of a model that is free are only counted afterwards, for no budget is there to
+    # keep
+    counts: bool
+    core: (
+        int | None
+    )  # that it is to keep to, so that its threads take turns without waking another core
+    searched: Mapping[
+        str, tuple[str, bool]
+    ]  # by expression, what the keeper has: its name, whether queries pay for it
 
 
 class _Payer(Session):
@@ -81,11 +88,21 @@ class Keeper(Elsewhere):
         limits = request.budget_usd, request.budget_tokens, request.budget_calls, request.time_limit
         pays = [bool(retrievers.lenses(one) or retrievers.apis(one)) for one, _ in ready.retrievers]
         self._setup = Setup(
-            *(request, folder, dict(os.environ), str(Path.cwd()), model.terms.servers, model.lm.anew),
+            *(
+                request,
+                folder,
+                dict(os.environ),
+                str(Path.cwd()),
+                model.terms.servers,
+                model.lm.anew,
+            ),
             kept=self._caller.keeps,
             counts=self._caller.free and not any(limits),
             core=None,
-            searched={str(one): (made.name, pay) for (one, made), pay in zip(ready.retrievers, pays, strict=True)},
+            searched={
+                str(one): (made.name, pay)
+                for (one, made), pay in zip(ready.retrievers, pays, strict=True)
+            },
         )
         self._changed = threading.Condition()  # the workers, or what they are at
         cores = sorted(os.sched_getaffinity(0))
@@ -104,14 +121,22 @@ class Keeper(Elsewhere):
 
     def _hire(self) -> None:
         try:
-            link = Link(self._start(), lambda line: self._serve(line, *line.receive()), say, first=2)
+            link = Link(
+                self._start(), lambda line: self._serve(line, *line.receive()), say, first=2
+            )
             if self._cores:
                 link.core = min(self._cores, key=[one.core for one in self._workers].count)
             link.send(0, self._setup._replace(core=link.core))
         except (RunIncomplete, OSError, Gone) as error:
-            lost = RunIncomplete(f"workers can be started no more ({error})") if isinstance(error, OSError) else error
+            lost = (
+                RunIncomplete(f"workers can be started no more ({error})")
+                if isinstance(error, OSError)
+                else error
+            )
             with self._changed:
-                self._failure = self._failure or (lost if isinstance(lost, RunIncomplete) else Interrupted())
+                self._failure = self._failure or (
+                    lost if isinstance(lost, RunIncomplete) else Interrupted()
+                )
                 self._changed.notify_all()
             return
         in_thread(link.listen)
@@ -137,17 +162,26 @@ class Keeper(Elsewhere):
                     worker.busy -= 1
                     worker.alone &= not alone
                     self._changed.notify_all()
-        return OutOfTime(f"{ALONE} processes ended, one after another, while each had only query {query.query_id!r}")
+        return OutOfTime(
+            f"{ALONE} processes ended, one after another, while each had only query "
+            f"{query.query_id!r}"
+        )
 
     def _take(self, alone: bool) -> Link | None:
-        """Return the worker with the fewest queries, to be `alone` once these have ended; None where none will come."""
+        """Return the worker with the fewest queries, to be `alone` once these have ended;
+        None where none will come.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._free() or self._closed or (self._failure and not self._workers))
+            self._changed.wait_for(
+                lambda: self._free() or self._closed or (self._failure and not self._workers)
+            )
             if not (free := self._free()):
                 return None
             worker = min(free, key=lambda one: one.busy)
             worker.alone = alone  # from now on, nobody else gets it
-            self._changed.wait_for(lambda: not (alone and worker.busy and worker in self._workers) or self._closed)
+            self._changed.wait_for(
+                lambda: not (alone and worker.busy and worker in self._workers) or self._closed
+            )
             if worker not in self._workers:
                 return self._take(alone)
             worker.busy += 1
@@ -178,7 +212,9 @@ class Keeper(Elsewhere):
         with session.setting(DEADLINE, time.monotonic() + left):
             {"call": self._call, "learn": self._learn, "search": self._search}[what](line, *given)
 
-    def _call(self, line: Line, owner: str, key: str, size: int, schemas: str, limit: int | None) -> None:
+    def _call(
+        self, line: Line, owner: str, key: str, size: int, schemas: str, limit: int | None
+    ) -> None:
         caller = self._caller
         raised = list[Exception]()
 
@@ -220,7 +256,10 @@ class Keeper(Elsewhere):
         except Exception as error:  # noqa: BLE001  # as above
             failure = error
         line.send(
-            found, left_out, failure, *((opened.allowed, opened.charged, opened.fault) if opened else (0, (), None))
+            found,
+            left_out,
+            failure,
+            *((opened.allowed, opened.charged, opened.fault) if opened else (0, (), None)),
         )
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
-"""Two-way lines between a keeper and a worker: any number over one connection, each for one thread at either end.
+"""Two-way lines between a keeper and a worker: any number over one connection, each for one thread
+at either end.
 
-Messages are pickled, because both sides are processes of one run and one user. A connection has the methods of
-multiprocessing's: `send_bytes`, `recv_bytes`, with EOFError or OSError once the other side is gone, and `close`, which
-ends a wait in another thread.
+Messages are pickled, because both sides are processes of one run and one user. A connection has the
+methods of multiprocessing's: `send_bytes`, `recv_bytes`, with EOFError or OSError once the other
+side is gone, and `close`, which ends a wait in another thread.
 """
 
 import io
@@ -56,9 +57,11 @@ class Link:
         first: int,
         begin: Callable[[Callable[[], object]], "Future[Any]"] = in_thread,
     ) -> None:
-        """`answer` is called with each line that the other side opens, in a thread that `begin` has; `hear` with words.
+        """`answer` is called with each line that the other side opens, in a thread that `begin`
+        has; `hear` with words.
 
-        Lines of this side have the numbers `first`, which is 1 or 2, `first` + 2, and so on; 0 is for words.
+        Lines of this side have the numbers `first`, which is 1 or 2, `first` + 2, and so on; 0 is
+        for words.
         """
         self._connection = connection
         self._hear = hear
@@ -89,9 +92,13 @@ class Link:
         file = io.BytesIO()
         _Pickler(file, 5).dump((number, message))
         self._waiting.append(file.getvalue())
-        while self._waiting and self._sending.acquire(blocking=False):  # who has the lock sends this one, too
+        while self._waiting and self._sending.acquire(
+            blocking=False
+        ):  # who has the lock sends this one, too
             try:
-                self._connection.send_bytes(b"".join(self._waiting.popleft() for _ in range(len(self._waiting))))
+                self._connection.send_bytes(
+                    b"".join(self._waiting.popleft() for _ in range(len(self._waiting)))
+                )
             except (OSError, EOFError):
                 raise Gone from None
             finally:
@@ -113,7 +120,9 @@ class Link:
         if not number:
             self._hear(message)
             return
-        if number not in self._lines and number % 2 != self._parity:  # else it is one of ours that is over
+        if (
+            number not in self._lines and number % 2 != self._parity
+        ):  # else it is one of ours that is over
             done = self._begin(partial(self._answer, self._add(number)))
             done.add_done_callback(lambda _: self._lines.pop(number))
         if line := self._lines.get(number):
@@ -148,7 +157,9 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
-def _make_error(module: str, name: str, arguments: tuple[Any, ...], kept: dict[str, Any]) -> Exception:
+def _make_error(
+    module: str, name: str, arguments: tuple[Any, ...], kept: dict[str, Any]
+) -> Exception:
     try:
         kind: Any = getattr(import_module(module), name)
     except (ImportError, AttributeError):  # a class of a user's file, or of a function

@@ -1,9 +1,11 @@
-"""Workers on the nodes of a Ray cluster (https://docs.ray.io), each beside an actor that takes one CPU.
+"""Workers on the nodes of a Ray cluster (https://docs.ray.io), each beside an actor that takes one
+CPU.
 
-An actor has a worker forked beside it, and passes messages on in its methods: no ports are opened, and ray:// works.
-Actors for which there is no CPU are waited for, so a cluster that grows by itself grows. Ray ends a process that is
-connected to it, without a word, when its node or the head is lost: so the keeper is not, but has a starter that is.
-Nodes have one $SEXTANT_HOME by a shared file system, or each its own, or copies of $SEXTANT_SHARE, which Ray makes.
+An actor has a worker forked beside it, and passes messages on in its methods: no ports are opened,
+and ray:// works. Actors for which there is no CPU are waited for, so a cluster that grows by itself
+grows. Ray ends a process that is connected to it, without a word, when its node or the head is
+lost: so the keeper is not, but has a starter that is. Nodes have one $SEXTANT_HOME by a shared file
+system, or each its own, or copies of $SEXTANT_SHARE, which Ray makes.
 """
 
 import os
@@ -31,9 +33,11 @@ _BATCH = 256  # messages that are passed on at a time, at most
 
 @contextmanager
 def starting(address: str) -> "Iterator[Callable[[], Connection]]":
-    """Yield what starts a worker and, once there is room, returns the connection; `address` is that of --workers.
+    """Yield what starts a worker and, once there is room, returns the connection; `address` is that
+    of --workers.
 
-    DataError where no cluster is. In the block, the cluster makes vectors, too, and has the parts of `sharded`.
+    DataError where no cluster is. In the block, the cluster makes vectors, too, and has the parts
+    of `sharded`.
     """
     if address == "ray" and ray.is_initialized():  # by whoever calls this
         address = ray.get_runtime_context().gcs_address
@@ -66,7 +70,9 @@ class _Starter:
         self.hear(line := self.ask(_host))
         return line
 
-    def make_blocks(self, embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]) -> Iterator[tuple[int, Vectors]]:
+    def make_blocks(
+        self, embedder: Embedder, corpus: Corpus, blocks: Iterable[Block]
+    ) -> Iterator[tuple[int, Vectors]]:
         blocks = iter(blocks)
         while some := list(islice(blocks, BLOCKS)):
             line = self.ask(_make, embedder, corpus, some)
@@ -129,15 +135,22 @@ def _host(line: Connection) -> None:
 
 
 def _find_place() -> Any:
-    """Return an actor, once there is room for one. RunIncomplete where several die before they are ready."""
+    """Return an actor, once there is room for one.
+
+    RunIncomplete where several die before they are ready.
+    """
     actor_class = ray.remote(num_cpus=1, max_concurrency=2, scheduling_strategy="SPREAD")(_Host)
     for left in reversed(range(_STARTS)):
         try:
             actor = actor_class.remote("SEXTANT_SHARE" in os.environ)
             ray.get(actor.__ray_ready__.remote())
             return actor
-        except Exception as error:  # its node may have died meanwhile; Ray's client raises this class itself
-            if not ray.is_initialized():  # ray:// is lost; in other cases Ray has ended this process itself
+        except (
+            Exception
+        ) as error:  # its node may have died meanwhile; Ray's client raises this class itself
+            if (
+                not ray.is_initialized()
+            ):  # ray:// is lost; in other cases Ray has ended this process itself
                 os._exit(1)
             if not left:
                 line = str(error).strip().partition("\n")[0]

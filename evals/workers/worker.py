@@ -1,4 +1,6 @@
-"""A worker: answers queries that a keeper sends (keeper.py), and asks it for what only the keeper has."""
+"""A worker: answers queries that a keeper sends (keeper.py), and asks it for what only the
+keeper has.
+"""
 
 import io
 import os
@@ -35,7 +37,9 @@ _OWN: ContextVar[Line | None] = ContextVar("own", default=None)
 
 
 def be_starter(descriptor: int) -> None:
-    """Fork workers, with what nearly every query needs, numba's kernels among it, which take seconds to load."""
+    """Fork workers, with what nearly every query needs, numba's kernels among it, which take
+    seconds to load.
+    """
     from tools.models.sending import wire  # noqa: F401  # before the forks, which then share it
 
     BM25(Corpus([Document("1", "a word")])).search("word", 1)
@@ -47,7 +51,9 @@ def _serve(connection: Any) -> None:
     _, setup = pickle.loads(connection.recv_bytes())  # from the keeper
     if setup.core is not None:
         os.sched_setaffinity(0, {setup.core})
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # a thread that wakes lets the one at work go on
+        os.sched_setscheduler(
+            0, os.SCHED_BATCH, os.sched_param(0)
+        )  # a thread that wakes lets the one at work go on
     os.environ |= {**setup.environment, **os.environ}  # what a node has of its own stays
     if Path(setup.here).is_dir():
         os.chdir(setup.here)
@@ -58,7 +64,8 @@ def _serve(connection: Any) -> None:
 
 class _Worker:
     def __init__(self, connection: Any, setup: Setup) -> None:
-        # A new thread for each query would keep what arrives waiting until it runs. Nothing has to end them.
+        # A new thread for each query would keep what arrives waiting until it runs. Nothing has to
+        # end them.
         self._threads = ThreadPoolExecutor(1 << 20)
         self.link = Link(connection, self._answer, lambda words: None, first=1, begin=self._begin)
         sys.stdout = sys.stderr = _Words(self.link)
@@ -80,7 +87,9 @@ class _Worker:
         lm = ready.model.lm
         lm.anew = setup.anew
         if not setup.counts:
-            lm.caller = _Caller(**{one.name: getattr(lm.caller, one.name) for one in fields(Caller)})
+            lm.caller = _Caller(
+                **{one.name: getattr(lm.caller, one.name) for one in fields(Caller)}
+            )
             lm.caller.by = self
             lm.caller.keeps = setup.kept
             lm.caller.parts = Known()
@@ -122,7 +131,9 @@ class _Caller(Caller):
     keeps = True  # the worker sets what the keeper says, which has the ledger
     parts: Known
 
-    def ask(self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None) -> Answer:
+    def ask(
+        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None
+    ) -> Answer:
         assert isinstance(made, bytes)
         failures = list[Exception]()
         packed = None

@@ -48,29 +48,48 @@ class MtebEmbedder(Embedder):
         return self._encode(["a"], PromptType.document).shape[1]
 
     def key(self):
-        return {"kind": "vectors", "name": self.name, "versions": versions("mteb", "sentence-transformers", "torch")}
+        return {
+            "kind": "vectors",
+            "name": self.name,
+            "versions": versions("mteb", "sentence-transformers", "torch"),
+        }
 
     def documents(self, texts, done=lambda _: None):
         return self._encode(texts, PromptType.document)
 
     def queries(self, searches):
-        one_by_one = [self._encode([one.text], PromptType.query, one.instruction) for one in searches]
+        one_by_one = [
+            self._encode([one.text], PromptType.query, one.instruction) for one in searches
+        ]
         return np.concatenate(one_by_one)  # the same to the last bit in any batch
 
     def left_out(self, text, instruction=""):
         return 0
 
     def _encode(self, texts, kind, instruction=""):
-        about = {"name": "Sextant", "description": "a task", "type": "Retrieval", "main_score": "ndcg_at_10"}
+        about = {
+            "name": "Sextant",
+            "description": "a task",
+            "type": "Retrieval",
+            "main_score": "ndcg_at_10",
+        }
         prompt = {"query": instruction} if instruction else None
-        task = TaskMetadata(dataset={"path": "-", "revision": "-"}, eval_langs=["eng-Latn"], prompt=prompt, **about)
-        rows = Dataset.from_list([{"id": str(place), "text": text} for place, text in enumerate(encodable(texts))])
+        task = TaskMetadata(
+            dataset={"path": "-", "revision": "-"}, eval_langs=["eng-Latn"], prompt=prompt, **about
+        )
+        rows = Dataset.from_list(
+            [{"id": str(place), "text": text} for place, text in enumerate(encodable(texts))]
+        )
         where = {"task_metadata": task, "prompt_type": kind}
         how = {**where, "hf_split": "test", "hf_subset": "default", "show_progress_bar": False}
         with self._lock:
             made = self._model.encode(create_dataloader(rows, **where), **how)
         vectors = np.asarray(made, dtype=np.float32)
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if self._cosine else vectors
+        return (
+            vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            if self._cosine
+            else vectors
+        )
 
 
 class Mteb(VectorRetriever):
@@ -92,7 +111,9 @@ class Searcher:
         self.mteb_model_meta = ModelMeta.create_empty({"name": name, "revision": "1"})
 
     def index(self, corpus, **task):
-        self._corpus = Corpus(Document(row["id"], row["text"], row.get("title") or "") for row in corpus)
+        self._corpus = Corpus(
+            Document(row["id"], row["text"], row.get("title") or "") for row in corpus
+        )
         self._engine = retrievers.build(self._retriever, self._corpus)
 
     def search(self, queries, *, top_k, top_ranked=None, **task):
@@ -100,9 +121,13 @@ class Searcher:
         for row in queries:
             pool = frozenset(top_ranked[row["id"]]) if top_ranked else None
             query = Query(row["id"], row["text"], row.get("instruction") or "", candidates=pool)
-            program = self._make(Toolbox(self._corpus, self._engine), depth=top_k, **self._parameters)
+            program = self._make(
+                Toolbox(self._corpus, self._engine), depth=top_k, **self._parameters
+            )
             ranking = program(query=query).ranking
-            found[query.query_id] = {doc_id: 1 / rank for rank, doc_id in enumerate(ranking, start=1)}
+            found[query.query_id] = {
+                doc_id: 1 / rank for rank, doc_id in enumerate(ranking, start=1)
+            }
         return found
 
 

@@ -16,7 +16,12 @@ from evals.serving.gym import SearchEnv
 from evals.serving.host import serve
 
 # What a behaviour searches for, given the words of the query; the last one searches for nothing.
-BEHAVIOURS = (lambda words: words, lambda words: words[:4], lambda words: words[-1:], lambda words: [])
+BEHAVIOURS = (
+    lambda words: words,
+    lambda words: words[:4],
+    lambda words: words[-1:],
+    lambda words: [],
+)
 
 
 def call(name, **arguments):
@@ -43,7 +48,9 @@ def train(environment, steps, *, shuffled=False, seed=0, group=8, rate=0.3):
     for _ in range(steps):
         query_id = random.choice(query_ids)
         chosen = random.choice(len(logits), size=group, p=chances(logits))
-        rewards = np.array([play(environment, BEHAVIOURS[one], query_id=query_id) for one in chosen])
+        rewards = np.array(
+            [play(environment, BEHAVIOURS[one], query_id=query_id) for one in chosen]
+        )
         if shuffled:
             rewards = random.permutation(rewards)
         advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
@@ -66,7 +73,9 @@ def record(name, logits, seed=0, **fields):
 
 if __name__ == "__main__":
     task = {"task": "writing", "data": "mini"}
-    environment = gymnasium.make("evals.serving.gym:sextant/writing-v0", data="mini", shaping="surfaced")
+    environment = gymnasium.make(
+        "evals.serving.gym:sextant/writing-v0", data="mini", shaping="surfaced"
+    )
     before, after = np.zeros(len(BEHAVIOURS)), train(environment, steps=60)
     for name, logits in (("step-0", before), ("step-60", after)):
         result = record(name, logits, **task)

@@ -18,7 +18,9 @@ def answer(messages, tools, tool_choice, config):
     """Search in the words of the query, select the first document found, and hand in."""
     results = [message for message in messages if message.role == "tool"]
     if not results:
-        query = json.loads(next(message for message in messages if message.role == "user").text)["query"]
+        query = json.loads(next(message for message in messages if message.role == "user").text)[
+            "query"
+        ]
         call = ("search", {"query": query, "k": 5})
     elif len(results) == 1:
         call = ("select", {"doc_ids": [json.loads(results[0].text)[0]["doc_id"]]})

@@ -10,4 +10,6 @@ if __name__ == "__main__":
     tools = [{"type": "function", "strict": False, **describe(tool)} for tool in TOOLS]
     for row in prompt_rows(open_training(**dict(zip(["task"], sys.argv[1:], strict=False)))):
         asked = {"input": row["prompt"], "tools": tools}
-        sys.stdout.write(json.dumps({"responses_create_params": asked, "query_id": row["query_id"]}) + "\n")
+        sys.stdout.write(
+            json.dumps({"responses_create_params": asked, "query_id": row["query_id"]}) + "\n"
+        )

@@ -38,7 +38,9 @@ class SearchServer(SimpleResourcesServer):
     """The episodes of all rollouts, by NeMo Gym's sessions."""
 
     config: BaseResourcesServerConfig
-    episodes: dict[str, dict[str, Any]] = Field(default_factory=dict)  # the door's session, the reward, and its end
+    episodes: dict[str, dict[str, Any]] = Field(
+        default_factory=dict
+    )  # the door's session, the reward, and its end
 
     def setup_webserver(self):
         app = super().setup_webserver()
@@ -61,7 +63,11 @@ class SearchServer(SimpleResourcesServer):
     def _make_tool(self, tool):
         async def use(request: Request, body: dict[str, Any]) -> Any:
             episode = self.episodes[request.session[SESSION_ID_KEY]]
-            return {"error": "this episode is over"} if episode["done"] else await self._use(episode, tool, body)
+            return (
+                {"error": "this episode is over"}
+                if episode["done"]
+                else await self._use(episode, tool, body)
+            )
 
         return use
 

@@ -47,7 +47,10 @@ class SearchConfig(vf.TasksetConfig):
 
 
 def _open(config: SearchToolsConfig) -> Any:
-    fields = {name: getattr(config, name) for name in ("split", "data", "retriever", "reward", "allow_test")}
+    fields = {
+        name: getattr(config, name)
+        for name in ("split", "data", "retriever", "reward", "allow_test")
+    }
     return open_training(task=config.name, **fields)
 
 
@@ -110,7 +113,10 @@ class SearchTaskset(vf.Taskset[SearchTask, SearchConfig]):
     def load(self) -> Iterable[SearchTask]:
         """Make a task of each query."""
         for query_id, query in _open(self.config.tools).queries.items():
-            yield SearchTask(SearchData(id=query_id, query_id=query_id, prompt=as_json(told(query))), self.config.task)
+            yield SearchTask(
+                SearchData(id=query_id, query_id=query_id, prompt=as_json(told(query))),
+                self.config.task,
+            )
 
     @classmethod
     def toolsets(cls, config: SearchConfig) -> list[Any]:

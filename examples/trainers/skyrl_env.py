@@ -26,11 +26,16 @@ class SearchEnv(BaseTextEnv):
         self.turns += 1
         seen = self._game.take(action)
         observations = [] if seen.done else [{"role": "user", "content": seen.text}]
-        return BaseTextEnvStepOutput(observations=observations, reward=seen.reward, done=seen.done, metadata={})
+        return BaseTextEnvStepOutput(
+            observations=observations, reward=seen.reward, done=seen.done, metadata={}
+        )
 
     def get_metrics(self):
         steps = self._game.episode.desk.session.trace.steps
-        return {"reward": self._game.episode.given, "searches": sum(step.tool == "search" for step in steps)}
+        return {
+            "reward": self._game.episode.given,
+            "searches": sum(step.tool == "search" for step in steps),
+        }
 
     def close(self):
         self._game.episode.leave()
@@ -48,7 +53,10 @@ def play(**task):
     environment = skyrl_gym.make("sextant", env_config=task, extras=row)
     environment.init(row["prompt"])
     search = '<tool_call>{"name": "search", "arguments": {"query": "engineer on call, the pager was mine"}}</tool_call>'
-    outputs = [environment.step(search), environment.step('I am done.<tool_call>{"name": "submit"}</tool_call>')]
+    outputs = [
+        environment.step(search),
+        environment.step('I am done.<tool_call>{"name": "submit"}</tool_call>'),
+    ]
     return outputs, environment.get_metrics()
 
 

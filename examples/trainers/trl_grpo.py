@@ -22,17 +22,33 @@ def make_model(calls):
     """Return two small layers over bytes and `calls`, a tokenizer, and the numbers of those calls and the end."""
     marks = ["<|im_start|>", "<|im_end|>", "<think>", "</think>", "<|endoftext|>"]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    raw = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, merges=[]))
-    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    raw = Tokenizer(
+        models.BPE({letter: number for number, letter in enumerate(letters)}, merges=[])
+    )
+    raw.pre_tokenizer, raw.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
     tokenizer.add_special_tokens({"additional_special_tokens": marks})
-    texts = [f"<tool_call>\n{json.dumps({'name': name, 'arguments': said})}\n</tool_call>\n" for name, said in calls]
+    texts = [
+        f"<tool_call>\n{json.dumps({'name': name, 'arguments': said})}\n</tool_call>\n"
+        for name, said in calls
+    ]
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in texts])
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    tokenizer.chat_template = (
+        Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
+    ).read_text()
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     words = tokenizer.convert_tokens_to_ids([*texts, "<|im_end|>"])
-    return Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **sizes, **heads)), tokenizer, words
+    return (
+        Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **sizes, **heads)),
+        tokenizer,
+        words,
+    )
 
 
 def train(folder, calls, steps=3, **fields):
@@ -73,4 +89,9 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         trainer = train(folder, calls, task="congress", data="mini", query_ids=("MINI-q02",))
     for line in trainer.state.log_history[:-1]:
-        print({name: line[name] for name in ("step", "reward", "reward_std", "grad_norm", "tools/call_frequency")})
+        print(
+            {
+                name: line[name]
+                for name in ("step", "reward", "reward_std", "grad_norm", "tools/call_frequency")
+            }
+        )

@@ -1,1 +1,3 @@
-"""What a compilation learns from: dev queries, what is maximised, feedback, and checks for leaks."""
+"""What a compilation learns from: dev queries, what is maximised, feedback, and checks for
+leaks.
+"""

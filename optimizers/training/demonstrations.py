@@ -1,9 +1,11 @@
-"""Demonstrations: what one keeps of a predictor's traced call, and what judgements alone make one of.
+"""Demonstrations: what one keeps of a predictor's traced call, and what judgements alone make one
+of.
 
-A search that is worth the most says what the wanted document says, so the label of every field that is searched with is
-the beginning of a relevant document; the label of a selection or an order is the relevant documents, put among what a
-plain search returns. Fields about which judgements say nothing (notes, thoughts, plans) have no label, and DSPy shows
-such a demonstration with the field left open.
+A search that is worth the most says what the wanted document says, so the label of every field that
+is searched with is the beginning of a relevant document; the label of a selection or an order is
+the relevant documents, put among what a plain search returns. Fields about which judgements say
+nothing (notes, thoughts, plans) have no label, and DSPy shows such a demonstration with the field
+left open.
 """
 
 import json
@@ -18,7 +20,9 @@ from tools.models.prompting import defuse
 from tools.records import Query
 from tools.retriever import Retriever
 
-SHOWN = 6  # entries that a demonstration keeps of a list; of passages those that the answer names first
+SHOWN = (
+    6  # entries that a demonstration keeps of a list; of passages those that the answer names first
+)
 CUT = 400  # characters of each text in such a list
 
 
@@ -29,14 +33,19 @@ def trim(step: Any) -> tuple[Any, dict[str, Any], dspy.Prediction]:
     named = set(texts_in(answer))
     shown = {name: plain(value) for name, value in inputs.items()}
     # What is a text by itself, such as the description, stays whole.
-    shown = {name: value if isinstance(value, str) else _cut(value, named) for name, value in shown.items()}
-    # DSPy draws among demonstrations by a digest of their pickle, in which it matters whether two equal texts are one
-    # object: a parser's cache would decide. Read anew, none are.
+    shown = {
+        name: value if isinstance(value, str) else _cut(value, named)
+        for name, value in shown.items()
+    }
+    # DSPy draws among demonstrations by a digest of their pickle, in which it matters whether two
+    # equal texts are one object: a parser's cache would decide. Read anew, none are.
     shown, answer = json.loads(json.dumps([shown, answer]))
     return predictor, shown, dspy.Prediction(**answer)
 
 
-def _cut(value: Any, named: set[str]) -> Any:  # left are the passages that are named, else the latest of a list
+def _cut(
+    value: Any, named: set[str]
+) -> Any:  # left are the passages that are named, else the latest of a list
     if isinstance(value, str):
         return value[:CUT]
     if isinstance(value, Mapping):
@@ -44,7 +53,9 @@ def _cut(value: Any, named: set[str]) -> Any:  # left are the passages that are 
     if not isinstance(value, list):
         return value
     if all(isinstance(one, Mapping) and {"id", "text"} <= one.keys() for one in value):
-        chosen = sorted(value, key=lambda one: one["id"] not in named)[:SHOWN]  # stable: else as they were shown
+        chosen = sorted(value, key=lambda one: one["id"] not in named)[
+            :SHOWN
+        ]  # stable: else as they were shown
         return [_cut(one, named) for one in value if one in chosen]
     return [_cut(one, named) for one in value[-SHOWN:]]
 
@@ -68,7 +79,11 @@ def label(query: Query, environment: Environment, retriever: Retriever) -> dspy.
     """Make an example of a query, with a label for every field that has one."""
     gold = relevant([query], environment)[query.query_id]
     hits = retriever.search(
-        query.text, SHOWN, instruction=query.objective, excluded=query.excluded, among=query.candidates
+        query.text,
+        SHOWN,
+        instruction=query.objective,
+        excluded=query.excluded,
+        among=query.candidates,
     )
     first = gold[: SHOWN // 2]
     others = [hit.doc_id for hit in hits if hit.doc_id not in gold][: SHOWN - len(first)]
@@ -94,11 +109,18 @@ def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, li
     judgements = environment.judgements[environment.headline]
     documents = environment.documents
     grades = {query.query_id: judgements.relevant(query.query_id) for query in queries}
-    good = {query_id: sorted(own, key=lambda one: (-own[one], one)) for query_id, own in grades.items()}
+    good = {
+        query_id: sorted(own, key=lambda one: (-own[one], one)) for query_id, own in grades.items()
+    }
     if judgements.unit_of is None or not judgements.judged_by_unit:
-        return {query_id: [one for one in ids if one in documents] for query_id, ids in good.items()}
+        return {
+            query_id: [one for one in ids if one in documents] for query_id, ids in good.items()
+        }
     parts: dict[str, list[str]] = {unit: [] for units in good.values() for unit in units}
     for doc_id in documents:
         if (unit := judgements.unit_of(doc_id)) in parts:
             parts[unit].append(doc_id)
-    return {query_id: [doc_id for unit in units for doc_id in parts[unit]] for query_id, units in good.items()}
+    return {
+        query_id: [doc_id for unit in units for doc_id in parts[unit]]
+        for query_id, units in good.items()
+    }

@@ -1,11 +1,13 @@
-"""What an optimizer maximises: a metric of the run, query by query, with a tie-breaker and a price on tokens.
+"""What an optimizer maximises: a metric of the run, query by query, with a tie-breaker and a price
+on tokens.
 
     value = metric + TIE x tie-breaker - price x tokens / 1000
 
-The metric is one of the task's own, by its headline judgements; nDCG@10 where none is named. A query that failed has
-the metric of an empty ranking, and pays for its tokens. Flip alone would reward a system that loses everything in both
-wordings, so the objective is the share of comparisons that are won in both: the mean Win of a query and its twin,
-less half of their Flip. One evaluation of such a query answers both.
+The metric is one of the task's own, by its headline judgements; nDCG@10 where none is named. A
+query that failed has the metric of an empty ranking, and pays for its tokens. Flip alone would
+reward a system that loses everything in both wordings, so the objective is the share of comparisons
+that are won in both: the mean Win of a query and its twin, less half of their Flip. One evaluation
+of such a query answers both.
 """
 
 import math
@@ -14,14 +16,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from environments.base import Environment
-from evals.measuring.metrics import Ranking, collapse, compute_all, is_pairwise, judge, ranking_metric, share, won
+from evals.measuring.metrics import (
+    Ranking,
+    collapse,
+    compute_all,
+    is_pairwise,
+    judge,
+    ranking_metric,
+    share,
+    won,
+)
 from tools.errors import UnknownName, UsageError
 from tools.records import Query, Usage
 
 PREFERRED = "nDCG@10"
 FLIP = "Flip"
-# What a full point of the tie-breaker is worth. dspy.Evaluate rounds a mean to four digits, so much less would vanish
-# there; recall can outweigh a gain of less than a hundredth in the metric.
+# What a full point of the tie-breaker is worth. dspy.Evaluate rounds a mean to four digits, so much
+# less would vanish there; recall can outweigh a gain of less than a hundredth in the metric.
 TIE = 0.01
 _TIE_BREAKER_CUTOFF = 100  # documents; recall further down says little of what a reader will see
 _SAME = 1e-12  # two values nearer than that are one
@@ -32,7 +43,9 @@ class Scored:
     """The worth of one query's ranking."""
 
     value: float  # what is maximised
-    metrics: Mapping[str, float | None]  # all metrics of the task that one query has; None is undefined
+    metrics: Mapping[
+        str, float | None
+    ]  # all metrics of the task that one query has; None is undefined
     tokens: int  # input and output
 
 
@@ -43,7 +56,9 @@ class Objective:
     environment: Environment = field(repr=False)
     metric: str
     tie_breaker: str = "R@100"  # "" is none
-    price: float = 0.0  # what a thousand tokens of a query take off its value, which is from 0 to 1 without it
+    price: float = (
+        0.0  # what a thousand tokens of a query take off its value, which is from 0 to 1 without it
+    )
 
     def __str__(self) -> str:
         ties = f" + {TIE:g} {self.tie_breaker}" if self.tie_breaker else ""
@@ -55,7 +70,9 @@ class Objective:
         twin = self.environment.twins.get(query.query_id) if self.metric == FLIP else None
         return next((one for one in self.environment.queries if one.query_id == twin), None)
 
-    def of(self, query: Query, ranking: Ranking, usage: Usage, *, twin: Ranking | None = None) -> Scored:
+    def of(
+        self, query: Query, ranking: Ranking, usage: Usage, *, twin: Ranking | None = None
+    ) -> Scored:
         """Score `ranking` for `query`, one of the environment's, and that of its `twin`: ValueError for another one."""
         metrics = self._metrics(query, ranking, twin)
         tokens = usage.input_tokens + usage.output_tokens
@@ -76,22 +93,35 @@ class Objective:
         same = f"every query scores {values[0]:.4f} in {self.metric} with the plain program"
         if values[0] >= 1 - _SAME:
             return f"{same}; there is nothing left to gain"
-        return f"{same}; it guides only once a candidate changes that: take a metric that looks deeper, or more queries"
+        return (
+            f"{same}; it guides only once a candidate changes that: take a metric that looks "
+            f"deeper, or more queries"
+        )
 
-    def _metrics(self, query: Query, ranking: Ranking, twin: Ranking | None = None) -> dict[str, float | None]:
+    def _metrics(
+        self, query: Query, ranking: Ranking, twin: Ranking | None = None
+    ) -> dict[str, float | None]:
         if all(query.query_id != known.query_id for known in self.environment.queries):
             raise ValueError(f"query {query.query_id!r} is none of those that are compiled on")
         rankings = {query.query_id: ranking}
         if twin is not None:
             rankings[self.environment.twins[query.query_id]] = twin
         values = compute_all(query.query_id, rankings, self.environment)
-        return {name: values[name] for name in self.environment.metrics if name != FLIP or twin is not None}
+        return {
+            name: values[name]
+            for name in self.environment.metrics
+            if name != FLIP or twin is not None
+        }
 
-    def _share_won_in_both(self, query: Query, ranking: Ranking, other: Query, twin: Ranking) -> float:
+    def _share_won_in_both(
+        self, query: Query, ranking: Ranking, other: Query, twin: Ranking
+    ) -> float:
         """Return the share of comparisons that both wordings win: Win - Flip / 2 where all documents are ranked."""
         won_here = won(self.environment.comparisons.get(query.query_id, ()), ranking)
         won_there = won(self.environment.comparisons.get(other.query_id, ()), twin)
-        return share([here and there for here, there in zip(won_here, won_there, strict=True)]) or 0.0
+        return (
+            share([here and there for here, there in zip(won_here, won_there, strict=True)]) or 0.0
+        )
 
     def _varies(self, query: Query) -> bool:
         if self.metric == FLIP:
@@ -104,8 +134,13 @@ class Objective:
         best = replace(judged, gains=judged.ideal, hits=[True] * judged.relevant)
         high = ranking_metric(self.metric, best)
         low = 0.0
-        if query.candidates is not None:  # a ranking has all of the pool: the worst is the ideal one from behind
-            rest = len(collapse(sorted(query.candidates - query.excluded), judgements)) - judged.relevant
+        if (
+            query.candidates is not None
+        ):  # a ranking has all of the pool: the worst is the ideal one from behind
+            rest = (
+                len(collapse(sorted(query.candidates - query.excluded), judgements))
+                - judged.relevant
+            )
             gains = sorted([*best.ideal, *[0.0] * (rest + judged.relevant - len(best.ideal))])
             worst = replace(best, gains=gains, hits=[False] * rest + [True] * judged.relevant)
             low = ranking_metric(self.metric, worst) or 0.0
@@ -128,8 +163,17 @@ def objective(environment: Environment, metric: str = "", price: float = 0.0) ->
     tie_breaker = f"R@{max(cutoffs)}" if cutoffs else ""
     made = Objective(environment, name, "" if tie_breaker == name else tie_breaker, price)
     if environment.queries and not made.usable(environment.queries):
-        pools = [len(one.candidates - one.excluded) for one in environment.queries if one.candidates is not None]
+        pools = [
+            len(one.candidates - one.excluded)
+            for one in environment.queries
+            if one.candidates is not None
+        ]
         largest = f", or it counts all of a pool of {max(pools)} documents at most" if pools else ""
-        same = f"the same for any ranking of the {len(environment.queries)} queries of {environment.task}"
-        raise UsageError(f"{name} is {same}: nothing is relevant by it{largest}; choose another --metric")
+        same = (
+            f"the same for any ranking of the {len(environment.queries)} queries of "
+            f"{environment.task}"
+        )
+        raise UsageError(
+            f"{name} is {same}: nothing is relevant by it{largest}; choose another --metric"
+        )
     return made

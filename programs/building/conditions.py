@@ -1,7 +1,9 @@
-"""What the recipe `conditions` asks: sentences that say what holds, queries for them, and sentences that fail these.
+"""What the recipe `conditions` asks: sentences that say what holds, queries for them, and sentences
+that fail these.
 
-MultiConIR, section 3.2 and appendix B, in our own words; whether a query covers its conditions and a sentence meets one
-is asked besides. The rules without a model count and swap words, and are a floor.
+MultiConIR, section 3.2 and appendix B, in our own words; whether a query covers its conditions and
+a sentence meets one is asked besides. The rules without a model count and swap words, and are a
+floor.
 """
 
 import re
@@ -34,7 +36,9 @@ class ExtractConditions(dspy.Signature):
     features: str = dspy.InputField(desc="what such documents are looked for by; it may be empty")
     number: int = dspy.InputField(desc="how many sentences are wanted")
     document: list[Passage] = dspy.InputField(desc="the document")
-    sentences: list[str] = dspy.OutputField(desc="as many of its sentences, letter by letter, in its order")
+    sentences: list[str] = dspy.OutputField(
+        desc="as many of its sentences, letter by letter, in its order"
+    )
 
 
 class WriteConditions(dspy.Signature):
@@ -47,8 +51,12 @@ class WriteConditions(dspy.Signature):
 
     domain: str = dspy.InputField(desc="what is looked for")
     sentences: list[Passage] = dspy.InputField(desc="what holds of the document")
-    wrong: str = dspy.InputField(desc="earlier attempts, and what was wrong with each; there may be none")
-    conditions: list[str] = dspy.OutputField(desc="the conditions, without numbers: one for each sentence")
+    wrong: str = dspy.InputField(
+        desc="earlier attempts, and what was wrong with each; there may be none"
+    )
+    conditions: list[str] = dspy.OutputField(
+        desc="the conditions, without numbers: one for each sentence"
+    )
     prose: str = dspy.OutputField(desc="one flowing request that asks for the same conditions")
 
 
@@ -68,8 +76,12 @@ class CompareConditions(dspy.Signature):
 
     queries: list[str] = dspy.InputField(desc="the query, with a condition a line, and in prose")
     passages: list[Passage] = dspy.InputField(desc="sentences; some of them may not be asked for")
-    stated: list[Verdict] = dspy.OutputField(desc="one for every passage: its id, and whether both ask for it")
-    beyond: str = dspy.OutputField(desc="a condition that no passage bears out; nothing where there is none")
+    stated: list[Verdict] = dspy.OutputField(
+        desc="one for every passage: its id, and whether both ask for it"
+    )
+    beyond: str = dspy.OutputField(
+        desc="a condition that no passage bears out; nothing where there is none"
+    )
 
 
 class SpoilSentence(dspy.Signature):
@@ -83,12 +95,18 @@ class SpoilSentence(dspy.Signature):
     condition: str = dspy.InputField(desc="what is no longer to be met")
     sentence: str = dspy.InputField(desc="what is to be changed: one sentence, and one it stays")
     strategy: Literal["key", "decoy"] = dspy.InputField(
-        desc="key: say something else by the same key terms, at about the same length; decoy: let the key term belong "
-        "to something beside the point (another person, another time), and say otherwise what is asked for"
+        desc="key: say something else by the same key terms, at about the same length; decoy: let "
+        "the key term belong "
+        "to something beside the point (another person, another time), and say otherwise what is "
+        "asked for"
     )
-    example: str = dspy.InputField(desc="a condition, a sentence and what became of it; it may be empty")
+    example: str = dspy.InputField(
+        desc="a condition, a sentence and what became of it; it may be empty"
+    )
     others: list[str] = dspy.InputField(desc="the other conditions")
-    wrong: str = dspy.InputField(desc="earlier attempts, and what was wrong with each; there may be none")
+    wrong: str = dspy.InputField(
+        desc="earlier attempts, and what was wrong with each; there may be none"
+    )
     spoiled: str = dspy.OutputField(desc="the changed sentence")
 
 
@@ -101,7 +119,9 @@ class JudgeCondition(dspy.Signature):
 
     condition: str = dspy.InputField(desc="what is asked for")
     passages: list[Passage] = dspy.InputField(desc="what is to be judged, each alone")
-    met: list[Verdict] = dspy.OutputField(desc="one for every passage: its id, and whether it meets the condition")
+    met: list[Verdict] = dspy.OutputField(
+        desc="one for every passage: its id, and whether it meets the condition"
+    )
 
 
 def squeeze(text: str) -> str:
@@ -124,11 +144,18 @@ def check_copied(inputs: Inputs, outputs: Outputs) -> None:
     text = squeeze(inputs["document"][0].text)
     found = [squeeze(one) for one in outputs["sentences"]]
     if len(found) != inputs["number"]:
-        raise Fault("wrong type", f"there are {len(found)} sentences; {inputs['number']} are wanted")
+        raise Fault(
+            "wrong type", f"there are {len(found)} sentences; {inputs['number']} are wanted"
+        )
     if strange := [one for one in found if not one or one not in text]:
-        raise Fault("wrong type", f"this does not stand in the document, letter by letter: {strange[0]!r}")
+        raise Fault(
+            "wrong type", f"this does not stand in the document, letter by letter: {strange[0]!r}"
+        )
     if alike := find_alike(found):
-        raise Fault("wrong type", f"these two say much the same; take another one: {alike[0]!r}, {alike[1]!r}")
+        raise Fault(
+            "wrong type",
+            f"these two say much the same; take another one: {alike[0]!r}, {alike[1]!r}",
+        )
 
 
 def check_counted(inputs: Inputs, outputs: Outputs) -> None:
@@ -136,7 +163,10 @@ def check_counted(inputs: Inputs, outputs: Outputs) -> None:
     many = len(outputs["conditions"])
     wanted = len(inputs["sentences"])
     if many != wanted or not all(map(str.strip, [*outputs["conditions"], outputs["prose"]])):
-        raise Fault("wrong type", f"there are {many} conditions; {wanted} and prose are wanted, and none is empty")
+        raise Fault(
+            "wrong type",
+            f"there are {many} conditions; {wanted} and prose are wanted, and none is empty",
+        )
 
 
 def check_changed(inputs: Inputs, outputs: Outputs) -> None:
@@ -149,7 +179,10 @@ def check_changed(inputs: Inputs, outputs: Outputs) -> None:
     if len(sentences(after)) != len(sentences(before)):
         raise Fault("wrong type", "it was one sentence, and has to stay one")
     if not LEAST <= share <= MOST:
-        raise Fault("wrong type", f"the sentence has {share:.1f} times its words; {LEAST:g} to {MOST:g} will do")
+        raise Fault(
+            "wrong type",
+            f"the sentence has {share:.1f} times its words; {LEAST:g} to {MOST:g} will do",
+        )
 
 
 def halve(text: str, statistics: TermStatistics) -> list[str]:
@@ -162,7 +195,9 @@ def extract(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the heaviest sentences that are not alike, in the document's order."""
     every = list(map(squeeze, sentences(inputs["document"][0].text)))
     chosen = list[str]()
-    for one in sorted(set(every), key=lambda one: (-sum(map(statistics.weight, {*words(one)})), one)):
+    for one in sorted(
+        set(every), key=lambda one: (-sum(map(statistics.weight, {*words(one)})), one)
+    ):
         if len(chosen) < inputs["number"] and not find_alike([*chosen, one]):
             chosen.append(one)
     return sorted(chosen, key=every.index)
@@ -177,10 +212,19 @@ def spoil(inputs: Inputs, statistics: TermStatistics) -> str:
     """Change one word that the condition has: a number, else its heaviest, into one that another condition has."""
     before = str(inputs["sentence"])
     others = " ".join(inputs["others"])
-    there = [one for one in halve(inputs["condition"], statistics) if one in words(before)] or words(before) or ["it"]
+    there = (
+        [one for one in halve(inputs["condition"], statistics) if one in words(before)]
+        or words(before)
+        or ["it"]
+    )
     old = next(filter(str.isdecimal, there), there[0])
     new = next((one for one in halve(others, statistics) if one not in words(before)), "otherwise")
-    return re.sub(rf"\b{re.escape(old)}\b", str(int(old) + 7) if old.isdecimal() else new, before, flags=re.IGNORECASE)
+    return re.sub(
+        rf"\b{re.escape(old)}\b",
+        str(int(old) + 7) if old.isdecimal() else new,
+        before,
+        flags=re.IGNORECASE,
+    )
 
 
 def hold(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
@@ -191,8 +235,12 @@ def hold(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
 
 CONDITIONS = Asked(ExtractConditions, {"sentences": extract}, role="sweep", check=check_copied)
 QUERY_OF_K = Asked(
-    WriteConditions, {"conditions": write, "prose": lambda *unit: ", ".join(write(*unit))}, check=check_counted
+    WriteConditions,
+    {"conditions": write, "prose": lambda *unit: ", ".join(write(*unit))},
+    check=check_counted,
 )
-COVERS = Asked(CompareConditions, {"stated": hold, "beyond": lambda *_: ""}, role="judge", rows="stated")
+COVERS = Asked(
+    CompareConditions, {"stated": hold, "beyond": lambda *_: ""}, role="judge", rows="stated"
+)
 SPOIL = Asked(SpoilSentence, {"spoiled": spoil}, check=check_changed)
 MEETS = Asked(JudgeCondition, {"met": hold}, role="judge", rows="met")

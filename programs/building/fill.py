@@ -1,8 +1,8 @@
 """Fill one signature for one unit of work: what every stage of a build that asks a model runs.
 
-A unit is the text of a query, as JSON: {"inputs": {...}, "passages": [[id, text], ...]}. What it holds may come from a
-corpus, so field markers in it are defused, and passages are shown under numbers. The answer is JSON, too. It is no
-search program, and not in the table of them.
+A unit is the text of a query, as JSON: {"inputs": {...}, "passages": [[id, text], ...]}. What it
+holds may come from a corpus, so field markers in it are defused, and passages are shown under
+numbers. The answer is JSON, too. It is no search program, and not in the table of them.
 """
 
 import json
@@ -17,7 +17,16 @@ from programs import reading
 from programs.base import Program
 from programs.building import STAGES
 from tools import forms
-from tools.models.prompting import Check, Outputs, Passage, UnusableAnswer, ask, defuse, filled, known_rows
+from tools.models.prompting import (
+    Check,
+    Outputs,
+    Passage,
+    UnusableAnswer,
+    ask,
+    defuse,
+    filled,
+    known_rows,
+)
 from tools.names import pick
 from tools.records import Document, Query, Submission
 from tools.retriever import NoRetriever
@@ -31,9 +40,12 @@ class Asked(NamedTuple):
     """What a stage asks a model."""
 
     signature: Any  # may have the input `passages`
-    rules: Mapping[str, Any]  # output field -> what fills it without a model: from inputs and statistics of the corpus
+    rules: Mapping[
+        str, Any
+    ]  # output field -> what fills it without a model: from inputs and statistics of the corpus
     role: Role = "write"
-    # The output that has a row, with an `id`, for each passage; what an answer leaves out is asked for alone.
+    # The output that has a row, with an `id`, for each passage; what an answer leaves out is asked
+    # for alone.
     rows: str = ""
     filled: tuple[str, ...] = ()  # outputs that must not be empty
     check: Callable[[Inputs, Outputs], None] | None = None  # raises Fault
@@ -58,7 +70,9 @@ class Fill(Program):
         """Ask about the unit that is the query's text."""
         unit = json.loads(query.text)
         own = {str(number): doc_id for number, (doc_id, _) in enumerate(unit["passages"], start=1)}
-        texts = {one: Document(one, text) for one, (_, text) in zip(own, unit["passages"], strict=True)}
+        texts = {
+            one: Document(one, text) for one, (_, text) in zip(own, unit["passages"], strict=True)
+        }
         session = Toolbox(texts, NoRetriever()).open(query)
         inputs = {name: self._shown(name, value) for name, value in unit["inputs"].items()}
         asked = self.asked
@@ -71,14 +85,22 @@ class Fill(Program):
             for batch in (list(own), *([one] for one in own)):
                 todo = [one for one in batch if one not in rows]
                 try:
-                    for shown, answer in reading.read(session, self.fill, todo, 0, known, checks, **inputs):
+                    for shown, answer in reading.read(
+                        session, self.fill, todo, 0, known, checks, **inputs
+                    ):
                         outputs |= _plain(answer, asked.signature)
-                        rows |= {row["id"]: row for row in reversed(outputs[asked.rows]) if row["id"] in shown}
+                        rows |= {
+                            row["id"]: row
+                            for row in reversed(outputs[asked.rows])
+                            if row["id"] in shown
+                        }
                 except UnusableAnswer as error:
                     problem = error
             if problem and not rows:
                 raise problem
-            outputs[asked.rows] = {doc_id: rows[one] | {"id": doc_id} for one, doc_id in own.items() if one in rows}
+            outputs[asked.rows] = {
+                doc_id: rows[one] | {"id": doc_id} for one, doc_id in own.items() if one in rows
+            }
         else:
             if "passages" in asked.signature.input_fields:
                 inputs["passages"] = reading.show_all(session, self.fill, list(own), 0, **inputs)
@@ -97,7 +119,10 @@ class Fill(Program):
     def _shown(self, name: str, value: Any) -> Any:
         kind = self.asked.signature.input_fields[name].annotation
         if kind == list[Passage]:
-            return [Passage(id=f"x{number}", text=defuse(text)) for number, text in enumerate(value, start=1)]
+            return [
+                Passage(id=f"x{number}", text=defuse(text))
+                for number, text in enumerate(value, start=1)
+            ]
         return forms.make(kind, _defused(value))
 
 

@@ -15,7 +15,13 @@ def grade(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     rows = []
     for one in inputs["passages"]:
         shared = len(asked & {*words(one.text)}) / max(1, len(asked))
-        rows.append({"id": one.id, "grade": HIGHEST if shared >= LEAST else int(shared > 0), "reason": "words"})
+        rows.append(
+            {
+                "id": one.id,
+                "grade": HIGHEST if shared >= LEAST else int(shared > 0),
+                "reason": "words",
+            }
+        )
     return rows
 
 

@@ -1,6 +1,8 @@
-"""What the recipe `latent` asks: who carries an attribute, which one it is, which of them are the same.
+"""What the recipe `latent` asks: who carries an attribute, which one it is, which of them are the
+same.
 
-OBLIQ-Bench, appendices D.1 to D.3, in our own words. The rules without a model count words, and are a floor.
+OBLIQ-Bench, appendices D.1 to D.3, in our own words. The rules without a model count words, and are
+a floor.
 """
 
 from typing import Any
@@ -58,10 +60,13 @@ class ExtractAttributes(dspy.Signature):
     """
 
     attribute: str = dspy.InputField(desc="what is to be written down of a passage")
-    further: dict[str, str] = dspy.InputField(desc="what else is to be written down, by name; there may be nothing")
+    further: dict[str, str] = dspy.InputField(
+        desc="what else is to be written down, by name; there may be nothing"
+    )
     passages: list[Passage] = dspy.InputField(desc="what is to be read")
     found: list[Extracted] = dspy.OutputField(
-        desc="one for every passage: its id; the attribute; a label of three to eight words for it; the further fields "
+        desc="one for every passage: its id; the attribute; a label of three to eight words for "
+        "it; the further fields "
         "in their order"
     )
 
@@ -83,7 +88,9 @@ class LabelDescriptions(dspy.Signature):
 
     in_use: list[str] = dspy.InputField(desc="labels that others have got; there may be none")
     passages: list[Passage] = dspy.InputField(desc="the descriptions")
-    labels: list[Labelled] = dspy.OutputField(desc="one for every description: its id and its label")
+    labels: list[Labelled] = dspy.OutputField(
+        desc="one for every description: its id and its label"
+    )
 
 
 class Collapsed(pydantic.BaseModel):
@@ -100,8 +107,12 @@ class CollapseLabels(dspy.Signature):
     family, subject or technique is no reason. In doubt, a label stays as it is.
     """
 
-    labels: dict[str, list[str]] = dspy.InputField(desc="the labels, each with descriptions that have it")
-    collapsed: list[Collapsed] = dspy.OutputField(desc="every label once, and which of the given labels stands for it")
+    labels: dict[str, list[str]] = dspy.InputField(
+        desc="the labels, each with descriptions that have it"
+    )
+    collapsed: list[Collapsed] = dspy.OutputField(
+        desc="every label once, and which of the given labels stands for it"
+    )
 
 
 class Merged(pydantic.BaseModel):
@@ -120,7 +131,8 @@ class MergeGroups(dspy.Signature):
 
     passages: list[Passage] = dspy.InputField(desc="the groups")
     merged: list[Merged] = dspy.OutputField(
-        desc="for groups that belong together: their ids, a label for all of them, and what they share; maybe none"
+        desc="for groups that belong together: their ids, a label for all of them, and what they "
+        "share; maybe none"
     )
 
 
@@ -140,15 +152,23 @@ class ValidateGroup(dspy.Signature):
     """
 
     label: str = dspy.InputField(desc="what the group is called")
-    passages: list[Passage] = dspy.InputField(desc="the members: what was written down of each, and how it begins")
-    members: list[Belongs] = dspy.OutputField(desc="one for every member: its id, whether it belongs, and why")
-    better: str = dspy.OutputField(desc="a label that fits those who belong; the given one where it does")
+    passages: list[Passage] = dspy.InputField(
+        desc="the members: what was written down of each, and how it begins"
+    )
+    members: list[Belongs] = dspy.OutputField(
+        desc="one for every member: its id, whether it belongs, and why"
+    )
+    better: str = dspy.OutputField(
+        desc="a label that fits those who belong; the given one where it does"
+    )
 
 
 def known_kinds(inputs: Inputs, outputs: Outputs) -> None:
     """Check that every passage gets one of the kinds that there are."""
     if strange := [one.kind for one in outputs["sorted"] if one.kind not in inputs["kinds"]]:
-        raise Fault("wrong type", f"{strange[0]!r} is no kind; they are {', '.join(inputs['kinds'])}")
+        raise Fault(
+            "wrong type", f"{strange[0]!r} is no kind; they are {', '.join(inputs['kinds'])}"
+        )
 
 
 def mapped(inputs: Inputs, outputs: Outputs) -> None:
@@ -156,8 +176,12 @@ def mapped(inputs: Inputs, outputs: Outputs) -> None:
     given = inputs["labels"].keys()
     found = [one.label for one in outputs["collapsed"]]
     if sorted(found) != sorted(given):
-        odd = next(iter({*given} ^ {*found}), next((one for one in found if found.count(one) > 1), ""))
-        raise Fault("unknown ids", f"every label is to be there once, as it is given; not so {odd!r}")
+        odd = next(
+            iter({*given} ^ {*found}), next((one for one in found if found.count(one) > 1), "")
+        )
+        raise Fault(
+            "unknown ids", f"every label is to be there once, as it is given; not so {odd!r}"
+        )
     if strange := [one.canonical for one in outputs["collapsed"] if one.canonical not in given]:
         raise Fault("unknown ids", f"{strange[0]!r} is none of the labels")
 
@@ -171,12 +195,17 @@ def known_groups(inputs: Inputs, outputs: Outputs) -> None:
 
 def sort(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     """Put every passage into the first kind: counting words does not tell how an attribute is carried."""
-    return [{"id": one.id, "kind": next(iter(inputs["kinds"])), "why": "not told"} for one in inputs["passages"]]
+    return [
+        {"id": one.id, "kind": next(iter(inputs["kinds"])), "why": "not told"}
+        for one in inputs["passages"]
+    ]
 
 
 def heaviest(text: str, statistics: TermStatistics, most: int) -> list[str]:
     """Return the rarest words of a text that several documents have, rarest first."""
-    known = {one for one in words(text) if len(one) > 2 and statistics.frequency.get(one, 0) >= SHARED}
+    known = {
+        one for one in words(text) if len(one) > 2 and statistics.frequency.get(one, 0) >= SHARED
+    }
     return sorted(known, key=lambda one: (-statistics.weight(one), one))[:most]
 
 
@@ -186,7 +215,14 @@ def extract(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     for one in inputs["passages"]:
         found = heaviest(one.text, statistics, WORDS)
         values = [found[0] if found else "" for _ in inputs["further"]]
-        rows.append({"id": one.id, "attribute": " ".join(found), "label": " ".join(found[:1]), "more": values})
+        rows.append(
+            {
+                "id": one.id,
+                "attribute": " ".join(found),
+                "label": " ".join(found[:1]),
+                "more": values,
+            }
+        )
     return rows
 
 
@@ -203,7 +239,10 @@ def label(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
 def collapse(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, str]]:
     """Map a label to the first one with the same words."""
     first = dict[frozenset[str], str]()
-    return [{"label": one, "canonical": first.setdefault(frozenset(words(one)), one)} for one in inputs["labels"]]
+    return [
+        {"label": one, "canonical": first.setdefault(frozenset(words(one)), one)}
+        for one in inputs["labels"]
+    ]
 
 
 def validate(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
@@ -213,7 +252,9 @@ def validate(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]
     rows = []
     for one, own in texts.items():
         others = set[str]().union(*(text for other, text in texts.items() if other != one))
-        rows.append({"id": one, "belongs": bool(own & (others | named)), "why": "words that it shares"})
+        rows.append(
+            {"id": one, "belongs": bool(own & (others | named)), "why": "words that it shares"}
+        )
     return rows
 
 
@@ -222,4 +263,8 @@ EXTRACT = Asked(ExtractAttributes, {"found": extract}, role="sweep", rows="found
 LABEL = Asked(LabelDescriptions, {"labels": label}, rows="labels")
 COLLAPSE = Asked(CollapseLabels, {"collapsed": collapse}, check=mapped)
 MERGE = Asked(MergeGroups, {"merged": lambda inputs, statistics: []}, check=known_groups)
-VALIDATE = Asked(ValidateGroup, {"members": validate, "better": lambda inputs, _: inputs["label"]}, rows="members")
+VALIDATE = Asked(
+    ValidateGroup,
+    {"members": validate, "better": lambda inputs, _: inputs["label"]},
+    rows="members",
+)

@@ -1,6 +1,7 @@
 """What the recipe `pool` asks: which facets a query has, and what is said of the task to models.
 
-BIRCO, appendices B and F, in our own words. Without a model a facet is a clause, and the objective is one sentence.
+BIRCO, appendices B and F, in our own words. Without a model a facet is a clause, and the objective
+is one sentence.
 """
 
 import re
@@ -51,5 +52,7 @@ def describe(inputs: Inputs, statistics: Any) -> str:
     return f"Wanted is what shares the words of the query. {inputs['relevance']}".strip()
 
 
-FACETS = Asked(ListFacets, {"facets": split_clauses}, role="sweep", filled=("facets",), check=in_its_words)
+FACETS = Asked(
+    ListFacets, {"facets": split_clauses}, role="sweep", filled=("facets",), check=in_its_words
+)
 OBJECTIVE = Asked(WriteObjective, {"objective": describe}, filled=("objective",))

@@ -1,7 +1,8 @@
-"""What the recipe `recollection` asks for: a post by somebody who half remembers a passage, in its several drafts.
+"""What the recipe `recollection` asks for: a post by somebody who half remembers a passage, in its
+several drafts.
 
-OBLIQ-Bench, appendix D.5, in our own words; for taking out what identifies, that paper prints no prompt. The rules
-without a model scatter words, and are a floor.
+OBLIQ-Bench, appendix D.5, in our own words; for taking out what identifies, that paper prints no
+prompt. The rules without a model scatter words, and are a floor.
 """
 
 from typing import Any, Literal
@@ -15,16 +16,23 @@ from tools.models.prompting import Fault, Outputs, Passage
 from tools.text import TermStatistics, words
 
 OPENINGS = (  # noqa: SIM905
-    "a complaint that one cannot find it; in the middle of a thought, without preamble; the place where one was "
-    "sitting; a comparison with something alike; a challenge to the reader; what has stayed with one since; straight "
-    "into what is seen; roughly when one came across it; why one asks today; what it made one feel; a warning that one "
-    "may mix things up; by what way it reached one; a strong opinion; a question to oneself; what else was going on at "
+    "a complaint that one cannot find it; in the middle of a thought, without preamble; the place "
+    "where one was "
+    "sitting; a comparison with something alike; a challenge to the reader; what has stayed with "
+    "one since; straight "
+    "into what is seen; roughly when one came across it; why one asks today; what it made one "
+    "feel; a warning that one "
+    "may mix things up; by what way it reached one; a strong opinion; a question to oneself; what "
+    "else was going on at "
     "that time"
 ).split("; ")
 FRAME = (  # of a post without a model, so that its passage has no more than a share of what it says
-    "Does anyone know what I saw and where I can find it? I only remember the feeling of it. Somebody asked a question "
-    "and the answer took a long time. People in the room were quiet, then a few laughed. The older one kept looking "
-    "down at a page, the other would not give way. It had something to do with these words, in no order that I recall:"
+    "Does anyone know what I saw and where I can find it? I only remember the feeling of it. "
+    "Somebody asked a question "
+    "and the answer took a long time. People in the room were quiet, then a few laughed. The "
+    "older one kept looking "
+    "down at a page, the other would not give way. It had something to do with these words, in no "
+    "order that I recall:"
 )
 TOLD = 6  # words of the passage in such a post
 SHARE = 0.35  # of the weight of such a post, that the passage's words have at most
@@ -46,7 +54,9 @@ class RecollectMoment(dspy.Signature):
     words: int = dspy.InputField(desc="about how many words the post has")
     rating: Literal[1, 2, 3, 4, 5] = dspy.OutputField(desc="how memorable the passage is")
     written: str = dspy.OutputField(desc="the post; empty below the least rating")
-    changed: list[str] = dspy.OutputField(desc="what is wrong in the post, and how it was; a short sentence each")
+    changed: list[str] = dspy.OutputField(
+        desc="what is wrong in the post, and how it was; a short sentence each"
+    )
 
 
 class VaryOpening(dspy.Signature):
@@ -93,7 +103,9 @@ def recollect(inputs: Inputs, statistics: TermStatistics) -> str:
     frame = {*words(FRAME)}
     weigh = statistics.weight
     least = COMMON * statistics.documents
-    fit = [one for one in there - frame if one.isalpha() and statistics.frequency.get(one, 0) > least]
+    fit = [
+        one for one in there - frame if one.isalpha() and statistics.frequency.get(one, 0) > least
+    ]
     told = sorted(sorted(fit, key=lambda one: (-weigh(one), one))[:TOLD])
     known = sum(map(weigh, {*told} | there & frame)) <= SHARE * sum(map(weigh, {*told} | frame))
     return f"{FRAME} {', '.join(told)}" if known and told else ""
@@ -111,7 +123,9 @@ def recognise(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]
     return [{"id": one, "grade": HIGHEST * fit, "reason": "words"} for one, fit in fits.items()]
 
 
-RECOLLECT = Asked(RecollectMoment, {"rating": rate, "written": recollect, "changed": lambda *_: []}, check=sized)
+RECOLLECT = Asked(
+    RecollectMoment, {"rating": rate, "written": recollect, "changed": lambda *_: []}, check=sized
+)
 OPEN = Asked(VaryOpening, {"written": lambda inputs, statistics: inputs["opening"]}, check=sized)
 HARDEN = Asked(HardenPost, {"written": rephrase}, check=sized)
 UNIQUE = Asked(GradePassages, {"verdicts": recognise}, role="judge", rows="verdicts")

@@ -1,4 +1,7 @@
-"""What the recipe `external` asks: which parts of a text say or hint who wrote it. Without a model, none does."""
+"""What the recipe `external` asks: which parts of a text say or hint who wrote it.
+
+Without a model, none does.
+"""
 
 from typing import Literal
 
@@ -21,14 +24,19 @@ class FindIdentity(dspy.Signature):
 
     text: list[Passage] = dspy.InputField(desc="the text")
     known: list[str] = dspy.InputField(desc="what is known of the writer; there may be nothing")
-    spans: dict[str, Kind] = dspy.OutputField(desc="what names or points to the writer -> what it is; maybe none")
+    spans: dict[str, Kind] = dspy.OutputField(
+        desc="what names or points to the writer -> what it is; maybe none"
+    )
 
 
 def standing(inputs: Inputs, outputs: Outputs) -> None:
     """Check that what is to be taken out stands in the text, and is short."""
     for span in outputs["spans"]:
         if not span.strip() or len(span) > LONGEST or span not in inputs["text"][0].text:
-            reason = f"{span[:LONGEST]!r} does not stand in the text so, or is longer than {LONGEST} characters"
+            reason = (
+                f"{span[:LONGEST]!r} does not stand in the text so, or is longer than {LONGEST} "
+                f"characters"
+            )
             raise Fault("unknown ids", reason)
 
 

@@ -1,4 +1,6 @@
-"""What recipes ask about queries: to write one, to say it in other words, to tell whether two are the same."""
+"""What recipes ask about queries: to write one, to say it in other words, to tell whether two
+are the same.
+"""
 
 from collections import Counter
 from itertools import zip_longest
@@ -53,7 +55,9 @@ class CompareQueries(dspy.Signature):
     text: str = dspy.InputField(desc="the new query")
     passages: list[Passage] = dspy.InputField(desc="some of what it is to find")
     existing: dict[str, str] = dspy.InputField(desc="the queries that there are, by their ids")
-    same: str = dspy.OutputField(desc="the id of the one that asks for the same; nothing where none does")
+    same: str = dspy.OutputField(
+        desc="the id of the one that asks for the same; nothing where none does"
+    )
 
 
 def long_enough(inputs: Inputs, outputs: Outputs) -> None:
@@ -62,7 +66,9 @@ def long_enough(inputs: Inputs, outputs: Outputs) -> None:
     least = inputs["least_words"]
     most = inputs["most_words"]
     if many and not least <= many <= most:
-        raise Fault("wrong type", f"the query has {many} words; it has {least} to {most}", tolerable=True)
+        raise Fault(
+            "wrong type", f"the query has {many} words; it has {least} to {most}", tolerable=True
+        )
 
 
 def known_query(inputs: Inputs, outputs: Outputs) -> None:
@@ -77,8 +83,15 @@ def write(inputs: Inputs, statistics: TermStatistics) -> str:
     texts = [{word for word in words(one.text) if word.isalpha()} for one in some]
     least = max(2, COMMON * statistics.documents)
     times = Counter(word for text in texts for word in text)
-    fit = {word for word, many in times.items() if many == 1 and statistics.frequency.get(word, 0) >= least}
-    own = [sorted(fit.intersection(text), key=lambda word: (-statistics.weight(word), word)) for text in texts]
+    fit = {
+        word
+        for word, many in times.items()
+        if many == 1 and statistics.frequency.get(word, 0) >= least
+    }
+    own = [
+        sorted(fit.intersection(text), key=lambda word: (-statistics.weight(word), word))
+        for text in texts
+    ]
     turns = [word for turn in zip_longest(*own) for word in turn if word]
     return " ".join(turns[: inputs["least_words"]])
 
@@ -92,4 +105,6 @@ def rephrase(inputs: Inputs, statistics: TermStatistics) -> str:
 
 WRITE = Asked(WriteQuery, {"query": write}, check=long_enough)
 REPHRASE = Asked(RephraseQuery, {"query": rephrase})
-DISTINCT = Asked(CompareQueries, {"same": lambda inputs, statistics: ""}, role="judge", check=known_query)
+DISTINCT = Asked(
+    CompareQueries, {"same": lambda inputs, statistics: ""}, role="judge", check=known_query
+)

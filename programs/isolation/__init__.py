@@ -1,1 +1,3 @@
-"""A program in a process of its own: the parent's side, the child's, and what the child gives up."""
+"""A program in a process of its own: the parent's side, the child's, and what the child gives
+up.
+"""

@@ -1,8 +1,10 @@
-"""The child's side of an isolated run (programs/isolation/parent.py): a program, and stand-ins for session and model.
+"""The child's side of an isolated run (programs/isolation/parent.py): a program, and stand-ins for
+session and model.
 
-The process has no corpus, index, key or judgement. The stand-ins send each call to the parent as one JSON object and
-wait for the answer: parallel lines of work take turns. The engine without a model works here, because it reads a call's
-inputs and not its prompt, on statistics of the parent's corpus; the parent counts the call.
+The process has no corpus, index, key or judgement. The stand-ins send each call to the parent as
+one JSON object and wait for the answer: parallel lines of work take turns. The engine without a
+model works here, because it reads a call's inputs and not its prompt, on statistics of the parent's
+corpus; the parent counts the call.
 """
 
 import builtins
@@ -31,7 +33,16 @@ from tools.records import Query, Snippet, Submission, Trace, Usage
 from tools.text import TermStatistics
 
 # Of tools.session.Session: what goes to the parent, and what comes back, as it is.
-CALLS: tuple[str, ...] = ("blame", "count_invented", "count_unusable", "join", "note", "note_leak", "rank", "read")
+CALLS: tuple[str, ...] = (
+    "blame",
+    "count_invented",
+    "count_unusable",
+    "join",
+    "note",
+    "note_leak",
+    "rank",
+    "read",
+)
 CALLS += ("read_whole", "search", "select", "shorten", "snapshot")
 
 
@@ -57,7 +68,9 @@ class _Parent:
 
 def _make_error(name: str, words: str, number: int) -> Exception:
     kinds = (getattr(module, name, None) for module in (errors, dspy, builtins))
-    kind = next((one for one in kinds if isinstance(one, type) and issubclass(one, Exception)), Exception)
+    kind = next(
+        (one for one in kinds if isinstance(one, type) and issubclass(one, Exception)), Exception
+    )
     made: Any = kind.__new__(kind, words)
     made.number = number
     return made  # type: ignore[no-any-return]
@@ -87,13 +100,18 @@ class _Session:
 
     def charge(self, usage: Usage) -> None:
         if usage != Usage(repairs=1):
-            raise UsageError("an isolated program sends nothing by itself: the model that it is given is asked outside")
+            raise UsageError(
+                "an isolated program sends nothing by itself: the model that it is given is asked "
+                "outside"
+            )
         self._ask("repaired")
 
     def search(self, text: str, k: int = 10, **how: Any) -> list[Snippet]:
         return [Snippet(*row) for row in self._ask("search", text, k, **how)]
 
-    def judge(self, doc_ids: Sequence[str], chars: int | None = None, *, fit: Callable[[Any], Any] = list) -> list[str]:
+    def judge(
+        self, doc_ids: Sequence[str], chars: int | None = None, *, fit: Callable[[Any], Any] = list
+    ) -> list[str]:
         shown: list[str] = fit([self._ask("read_whole", doc_id)[:chars] for doc_id in doc_ids])
         self._ask("judged", doc_ids, chars, shown)
         return shown
@@ -102,7 +120,9 @@ class _Session:
         self._ask("submit", ranking, **how)
         session.enter(None)
         scores = tuple(how.get("scores", ()))
-        return Submission(tuple(ranking), Trace(self.query_id), how.get("answer", ""), scores=scores)
+        return Submission(
+            tuple(ranking), Trace(self.query_id), how.get("answer", ""), scores=scores
+        )
 
 
 class _Toolbox(session.Shared):
@@ -126,7 +146,9 @@ class _Model(LanguageModel):
     def __init__(self, parent: _Parent, about: Mapping[str, Any]) -> None:
         engine = offline.OfflineEngine(lambda: TermStatistics(**parent.ask("statistics")))
         bounds = {name: about[name] for name in ("window", "limit")}
-        super().__init__(about["model"], Terms(), free=True, engine=engine, **bounds, **about["settings"])
+        super().__init__(
+            about["model"], Terms(), free=True, engine=engine, **bounds, **about["settings"]
+        )
         self.tools = about["tools"] or None
         self.caller.schemas = about["schemas"]
         self._ask = parent.ask
@@ -151,7 +173,10 @@ class _Host:
     def describe(self, system: str) -> list[tuple[str, str, Any]]:
         """Return name, type and default of what the program's constructor may be given by name."""
         self._constructor = adapt(names.pick("program", system, {}, names.PROGRAMS), system)
-        return [(one.name, one.annotation.__name__, one.default) for one in list_parameters(self._constructor).values()]
+        return [
+            (one.name, one.annotation.__name__, one.default)
+            for one in list_parameters(self._constructor).values()
+        ]
 
     def begin(self, program: str, parameters: Mapping[str, Any]) -> list[str]:
         self._system = self._constructor(_Toolbox(self._parent), **parameters)
@@ -163,7 +188,10 @@ class _Host:
         return lacking
 
     def answer(self, query: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-        sets = {name: None if query[name] is None else frozenset(query[name]) for name in ("excluded", "candidates")}
+        sets = {
+            name: None if query[name] is None else frozenset(query[name])
+            for name in ("excluded", "candidates")
+        }
         self._model = self._model or _Model(self._parent, model)
         with lm.Model("", {}, self._model).active():
             made = self._system(query=Query(**{**query, **sets}))
@@ -183,7 +211,10 @@ def main(descriptor: int, *, shielded: bool) -> None:
             try:
                 done = {"done": getattr(host, message["task"])(**message["given"])}
             except BaseException as error:  # noqa: BLE001  # the parent says what becomes of it
-                said = {"words": str(error), "traceback": "".join(traceback.format_exception(error))}
+                said = {
+                    "words": str(error),
+                    "traceback": "".join(traceback.format_exception(error)),
+                }
                 about = {"number": getattr(error, "number", -1), "line": names.user_line(error)}
                 done = {"failed": {"kind": type(error).__name__, **said, **about}}
             session.enter(None)

@@ -1,9 +1,11 @@
-"""`--isolated`: a program in a process of its own, which has its query and neither judgements nor the data's paths.
+"""`--isolated`: a program in a process of its own, which has its query and neither judgements nor
+the data's paths.
 
-Corpus, index, session, model, key, cache and budget stay here; a child asks for their work in JSON, so nothing of it is
-unpickled. It is a fresh interpreter, because a fork's memory would hold judgements, and it alone imports the program's
-module (docs/decisions/isolation.md). A child that ends by itself is a fault of the program; one that hangs is ended
-when the time of its query is up, and the query stays pending.
+Corpus, index, session, model, key, cache and budget stay here; a child asks for their work in JSON,
+so nothing of it is unpickled. It is a fresh interpreter, because a fork's memory would hold
+judgements, and it alone imports the program's module (docs/decisions/isolation.md). A child that
+ends by itself is a fault of the program; one that hangs is ended when the time of its query is up,
+and the query stays pending.
 """
 
 import inspect
@@ -42,11 +44,29 @@ from tools.session import Toolbox
 
 _ROOT = Path(__file__).parents[2]
 _CODE = ("agents", "programs", "tools", "sextant_search.py")
-_SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom")
-_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")  # of ours: no key
+_SYSTEM = (
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/dev/null",
+    "/dev/urandom",
+)
+_ENVIRONMENT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+)  # of ours: no key
 _TYPES = {one.__name__: one for one in (int, float, bool, str, Expression, Expressions, InputFile)}
 # What a call of the child's may set: other settings could lead to another server, with our key.
-_SETTINGS = frozenset({"temperature", "max_tokens", "n", "rollout_id", "stop", "top_p", "response_format"})
+_SETTINGS = frozenset(
+    {"temperature", "max_tokens", "n", "rollout_id", "stop", "top_p", "response_format"}
+)
 _LARGEST = 256 << 20  # bytes of a message
 _LATE = 3.0  # seconds after a query's time is up, in which evals.running.runner gives it up
 _SHIELDED = "without files or TCP"
@@ -62,25 +82,37 @@ class ProcessEnded(Exception):
 class Isolated:
     """A program in a process of its own, in place of the program's constructor."""
 
-    def __init__(self, name: str, reference: str, hidden: Sequence[Path], compiled: Compiled | None = None) -> None:
+    def __init__(
+        self, name: str, reference: str, hidden: Sequence[Path], compiled: Compiled | None = None
+    ) -> None:
         """`reference` is as of tools.names. What is in `hidden` cannot be read, where the system can see to that."""
         source, _, attribute = reference.rpartition(":")
         beside = []
         if source.endswith(".py"):
             source = str(file := file_of(source))
             beside = [str(file.parent)]
-            if file.parent == Path.home() or any(file.is_relative_to(one.resolve()) for one in hidden):
-                why = "an isolated program is not shown what is beside it there; give it a folder of its own"
+            if file.parent == Path.home() or any(
+                file.is_relative_to(one.resolve()) for one in hidden
+            ):
+                why = (
+                    "an isolated program is not shown what is beside it there; give it a folder "
+                    "of its own"
+                )
                 raise UsageError(f"{file}: {why}")
         self._name = name
         self._reference = f"{source}:{attribute}"
         self._compiled = compiled
-        self._files = _list_readable([*hidden, *(Path(one) / ".env" for one in (".", *beside))], beside)
+        self._files = _list_readable(
+            [*hidden, *(Path(one) / ".env" for one in (".", *beside))], beside
+        )
         first = self._start()
         self._idle = [first]
         self.shielding = f"in a process of its own, {_SHIELDED if first.shielded else _BARE}"
         make = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
-        takes = [make(one, default=value, annotation=_TYPES.get(kind, str)) for one, kind, value in first.takes]
+        takes = [
+            make(one, default=value, annotation=_TYPES.get(kind, str))
+            for one, kind, value in first.takes
+        ]
         self.__signature__ = inspect.Signature(takes)
 
     def __call__(self, toolbox: Toolbox, **parameters: Any) -> Callable[..., Submission]:
@@ -98,7 +130,9 @@ class Isolated:
         try:
             return _Child(self._reference, self._files, self._compiled)
         except ProcessEnded as error:
-            raise RunIncomplete(f"a process for the program could not be started: {error}") from None
+            raise RunIncomplete(
+                f"a process for the program could not be started: {error}"
+            ) from None
 
     @contextmanager
     def _begin(self, parameters: Mapping[str, Any]) -> "Iterator[_Child]":
@@ -120,7 +154,9 @@ def _list_readable(hidden: Sequence[Path], beside: Sequence[str]) -> dict[str, l
     added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     code = [_ROOT / name for name in _CODE]
     out_of_reach = [place.resolve() for place in hidden]
-    out_of_reach += [entry for entry in _ROOT.iterdir() if (entry / "__init__.py").exists() and entry not in code]
+    out_of_reach += [
+        entry for entry in _ROOT.iterdir() if (entry / "__init__.py").exists() and entry not in code
+    ]
     readable = list[str]()
     listable = [str(_ROOT)]
     places = [sys.prefix, sys.base_prefix, *packages, *added, *beside, *map(str, code), *_SYSTEM]
@@ -129,7 +165,9 @@ def _list_readable(hidden: Sequence[Path], beside: Sequence[str]) -> dict[str, l
     return {"readable": readable, "listable": listable}
 
 
-def _add_around(place: Path, hidden: Iterable[Path], readable: list[str], listable: list[str]) -> None:
+def _add_around(
+    place: Path, hidden: Iterable[Path], readable: list[str], listable: list[str]
+) -> None:
     """Add `place` if nothing in it is hidden; else what is not, and that the names in its folders can be listed."""
     if place in hidden or not place.exists():
         return
@@ -153,14 +191,18 @@ def reaping() -> Iterator[None]:
 
 
 class _Child:
-    def __init__(self, reference: str, files: Mapping[str, list[str]], compiled: Compiled | None) -> None:
+    def __init__(
+        self, reference: str, files: Mapping[str, list[str]], compiled: Compiled | None
+    ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="sextant-isolated-"))
         self._connection, theirs = Pipe()
         self._parameters: Any = None
         if compiled:
             write(self._folder / NAME, compiled)
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        environment |= dict.fromkeys(("HOME", "TMPDIR", "DSPY_CACHEDIR", "NUMBA_CACHE_DIR"), str(self._folder))
+        environment |= dict.fromkeys(
+            ("HOME", "TMPDIR", "DSPY_CACHEDIR", "NUMBA_CACHE_DIR"), str(self._folder)
+        )
         environment |= {"PYTHONDONTWRITEBYTECODE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         rules = json.dumps({**files, "own": str(self._folder)})
         with theirs:
@@ -181,9 +223,15 @@ class _Child:
         """Make the program with these parameters, unless that is done. It gets copies of the files that they name."""
         if parameters == self._parameters:
             return
-        files = {key: value for key, value in parameters.items() if isinstance(value, InputFile) and value}
+        files = {
+            key: value
+            for key, value in parameters.items()
+            if isinstance(value, InputFile) and value
+        }
         copies = {key: shutil.copy(value, self._folder) for key, value in files.items()}
-        self.unanswerable: list[str] = self.do("begin", program=name, parameters={**parameters, **copies})
+        self.unanswerable: list[str] = self.do(
+            "begin", program=name, parameters={**parameters, **copies}
+        )
         self._parameters = parameters
 
     def do(self, task: str, desk: "_Desk | None" = None, **given: Any) -> Any:
@@ -250,7 +298,9 @@ class _Desk:
         self._answers: dict[str, Callable[..., Any]] = {  # beside plain calls of the session
             "open": self._open,
             "hop": lambda hop: setattr(_current(), "hop", hop),
-            "judged": lambda doc_ids, chars, shown: _current().judge(doc_ids, chars, fit=lambda texts: shown),
+            "judged": lambda doc_ids, chars, shown: _current().judge(
+                doc_ids, chars, fit=lambda texts: shown
+            ),
             "repaired": lambda: _current().charge(Usage(repairs=1)),
             "branch": self._branch,
             "leave": lambda: self._branches.pop().__exit__(None, None, None),
@@ -263,15 +313,26 @@ class _Desk:
     def have_answered(self, child: _Child) -> Submission:
         """Return what the program hands in for the query. Its trace and usage are those of the sessions here."""
         model = dspy.settings.lm
-        settings = {name: value for name, value in model.kwargs.items() if name in _SETTINGS and value is not None}
+        settings = {
+            name: value
+            for name, value in model.kwargs.items()
+            if name in _SETTINGS and value is not None
+        }
         about = {name: getattr(model, name) for name in ("model", "window", "limit")}
         about |= {"tools": bool(model.tools), "offline": model.caller.free}
         about |= {"schemas": "on" if model.structured else "off", "settings": settings}
         made = child.do("answer", self, query=asdict(self._query), model=about)
         done = fuse(self._ended) if self._ended else Submission((), Trace(self._query.query_id))
-        return replace(done, ranking=tuple(made["ranking"]), answer=made["answer"], scores=tuple(made["scores"]))
+        return replace(
+            done,
+            ranking=tuple(made["ranking"]),
+            answer=made["answer"],
+            scores=tuple(made["scores"]),
+        )
 
-    def answer(self, call: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(
+        self, call: str, arguments: Sequence[Any], named: Mapping[str, Any]
+    ) -> dict[str, Any]:
         try:
             make = getattr(_current(), call) if call in CALLS else self._answers[call]
             return {"value": make(*arguments, **named)}
@@ -280,14 +341,18 @@ class _Desk:
             return {"error": [type(error).__name__, str(error), len(self.raised) - 1]}
 
     def _open(self, text: str, objective: str) -> None:
-        self._toolbox.open(replace(self._query, text=text, objective=objective))  # with its own exclusions and pool
+        self._toolbox.open(
+            replace(self._query, text=text, objective=objective)
+        )  # with its own exclusions and pool
 
     def _branch(self, hop: int | None, line: int | None) -> None:
         self._branches.append(_current().branch(hop, line=line))
         self._branches[-1].__enter__()
 
 
-def _ask_model(prompt: Any, messages: Any, settings: dict[str, Any], written: str | None) -> tuple[Any, str, str]:
+def _ask_model(
+    prompt: Any, messages: Any, settings: dict[str, Any], written: str | None
+) -> tuple[Any, str, str]:
     """Return the model's answer, its text and its end; the engine without a model returns what is `written`."""
     if strange := sorted(settings.keys() - _SETTINGS):
         raise UsageError(f"an isolated program cannot set {strange[0]} of a call")

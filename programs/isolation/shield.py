@@ -1,7 +1,9 @@
-"""Take files, TCP and the powers of root away from a process for good, before it runs untrusted code.
+"""Take files, TCP and the powers of root away from a process for good, before it runs untrusted
+code.
 
-By Linux's Landlock, from kernel 5.13 on (TCP from 6.7, signals to other processes from 6.12); it needs no rights, and
-holds for root as well. Elsewhere nothing is taken, and `shield` says so. A child process begins with this as a script.
+By Linux's Landlock, from kernel 5.13 on (TCP from 6.7, signals to other processes from 6.12); it
+needs no rights, and holds for root as well. Elsewhere nothing is taken, and `shield` says so. A
+child process begins with this as a script.
 """
 
 import ctypes
@@ -34,9 +36,15 @@ def shield(readable: Iterable[str], listable: Iterable[str], own: str) -> bool:
     if version < 1:
         return False
     everything = (1 << (13, 14, 15, 15, 16)[min(version, 5) - 1]) - 1
-    handled = struct.pack("QQQ", everything, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
+    handled = struct.pack("QQQ", everything, 3, 3)[
+        : 8 if version < 4 else 16 if version < 6 else 24
+    ]
     rules = _checked(kernel.syscall(_CREATE, handled, len(handled), 0))
-    granted = [(path, _READ) for path in readable] + [(path, _LIST) for path in listable] + [(own, everything)]
+    granted = (
+        [(path, _READ) for path in readable]
+        + [(path, _LIST) for path in listable]
+        + [(own, everything)]
+    )
     for path, rights in granted:
         place = os.open(path, os.O_PATH)
         allowed = (rights if Path(path).is_dir() else rights & _OF_A_FILE) & everything

@@ -19,7 +19,9 @@ from environments import obliq
 
 # `sextant NAME` and the same as `python -m MODULE`, as the table of commands has them
 TYPED = re.findall(
-    r"^\| `([a-z]+)` \| `python -m ([\w. ]+)` \|", (ROOT / "docs/reference.md").read_text(encoding="utf-8"), re.M
+    r"^\| `([a-z]+)` \| `python -m ([\w. ]+)` \|",
+    (ROOT / "docs/reference.md").read_text(encoding="utf-8"),
+    re.M,
 )
 
 
@@ -60,7 +62,9 @@ def leaves() -> Iterator[Leaf]:
 
 
 LEAVES = list(leaves())
-COMMANDS_TYPED = [typed for name, module in TYPED for typed in (f"sextant {name}", f"python -m {module}")]
+COMMANDS_TYPED = [
+    typed for name, module in TYPED for typed in (f"sextant {name}", f"python -m {module}")
+]
 EVERYTHING_TYPED = sorted({*COMMANDS_TYPED, *(typed for leaf in LEAVES for typed in leaf)})
 
 # A real call of each: its arguments, in which a word in capitals stands for what the fixture `names` has made,
@@ -133,7 +137,13 @@ def hub() -> Iterator[HubServer]:
 @pytest.fixture
 def fetching_shell(environment, home, hub, tmp_path) -> Shell:
     """A shell of a user who gets releases from that hub, and keeps them apart."""
-    return Shell(environment, home, tmp_path, HF_ENDPOINT=hub.address, SEXTANT_HOME=str(tmp_path / "releases"))
+    return Shell(
+        environment,
+        home,
+        tmp_path,
+        HF_ENDPOINT=hub.address,
+        SEXTANT_HOME=str(tmp_path / "releases"),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +161,9 @@ def names(module_shell, lm) -> dict[str, object]:
     (shell.folder / "study.toml").write_text(STUDY, encoding="utf-8")
     task = shell.folder / "data"
     task.mkdir()
-    (task / "corpus.jsonl").write_text('{"_id": "d1", "text": "a ferry"}\n{"_id": "d2", "text": "a dam"}\n')
+    (task / "corpus.jsonl").write_text(
+        '{"_id": "d1", "text": "a ferry"}\n{"_id": "d2", "text": "a dam"}\n'
+    )
     (task / "queries.jsonl").write_text('{"_id": "q1", "text": "ferry"}\n')
     (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     return {
@@ -178,16 +190,22 @@ def test_help_begins_with_what_was_typed(typed, shell):
 
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.as_sextant)
-def test_a_call_does_what_it_is_for_however_it_is_typed(leaf, names, module_shell, fetching_shell, tmp_path):
+def test_a_call_does_what_it_is_for_however_it_is_typed(
+    leaf, names, module_shell, fetching_shell, tmp_path
+):
     command = leaf.as_sextant.removeprefix("sextant ")
     shell = fetching_shell if command == "tasks fetch" else module_shell
     for typed in leaf:
         out = tmp_path / typed.replace(" ", "-")
         if command == "tasks init":
             shutil.copytree(names["TASK"], out)
-        done = shell(*typed.split(), *(put_in(word, names | {"OUT": out}) for word in CALLS[command].split()))
+        done = shell(
+            *typed.split(), *(put_in(word, names | {"OUT": out}) for word in CALLS[command].split())
+        )
         if command in NEEDS_AN_EXTRA:
-            assert done.code == 2 and NEEDS_AN_EXTRA[command] in done.err and done.err.count("\n") == 1, done
+            assert (
+                done.code == 2 and NEEDS_AN_EXTRA[command] in done.err and done.err.count("\n") == 1
+            ), done
         else:
             assert done.code == 0, done
 

@@ -51,7 +51,9 @@ def model_folder(tmp_path_factory):
 def test_a_program_answers(name, shell):
     words = ("--program", name, "--task", "code_retrieval", "--limit", 2, "--json")
     printed = shell.succeed("sextant", "run", *words).json
-    outcomes = (shell.folder / printed["run"] / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
+    outcomes = (
+        (shell.folder / printed["run"] / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     assert len(outcomes) == 2 and not any(json.loads(line)["error"] for line in outcomes)
 
 
@@ -60,23 +62,37 @@ def test_a_program_that_needs_an_extra_names_it(shell):
     assert done.code == 2 and "[mcp]" in done.err and done.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", [name for name in RETRIEVERS if name not in (*EXTRAS, *NEED_A_SERVER)])
+@pytest.mark.parametrize(
+    "name", [name for name in RETRIEVERS if name not in (*EXTRAS, *NEED_A_SERVER)]
+)
 def test_a_retriever_finds_documents(name, shell, model_folder):
     expression = EXPRESSIONS.get(name, name)
     for family in HEADS:
         if f"{family}:MODEL" in expression:
             expression = expression.replace("MODEL", str(model_folder(family)))
-    words = ("--program", "retrieve", "--task", "birco/arguana", "--retriever", expression, "--json")
+    words = (
+        "--program",
+        "retrieve",
+        "--task",
+        "birco/arguana",
+        "--retriever",
+        expression,
+        "--json",
+    )
     printed = shell.succeed("sextant", "run", *words).json
     assert printed["metrics"]["nDCG@10"]["mean"] >= 0
-    outcomes = (shell.folder / printed["run"] / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
+    outcomes = (
+        (shell.folder / printed["run"] / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     assert outcomes and all(json.loads(line)["ranking"] for line in outcomes)
 
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_a_retriever_that_needs_an_extra_names_it(name, shell):
     expression, extra = EXTRAS[name]
-    done = shell("sextant", "run", "--program", "retrieve", "--task", "arguana", "--retriever", expression)
+    done = shell(
+        "sextant", "run", "--program", "retrieve", "--task", "arguana", "--retriever", expression
+    )
     assert done.code == 2 and extra in done.err and done.err.count("\n") == 1
 
 
@@ -98,4 +114,6 @@ def test_an_ensemble_of_two_compiled_programs_is_compiled(shell):
         for name, prompt in compiled.prompts.items()
     }
     write(other, replace(compiled, prompts=prompts))
-    shell.succeed("sextant", "compile", "--optimizer", "ensemble", "--of", file, "--of", other, *words)
+    shell.succeed(
+        "sextant", "compile", "--optimizer", "ensemble", "--of", file, "--of", other, *words
+    )

@@ -66,7 +66,9 @@ def prompt_of(body: Body) -> str:
     texts = [body.get("instructions") or ""]
     for message in messages:
         content = message.get("content") or ""
-        texts += [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+        texts += (
+            [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+        )
     return "\n\n".join(text for text in texts if text)
 
 
@@ -77,7 +79,9 @@ def fields_of(prompt: str) -> dict[str, str]:
     the prompt decides.
     """
     listed = prompt.partition("Your output fields are:")[2].partition("All interactions")[0]
-    description = re.findall(r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S)
+    description = re.findall(
+        r"\[\[ ## description ## \]\]\n(.*?)\n\n(?:\[\[|Respond)", prompt, re.S
+    )
     words = re.findall(r"[a-z]{5,}", description[-1].lower()) if description else ["nothing"]
     shown = list(dict.fromkeys(re.findall(r'"id": ?"([^"]+)"', prompt)))
     shown.sort(key=lambda doc_id: _hash(doc_id, prompt))
@@ -104,19 +108,47 @@ def good_answer(path: str, body: Body) -> Body:
         return {"data": data, "usage": {"prompt_tokens": 5, "total_tokens": 5}}
     prompt = prompt_of(body)
     text = "\n\n".join(
-        f"[[ ## {name} ## ]]\n{value}" for name, value in [*fields_of(prompt).items(), ("completed", "")]
+        f"[[ ## {name} ## ]]\n{value}"
+        for name, value in [*fields_of(prompt).items(), ("completed", "")]
     )
     tokens_in, tokens_out = len(prompt) // 4, len(text) // 4
     about = {"id": f"x-{_hash(prompt)}", "model": body.get("model", "")}
     if path.endswith("/responses"):
         content = [{"type": "output_text", "text": text, "annotations": []}]
-        message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content}
-        usage: Body = {"input_tokens": tokens_in, "output_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
-        usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-        made = {"object": "response", "created_at": 1, "status": "completed", "output": [message], "usage": usage}
+        message = {
+            "type": "message",
+            "id": "m",
+            "role": "assistant",
+            "status": "completed",
+            "content": content,
+        }
+        usage: Body = {
+            "input_tokens": tokens_in,
+            "output_tokens": tokens_out,
+            "total_tokens": tokens_in + tokens_out,
+        }
+        usage |= {
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        }
+        made = {
+            "object": "response",
+            "created_at": 1,
+            "status": "completed",
+            "output": [message],
+            "usage": usage,
+        }
         return about | made | {"error": None, "incomplete_details": None}
-    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-    usage = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": text},
+    }
+    usage = {
+        "prompt_tokens": tokens_in,
+        "completion_tokens": tokens_out,
+        "total_tokens": tokens_in + tokens_out,
+    }
     return about | {"object": "chat.completion", "created": 1, "choices": [choice], "usage": usage}
 
 
@@ -233,12 +265,18 @@ class Fault:
 
     kind: str
     status: int = 200
-    headers: tuple[tuple[str, str | Callable[[], str]], ...] = (("content-type", "application/json"),)
-    spoil: Callable[[Body, Try], Any] = lambda answer, request: answer  # bytes are sent as they are, else JSON
+    headers: tuple[tuple[str, str | Callable[[], str]], ...] = (
+        ("content-type", "application/json"),
+    )
+    spoil: Callable[[Body, Try], Any] = lambda answer, request: (
+        answer
+    )  # bytes are sent as they are, else JSON
     way: Way = whole
     delay: float = 0.0  # seconds before anything is sent
     usable: bool = True  # whether a client that gets all of it has an answer
-    away: float = 0.0  # seconds from now on in which new connections are refused, and old ones reset
+    away: float = (
+        0.0  # seconds from now on in which new connections are refused, and old ones reset
+    )
 
 
 def _by(kind: str, way: Way = whole, *, usable: bool = True) -> Callable[[], Fault]:
@@ -270,12 +308,23 @@ def rate_headers(remaining: int = 0, reset: str = "20ms", limit: int = 60) -> Fa
     return Fault("rate_headers", headers=(("content-type", "application/json"), *headers))
 
 
-def _error(kind: str, status: int, message: str, code: str = "", headers: Iterable[tuple[str, Any]] = ()) -> Fault:
+def _error(
+    kind: str, status: int, message: str, code: str = "", headers: Iterable[tuple[str, Any]] = ()
+) -> Fault:
     def spoil(answer: Body, request: Try) -> Body:
         words = message.replace("{key}", request.key.removeprefix("Bearer ").strip())
-        return {"error": {"message": words, "type": code or "server_error", "param": None, "code": code or None}}
+        return {
+            "error": {
+                "message": words,
+                "type": code or "server_error",
+                "param": None,
+                "code": code or None,
+            }
+        }
 
-    return Fault(kind, status, (("content-type", "application/json"), *headers), spoil, usable=False)
+    return Fault(
+        kind, status, (("content-type", "application/json"), *headers), spoil, usable=False
+    )
 
 
 def throttled(after: float | None = None, form: str = "seconds") -> Fault:
@@ -293,7 +342,13 @@ def throttled(after: float | None = None, form: str = "seconds") -> Fault:
 def failing(status: int = 500) -> Fault:
     """500, 502, 503 or Anthropic's 529; a gateway's 502 is a page."""
     if status == 502:
-        return Fault("502", 502, (("content-type", "text/html"),), lambda *_: b"<h1>Bad Gateway</h1>", usable=False)
+        return Fault(
+            "502",
+            502,
+            (("content-type", "text/html"),),
+            lambda *_: b"<h1>Bad Gateway</h1>",
+            usable=False,
+        )
     return _error(str(status), status, "The server had an error while processing your request.")
 
 
@@ -302,16 +357,24 @@ def refused(seconds: float) -> Fault:
     return Fault("refused", way=_broken(_nothing, "reset"), away=seconds, usable=False)
 
 
-def _spoilt(kind: str, spoil: Callable[[Body, Try], Any], content: str = "application/json") -> Callable[[], Fault]:
+def _spoilt(
+    kind: str, spoil: Callable[[Body, Try], Any], content: str = "application/json"
+) -> Callable[[], Fault]:
     """The fault that is in nothing but the body of a good answer, which no client can use."""
     return lambda: Fault(kind, headers=(("content-type", content),), spoil=spoil, usable=False)
 
 
 empty_choice = _spoilt("empty_choice", lambda answer, _: answer | _in_either(answer, [], []))
-cut_json = _spoilt("cut_json", lambda answer, _: json.dumps(answer).encode()[:-40])  # with the length that it has
-bad_utf8 = _spoilt("bad_utf8", lambda a, _: json.dumps(a).encode().replace(b"[[ ## ", b"\xff\xfe\xc3[[ ## "))
+cut_json = _spoilt(
+    "cut_json", lambda answer, _: json.dumps(answer).encode()[:-40]
+)  # with the length that it has
+bad_utf8 = _spoilt(
+    "bad_utf8", lambda a, _: json.dumps(a).encode().replace(b"[[ ## ", b"\xff\xfe\xc3[[ ## ")
+)
 page = _spoilt("page", lambda *_: b"<html>Back soon.</html>", "text/html")
-huge = _spoilt("huge", lambda answer, _: b" " * (40 << 20) + json.dumps(answer).encode())  # only its end tells
+huge = _spoilt(
+    "huge", lambda answer, _: b" " * (40 << 20) + json.dumps(answer).encode()
+)  # only its end tells
 
 
 def bomb(encoding: str = "gzip", size: int = 400 << 20) -> Fault:
@@ -324,18 +387,32 @@ def bomb(encoding: str = "gzip", size: int = 400 << 20) -> Fault:
 
 def null_content() -> Fault:
     """A well-formed answer that says nothing: the model's doing, as far as anybody can tell."""
-    silent = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}}
+    silent = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": None},
+    }
     item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": []}
-    return Fault("null_content", spoil=lambda answer, _: answer | _in_either(answer, [silent], [item]))
+    return Fault(
+        "null_content", spoil=lambda answer, _: answer | _in_either(answer, [silent], [item])
+    )
 
 
 def filtered() -> Fault:
     """200, and the answer was taken back by a content filter."""
-    choice = {"index": 0, "finish_reason": "content_filter", "message": {"role": "assistant", "content": ""}}
+    choice = {
+        "index": 0,
+        "finish_reason": "content_filter",
+        "message": {"role": "assistant", "content": ""},
+    }
 
     def spoil(answer: Body, _: Try) -> Body:
         if "output" in answer:
-            return answer | {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}, "output": []}
+            return answer | {
+                "status": "incomplete",
+                "incomplete_details": {"reason": "content_filter"},
+                "output": [],
+            }
         return answer | {"choices": [choice]}
 
     return Fault("filtered", spoil=spoil)
@@ -366,7 +443,12 @@ def too_long() -> Fault:
 
 
 def filtered_400() -> Fault:
-    return told("filtered_400", 400, "The response was filtered by the content management policy.", "content_filter")
+    return told(
+        "filtered_400",
+        400,
+        "The response was filtered by the content management policy.",
+        "content_filter",
+    )
 
 
 def no_quota() -> Fault:
@@ -376,13 +458,22 @@ def no_quota() -> Fault:
 def walled(status: int) -> Fault:
     """The page of a firewall, which knows nothing of models: 403 or 413."""
     page = b"<!DOCTYPE html><html><head><title>Forbidden</title></head><h1>Blocked by content policy</h1></html>"
-    return Fault(f"wall {status}", status, (("content-type", "text/html"),), lambda *_: page, usable=False)
+    return Fault(
+        f"wall {status}", status, (("content-type", "text/html"),), lambda *_: page, usable=False
+    )
 
 
-def broke_off(code: Any = 502, *, whole: bool = False, message: str = "Provider returned error") -> Fault:
+def broke_off(
+    code: Any = 502, *, whole: bool = False, message: str = "Provider returned error"
+) -> Fault:
     """OpenRouter's error inside a 200: in the choice, where the model had begun, or instead of an answer."""
     error = {"code": code, "message": message}
-    choice = {"index": 0, "finish_reason": "error", "error": error, "message": {"role": "assistant", "content": ""}}
+    choice = {
+        "index": 0,
+        "finish_reason": "error",
+        "error": error,
+        "message": {"role": "assistant", "content": ""},
+    }
 
     def spoil(answer: Body, _: Try) -> Body:
         if "output" in answer:
@@ -405,7 +496,9 @@ def unauthorized(*, repeats: bool = False) -> Fault:
 
 _IN_AND_OUT = ((-5, -1), ("120", "4"), (10**18, 10**18), (12.5, 3.25), (True, False))
 ABSURD_USAGE: tuple[Any, ...] = (MISSING, None, {}, [], "none")
-ABSURD_USAGE += tuple({"prompt_tokens": one, "completion_tokens": other} for one, other in _IN_AND_OUT)
+ABSURD_USAGE += tuple(
+    {"prompt_tokens": one, "completion_tokens": other} for one, other in _IN_AND_OUT
+)
 
 
 def _by_kind(*faults: Fault) -> dict[str, Fault]:
@@ -455,7 +548,9 @@ def once(fault: Fault, at: int = 2) -> Script:
     return lambda number, body: fault if number == at else fine()
 
 
-def mixed(seed: int, faults: Sequence[Fault] = (*GOOD.values(), *PASSING.values()), share: float = 0.5) -> Script:
+def mixed(
+    seed: int, faults: Sequence[Fault] = (*GOOD.values(), *PASSING.values()), share: float = 0.5
+) -> Script:
     """A fault for `share` of the requests; the n-th request of a seed always meets the same."""
 
     def draw(number: int, body: Body) -> Fault:
@@ -479,7 +574,9 @@ class BadServer:
         self._loop = asyncio.new_event_loop()
         self._tasks = set[asyncio.Task[None]]()
         self._refusing = threading.Event()
-        self._kept = _bound(0)  # never listens: nobody else is given the port while new connections are refused
+        self._kept = _bound(
+            0
+        )  # never listens: nobody else is given the port while new connections are refused
         self.port = int(self._kept.getsockname()[1])
         self._listen()
         self.url = f"http://127.0.0.1:{self.port}/v1"
@@ -493,7 +590,11 @@ class BadServer:
     def tries(self) -> list[Try]:
         """All requests since the books were opened, once none is in work any more."""
         ends = time.monotonic() + 5.0
-        while self._busy and time.monotonic() < ends and threading.current_thread() is not self._thread:
+        while (
+            self._busy
+            and time.monotonic() < ends
+            and threading.current_thread() is not self._thread
+        ):
             time.sleep(0.0005)
         return self._tries
 
@@ -570,15 +671,23 @@ class BadServer:
         writer.close()
 
     async def _answer(self, request: Try, line: Line) -> None:
-        if not request.body and not request.path.startswith("/api/"):  # of Chroma, which is in the books
+        if not request.body and not request.path.startswith(
+            "/api/"
+        ):  # of Chroma, which is in the books
             found = self.models if request.path.endswith("/v1/models") else {}
-            await _carry_out(Fault("GET", 200 if found else 404, spoil=lambda *_: found), request, line)
+            await _carry_out(
+                Fault("GET", 200 if found else 404, spoil=lambda *_: found), request, line
+            )
             return
         self._busy += 1
         self._tries.append(request)
         request.number, request.in_flight = len(self._tries), self._busy
         try:
-            fault = refused(0.0) if self._refusing.is_set() else self.script(request.number, request.body)
+            fault = (
+                refused(0.0)
+                if self._refusing.is_set()
+                else self.script(request.number, request.body)
+            )
             request.kind = fault.kind
             if fault.away:
                 self._refuse(fault.away)
@@ -602,17 +711,27 @@ async def _request(line: Line) -> Try:
     """The next request of a connection, once the last byte of it is there."""
     head = (await line.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.strip().split("\r\n")
-    headers = {name.strip().lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
+    headers = {
+        name.strip().lower(): value.strip()
+        for name, _, value in (one.partition(":") for one in lines)
+    }
     if headers.get("expect", "").lower() == "100-continue":
         await line.send(b"HTTP/1.1 100 Continue\r\n\r\n")
     body = await line.reader.readexactly(int(headers.get("content-length", "0")))
-    return Try(0, first.split()[1], json.loads(body or b"{}"), headers.get("authorization", ""), time.monotonic())
+    return Try(
+        0,
+        first.split()[1],
+        json.loads(body or b"{}"),
+        headers.get("authorization", ""),
+        time.monotonic(),
+    )
 
 
 async def _carry_out(fault: Fault, request: Try, line: Line) -> None:
     answer = fault.spoil(good_answer(request.path, request.body), request)
     head = f"HTTP/1.1 {fault.status} {'OK' if fault.status == 200 else 'No'}\r\n" + "".join(
-        f"{name}: {value if isinstance(value, str) else value()}\r\n" for name, value in fault.headers
+        f"{name}: {value if isinstance(value, str) else value()}\r\n"
+        for name, value in fault.headers
     )
     body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
     if await fault.way(line, head.encode(), body):

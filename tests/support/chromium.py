@@ -20,12 +20,15 @@ document.addEventListener("securitypolicyviolation", (event) => {
 def chromium() -> Iterator["object"]:
     """A browser without a window; skips the test where there is none."""
     if not PROGRAM.exists():
-        pytest.skip(f"the page is looked at in {PROGRAM}, which is not installed (Debian: apt-get install chromium)")
+        pytest.skip(
+            f"the page is looked at in {PROGRAM}, which is not installed (Debian: apt-get install chromium)"
+        )
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=str(PROGRAM), args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+            executable_path=str(PROGRAM),
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
         )
         yield browser
         browser.close()
@@ -41,9 +44,15 @@ class Watched:
         self.said: list[str] = []
         self.requests: list[str] = []
         self.page.add_init_script(WATCH)
-        self.page.on("dialog", lambda dialog: (self.said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on(
+            "dialog",
+            lambda dialog: (self.said.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        )
         self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
-        self.page.on("console", lambda line: line.type == "error" and self.said.append(f"console: {line.text}"))
+        self.page.on(
+            "console",
+            lambda line: line.type == "error" and self.said.append(f"console: {line.text}"),
+        )
         self.page.on("request", lambda request: self.requests.append(request.url))
 
     def __enter__(self) -> "Watched":

@@ -4,7 +4,10 @@ from environments.base import Environment, Judgements
 from tools.corpus import Corpus
 from tools.records import Document, Query
 
-DOCUMENTS = {name: f"The committee heard about number {name}." for name in ("d1", "d2", "d3", "d4", "hidden", "a%20b")}
+DOCUMENTS = {
+    name: f"The committee heard about number {name}."
+    for name in ("d1", "d2", "d3", "d4", "hidden", "a%20b")
+}
 
 
 def world(**changes) -> Environment:
@@ -38,7 +41,11 @@ USED = {"calls": 2, "input_tokens": 30, "output_tokens": 4, "list_usd": 0.5}
 
 def atif(steps, **more):
     numbered = [{"step_id": number} | step for number, step in enumerate(steps, start=1)]
-    return {"schema_version": "ATIF-v1.6", "agent": {"name": "a", "version": "1"}, "steps": numbered} | more
+    return {
+        "schema_version": "ATIF-v1.6",
+        "agent": {"name": "a", "version": "1"},
+        "steps": numbered,
+    } | more
 
 
 def call(name, arguments, *results, **more):

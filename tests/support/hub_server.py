@@ -38,7 +38,9 @@ class HubServer:
         self.repository, self.revision = repository, revision
         self.files = dict(files)  # what is sent
         self.listed = dict(files)  # what is listed; tests that want wrong bytes let the two differ
-        self.cuts: list[int | None] = []  # after how many bytes the next answers with a file break off
+        self.cuts: list[
+            int | None
+        ] = []  # after how many bytes the next answers with a file break off
         self.busy = 0  # so many of the next requests are answered with 503
         self.status = 200  # of every listing, if another
         self.endless = False  # a listing has no end
@@ -47,8 +49,12 @@ class HubServer:
         self.sent: list[Sent] = []
         self._servers = [_Quiet(("127.0.0.1", 0), _handler(self)) for _ in range(2)]
         for server in self._servers:
-            threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        self.address, self.store = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
+            threading.Thread(
+                target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+            ).start()
+        self.address, self.store = (
+            f"http://127.0.0.1:{server.server_port}" for server in self._servers
+        )
 
     def close(self) -> None:
         for server in self._servers:
@@ -69,7 +75,13 @@ class HubServer:
             return {"id": self.repository, "sha": self.revision, "siblings": rows}
         if path == github + self.revision:
             rows = [
-                {"path": name, "mode": "100644", "type": "blob", "sha": blob_id(content), "size": len(content)}
+                {
+                    "path": name,
+                    "mode": "100644",
+                    "type": "blob",
+                    "sha": blob_id(content),
+                    "size": len(content),
+                }
                 for name, content in self.listed.items()
             ]
             folders = [{"path": "datasets", "mode": "040000", "type": "tree", "sha": "0" * 40}]
@@ -101,7 +113,11 @@ def _sibling(name: str, content: bytes) -> dict[str, Any]:
     row: dict[str, Any] = {"rfilename": name, "size": len(content), "blobId": blob_id(content)}
     if len(content) >= LARGE:
         row["blobId"] = blob_id(b"version https://git-lfs.github.com/spec/v1\n")  # of the pointer
-        row["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+        row["lfs"] = {
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "size": len(content),
+            "pointerSize": 134,
+        }
     return row
 
 
@@ -136,7 +152,9 @@ def _handler(outer: HubServer) -> type[BaseHTTPRequestHandler]:
 
         def _file(self, path: str, content: bytes) -> None:
             headers, status, first = dict[str, str](), 200, 0
-            if "gzip" in self.headers.get("accept-encoding", ""):  # as GitHub does; ranges are of what is sent
+            if "gzip" in self.headers.get(
+                "accept-encoding", ""
+            ):  # as GitHub does; ranges are of what is sent
                 content, headers["content-encoding"] = gzip.compress(content, mtime=0), "gzip"
             wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("range", ""))
             if wanted and outer.ranges:
@@ -144,11 +162,17 @@ def _handler(outer: HubServer) -> type[BaseHTTPRequestHandler]:
                 headers["content-range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
             cut = outer.cuts.pop(0) if outer.cuts else None
             body = content[first:][:cut]
-            outer.sent.append(Sent(path, status, first, len(body), self.headers.get("authorization")))
+            outer.sent.append(
+                Sent(path, status, first, len(body), self.headers.get("authorization"))
+            )
             self._answer(status, body, headers, length=len(content) - first)
 
         def _answer(
-            self, status: int, body: bytes, headers: dict[str, str] | None = None, length: int | None = None
+            self,
+            status: int,
+            body: bytes,
+            headers: dict[str, str] | None = None,
+            length: int | None = None,
         ) -> None:
             self.send_response(status)
             length = len(body) if length is None else length

@@ -31,7 +31,11 @@ class Scripted(BaseChatModel):
             lambda: ("submit", {"doc_ids": list(dict.fromkeys([*ids[0][::-1], *ids[1]]))}),
         ]
         ended = len(seen) == len(steps) or (seen and "error" in seen[0])
-        calls = [] if ended else [dict(zip(("name", "args"), steps[len(seen)](), strict=True), id=str(len(seen)))]
+        calls = (
+            []
+            if ended
+            else [dict(zip(("name", "args"), steps[len(seen)](), strict=True), id=str(len(seen)))]
+        )
         message = AIMessage("" if calls else json.dumps(seen[-1]), tool_calls=calls)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -41,7 +45,10 @@ async def main():
     server = {"transport": "streamable_http", "url": sys.argv[1], "headers": headers}
     async with MultiServerMCPClient({"sextant": server}).session("sextant") as session:
         agent = create_agent(Scripted(), await load_mcp_tools(session))
-        while "submitted" in (await agent.ainvoke({"messages": [("user", "go on")]}))["messages"][-1].content:
+        while (
+            "submitted"
+            in (await agent.ainvoke({"messages": [("user", "go on")]}))["messages"][-1].content
+        ):
             pass
 
 

@@ -22,7 +22,9 @@ def in_process(query, search, read, select):
 
 @asynccontextmanager
 async def come_in(url, token="", **more):
-    web = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60)  # seconds, on a busy machine
+    web = httpx2.AsyncClient(
+        headers={"Authorization": f"Bearer {token}"}, timeout=60
+    )  # seconds, on a busy machine
     async with web, Client(streamable_http_client(url, http_client=web), **more) as client:
         yield client
 
@@ -50,14 +52,19 @@ async def answer_all(client):
         pass
 
 
-BEFORE = {"gives": lambda: os._exit(3), "hangs": lambda: os.system("sleep 600")}  # what an agent does before it submits
+BEFORE = {
+    "gives": lambda: os._exit(3),
+    "hangs": lambda: os.system("sleep 600"),
+}  # what an agent does before it submits
 
 
 async def _main(how):
     async with come_in(os.environ["SEXTANT_MCP_URL"], os.environ["SEXTANT_TOKEN"]) as client:
         await answer(client, BEFORE.get(how, lambda: None))
     usage = {"input_tokens": 100, "cache_read_input_tokens": 50, "output_tokens": 20}
-    sys.stdout.write(json.dumps({"type": "result", "total_cost_usd": 0.25, "num_turns": 5, "usage": usage}))
+    sys.stdout.write(
+        json.dumps({"type": "result", "total_cost_usd": 0.25, "num_turns": 5, "usage": usage})
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,19 @@ NASTY = [
     *(None, True, "", "x", -1, 0, 1.5, 10**30, int("9" * 400), float("nan"), float("inf"), 1e308),
     *([], {}, [[]], {"x": {}}, ["x", 3], "\ud800", "9" * 5000, "nine\nlines\x00"),
 ]
-BYTES = [b"", b"\x00", b"\xff", b"{", b'"', b"1e999", b"[" * 5000, b"9" * 5000, b"\n", b",", b"null"]
+BYTES = [
+    b"",
+    b"\x00",
+    b"\xff",
+    b"{",
+    b'"',
+    b"1e999",
+    b"[" * 5000,
+    b"9" * 5000,
+    b"\n",
+    b",",
+    b"null",
+]
 
 
 def mutated(random: Random, data: bytes) -> bytes:

@@ -19,19 +19,26 @@ import numpy as np
 
 
 class Failure(Exception):
-    def __init__(self, status: int, code: str = "", message: str = "no", retry_after: float | None = None) -> None:
+    def __init__(
+        self, status: int, code: str = "", message: str = "no", retry_after: float | None = None
+    ) -> None:
         super().__init__(status)
         self.status, self.code, self.message, self.retry_after = status, code, message, retry_after
 
 
 def prompts(server: "OpenAIServer") -> list[str]:
     """The messages of each request as one text."""
-    return ["\n\n".join(_text(message["content"]) for message in body["messages"]) for body in server.requests]
+    return [
+        "\n\n".join(_text(message["content"]) for message in body["messages"])
+        for body in server.requests
+    ]
 
 
 def asked(prompt: str) -> str:
     """The first output field that a prompt asks for: which signature it is."""
-    return re.findall(r"(?:starting with the field `\[\[ ## |in the following order of fields: `)(\w+)", prompt)[-1]
+    return re.findall(
+        r"(?:starting with the field `\[\[ ## |in the following order of fields: `)(\w+)", prompt
+    )[-1]
 
 
 def given(prompt: str, field: str) -> str:
@@ -70,8 +77,12 @@ def fill(prompt: str) -> dict[str, Any]:
         return {"tool_calls": [("search", {"query": " ".join(about[turn % 7 : turn % 7 + 6])})]}
     shown = list(dict.fromkeys(ids(prompt)))
     listed = prompt.partition("Your output fields are:")[2].partition("All interactions")[0]
-    earlier = len(re.findall(r'"', (re.findall(r"earlier_searches ## \]\]\n(.*)", prompt) or [""])[-1]))
-    varied = [" ".join(about[n + earlier : n + earlier + 5]) or f"{said} {n} {earlier}" for n in range(3)]
+    earlier = len(
+        re.findall(r'"', (re.findall(r"earlier_searches ## \]\]\n(.*)", prompt) or [""])[-1])
+    )
+    varied = [
+        " ".join(about[n + earlier : n + earlier + 5]) or f"{said} {n} {earlier}" for n in range(3)
+    ]
     ways = [{"question": said, "search": text} for text in varied]
     values = {
         "search": varied[0],
@@ -85,15 +96,22 @@ def fill(prompt: str) -> dict[str, Any]:
         "judgements": json.dumps([{"id": one, "grade": 2, "evidence": said} for one in shown[:2]]),
         "plan": json.dumps(ways),
         "further": json.dumps(ways),
-        "subqueries": json.dumps([{"search": text, "reading": text, "role": "may", "weight": 0.5} for text in varied]),
+        "subqueries": json.dumps(
+            [{"search": text, "reading": text, "role": "may", "weight": 0.5} for text in varied]
+        ),
     }
-    return {name: values.get(name, said) for name in re.findall(r"^\d+\. `(\w+)`", listed, re.MULTILINE)}
+    return {
+        name: values.get(name, said) for name in re.findall(r"^\d+\. `(\w+)`", listed, re.MULTILINE)
+    }
 
 
 def bag_of_words(texts: list[str]) -> np.ndarray:
     """A vector of 24 numbers for each text: the mean of one a word, so that texts with common words are near."""
     return np.array(
-        [np.mean([_word(word) for word in re.findall(r"\w+", text.lower()) or [""]], axis=0) for text in texts]
+        [
+            np.mean([_word(word) for word in re.findall(r"\w+", text.lower()) or [""]], axis=0)
+            for text in texts
+        ]
     )
 
 
@@ -113,7 +131,10 @@ def embeddings(request: dict[str, Any], vectors: np.ndarray) -> dict[str, Any]:
     return {
         "object": "list",
         "model": request["model"],
-        "data": [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(data)],
+        "data": [
+            {"object": "embedding", "index": index, "embedding": one}
+            for index, one in enumerate(data)
+        ],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
 
@@ -130,12 +151,19 @@ def streamed(reply: dict[str, Any], letters: int = 7) -> list[bytes]:
         deltas += [{name: part} for part in parts(choice["message"].get(name) or "")]
     for index, call in enumerate(choice["message"].get("tool_calls") or ()):
         function = call["function"]
-        deltas.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
-        more = [{"index": index, "function": {"arguments": part}} for part in parts(function["arguments"])]
+        deltas.append(
+            {"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]}
+        )
+        more = [
+            {"index": index, "function": {"arguments": part}}
+            for part in parts(function["arguments"])
+        ]
         deltas += [{"tool_calls": [one]} for one in more]
     choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
     choices.append({"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]})
-    events = [about | {"choices": [one]} for one in choices] + [about | {"choices": [], "usage": reply.get("usage")}]
+    events = [about | {"choices": [one]} for one in choices] + [
+        about | {"choices": [], "usage": reply.get("usage")}
+    ]
     return [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"]
 
 
@@ -144,12 +172,16 @@ class _Server(ThreadingHTTPServer):
 
 
 class OpenAIServer:
-    def __init__(self, answer: Callable[[str], dict[str, Any]] = sensible, delay: float = 0.0) -> None:
+    def __init__(
+        self, answer: Callable[[str], dict[str, Any]] = sensible, delay: float = 0.0
+    ) -> None:
         self.answer = answer
         self.delay = delay
         self.pace = 0.0  # seconds from one event of a stream to the next
         self.embed: Callable[[list[str]], np.ndarray] = bag_of_words
-        self.spoil: Callable[[dict[str, Any]], dict[str, Any]] = lambda reply: reply  # what is done to embeddings
+        self.spoil: Callable[[dict[str, Any]], dict[str, Any]] = lambda reply: (
+            reply
+        )  # what is done to embeddings
         self.page: bytes | None = None  # sent instead of any answer, as a gateway would
         self.requests: list[dict[str, Any]] = []
         self.authorizations: list[str] = []
@@ -158,7 +190,9 @@ class OpenAIServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True  # head and body are sent apart, and the second would wait 40 ms
+            disable_nagle_algorithm = (
+                True  # head and body are sent apart, and the second would wait 40 ms
+            )
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -174,7 +208,13 @@ class OpenAIServer:
                     return
                 except Failure as failure:
                     status, retry_after = failure.status, failure.retry_after
-                    reply = {"error": {"message": failure.message, "code": failure.code, "type": failure.code}}
+                    reply = {
+                        "error": {
+                            "message": failure.message,
+                            "code": failure.code,
+                            "type": failure.code,
+                        }
+                    }
                 streams = body.get("stream") and status == 200 and not outer.page
                 pieces = streamed(reply) if streams else [outer.page or json.dumps(reply).encode()]
                 self.send_response(status)
@@ -208,24 +248,40 @@ class OpenAIServer:
 
 
 def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+    return (
+        content
+        if isinstance(content, str)
+        else "".join(part.get("text", "") for part in content or ())
+    )
 
 
 def _reply(model: str, fields: dict[str, Any], prompt: str) -> dict[str, Any]:
     """`raw` is the text as it is; `tool_calls` has (name, arguments), `finish` and `refusal` what the protocol has."""
     fields = dict(fields)
-    calls, finish, refusal = fields.pop("tool_calls", None), fields.pop("finish", "stop"), fields.pop("refusal", None)
+    calls, finish, refusal = (
+        fields.pop("tool_calls", None),
+        fields.pop("finish", "stop"),
+        fields.pop("refusal", None),
+    )
     raw = fields.pop("raw", "" if calls or refusal else None)
     text = raw
     if text is None:
-        text = "\n\n".join(f"[[ ## {name} ## ]]\n{value}" for name, value in [*fields.items(), ("completed", "")])
+        text = "\n\n".join(
+            f"[[ ## {name} ## ]]\n{value}" for name, value in [*fields.items(), ("completed", "")]
+        )
     message = {"role": "assistant", "content": text}
     if refusal:
         message["refusal"] = refusal
     if calls:
-        written = [(name, given if isinstance(given, str) else json.dumps(given)) for name, given in calls]
+        written = [
+            (name, given if isinstance(given, str) else json.dumps(given)) for name, given in calls
+        ]
         message["tool_calls"] = [
-            {"id": f"call-{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            {
+                "id": f"call-{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
             for number, (name, arguments) in enumerate(written)
         ]
     choice = {"index": 0, "finish_reason": "tool_calls" if calls else finish, "message": message}

@@ -55,14 +55,21 @@ class Shell:
         program, *arguments = [str(word) for word in words]
         command = [str(self._environment / "bin" / program), *arguments]
         done = subprocess.run(
-            command, cwd=self.folder, env=self._variables, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            command,
+            cwd=self.folder,
+            env=self._variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
     def succeed(self, *words: object) -> Done:
         """Run a command that has to end with 0."""
         done = self(*words)
-        assert done.code == 0, f"{' '.join(map(str, words))} ended with {done.code}:\n{done.err}\n{done.out}"
+        assert done.code == 0, (
+            f"{' '.join(map(str, words))} ended with {done.code}:\n{done.err}\n{done.out}"
+        )
         return done
 
 
@@ -81,5 +88,9 @@ def make_environment(folder: Path) -> Path:
 def call(*words: object, variables: dict[str, str] | None = None) -> None:
     """Run a command of the set-up, whose output is shown if it fails."""
     command = [str(word) for word in words]
-    done = subprocess.run(command, env=os.environ | (variables or {}), capture_output=True, text=True)
-    assert done.returncode == 0, f"{words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    done = subprocess.run(
+        command, env=os.environ | (variables or {}), capture_output=True, text=True
+    )
+    assert done.returncode == 0, (
+        f"{words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    )

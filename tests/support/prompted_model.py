@@ -26,14 +26,25 @@ from typing import Any
 from conftest import lines
 from openai_server import OpenAIServer, _reply
 
-TRANSCRIPT = "Search in the language of the transcript: say it as a speaker in the room would have said it."
+TRANSCRIPT = (
+    "Search in the language of the transcript: say it as a speaker in the room would have said it."
+)
 ANGLE = "Never repeat a search: take another angle in every hop."
 STRICT = "Select strictly: keep a passage only when it matches, and leave out everything else."
 USELESS = "Take a deep breath and work with care."
 
-FIRST, SECOND = 8, 3  # documents that are nearly right, by each of a query's two phrases; they outrank the right one
+FIRST, SECOND = (
+    8,
+    3,
+)  # documents that are nearly right, by each of a query's two phrases; they outrank the right one
 DECOYS = 2  # documents in the words of a description
-TOPICS = ("roads", "ports", "schools", "pensions", "forests")  # of the queries: what makes some of them alike
+TOPICS = (
+    "roads",
+    "ports",
+    "schools",
+    "pensions",
+    "forests",
+)  # of the queries: what makes some of them alike
 LUCKY = 0.3  # queries on which the plain model does well by itself
 SAMPLED = 0.5  # calls at temperature 1 in which it does
 
@@ -122,16 +133,24 @@ def read(body: dict[str, Any]) -> Asked:
 def _fields(text: str) -> dict[str, str]:
     text = text.partition("\n\nRespond with the corresponding output fields")[0]
     parts = re.split(r"\[\[ ## (\w+) ## \]\]\n?", text)
-    return {name: value.strip() for name, value in zip(parts[1::2], parts[2::2], strict=True) if name != "completed"}
+    return {
+        name: value.strip()
+        for name, value in zip(parts[1::2], parts[2::2], strict=True)
+        if name != "completed"
+    }
 
 
 class Model:
     """Answers requests. `able` has all skills; `ignores` none that its prompt teaches; `noisy` a draw for a request."""
 
-    def __init__(self, known: Known, *, lucky=LUCKY, able=False, ignores=False, noisy=False) -> None:
+    def __init__(
+        self, known: Known, *, lucky=LUCKY, able=False, ignores=False, noisy=False
+    ) -> None:
         self.known = known
         self.lucky, self.able, self.ignores, self.noisy = lucky, able, ignores, noisy
-        self._vocabulary = {word for phrases in known.values() for phrase in phrases for word in phrase.split()}
+        self._vocabulary = {
+            word for phrases in known.values() for phrase in phrases for word in phrase.split()
+        }
         self._came: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.proposals = 0  # requests for a text that is not about a query
@@ -152,15 +171,26 @@ class Model:
         if asked.outputs == ("search",):
             return {"search": self._search(asked, self._skills(asked, draw))}
         if "selected" in asked.outputs:
-            return {"selected": json.dumps(self._select(asked, self._skills(asked, draw))), "observations": "Seen."}
+            return {
+                "selected": json.dumps(self._select(asked, self._skills(asked, draw))),
+                "observations": "Seen.",
+            }
         self.proposals += 1
         return proposed(asked, draw)
 
     def _skills(self, asked: Asked, draw: float) -> set[str]:
         description = asked.fields["description"]
         if self.noisy:
-            return {tip for place, tip in enumerate((TRANSCRIPT, ANGLE, STRICT)) if int(draw * 8) >> place & 1}
-        by_itself = self.able or _draw(description) < self.lucky or (asked.temperature >= 1 and draw < SAMPLED)
+            return {
+                tip
+                for place, tip in enumerate((TRANSCRIPT, ANGLE, STRICT))
+                if int(draw * 8) >> place & 1
+            }
+        by_itself = (
+            self.able
+            or _draw(description) < self.lucky
+            or (asked.temperature >= 1 and draw < SAMPLED)
+        )
         if by_itself:
             return {TRANSCRIPT, ANGLE, STRICT}
         return set() if self.ignores else self.taught(asked)
@@ -223,18 +253,25 @@ def proposed(asked: Asked, draw: float) -> dict[str, Any]:
     if "natural_language_rules" in outputs:  # InferRules
         shown = "Read passages" if "selected:" in asked.all_text else "Write the next search"
         rules = {"natural_language_rules": f"1. {_tip(shown, asked.all_text, draw)}"}
-        return {"reasoning": "They have that in common.", **rules} if "reasoning" in outputs else rules
+        return (
+            {"reasoning": "They have that in common.", **rules} if "reasoning" in outputs else rules
+        )
     if "proposed_instruction" in outputs:  # COPRO and MIPROv2
         fresh = {"proposed_instruction": _improved(_best(fields), "", draw)}
         return fresh | {"proposed_prefix_for_output_field": "It is:"} if len(outputs) > 1 else fresh
-    return dict.fromkeys(outputs, "Queries about documents.")  # what MIPROv2 asks about data and program
+    return dict.fromkeys(
+        outputs, "Queries about documents."
+    )  # what MIPROv2 asks about data and program
 
 
 def _best(fields: dict[str, str]) -> str:
     """The instruction to be improved; of several attempts the last, which scored best."""
     if "attempted_instructions" not in fields:
         return fields["basic_instruction"]
-    listed = re.findall(r"Instruction #\d+: ((?:(?!(?:Prefix|Resulting Score) #).)*)", fields["attempted_instructions"])
+    listed = re.findall(
+        r"Instruction #\d+: ((?:(?!(?:Prefix|Resulting Score) #).)*)",
+        fields["attempted_instructions"],
+    )
     return str(json.loads(f'"{listed[-1].rpartition(chr(34))[0]}"')) if listed else ""
 
 
@@ -251,7 +288,15 @@ def _tip(instruction: str, material: str, draw: float) -> str:
         return ANGLE
     if "never surfaced" in material and TRANSCRIPT not in instruction:
         return TRANSCRIPT
-    return USELESS if draw < 0.2 else TRANSCRIPT if draw < 0.5 else ANGLE if draw < 0.7 else f"{TRANSCRIPT} {ANGLE}"
+    return (
+        USELESS
+        if draw < 0.2
+        else TRANSCRIPT
+        if draw < 0.5
+        else ANGLE
+        if draw < 0.7
+        else f"{TRANSCRIPT} {ANGLE}"
+    )
 
 
 class Server(OpenAIServer):

@@ -22,13 +22,18 @@ class Client:
     """Keeps all that came over the wire in `heard`."""
 
     def __init__(self, port, token=""):
-        self._connection, self.heard = http.client.HTTPConnection("127.0.0.1", port, timeout=60), b""
+        self._connection, self.heard = (
+            http.client.HTTPConnection("127.0.0.1", port, timeout=60),
+            b"",
+        )
         self._token = {"Authorization": f"Bearer {token}"} if token else {}
 
     def ask(self, method, path, body=None, **headers):
         data = None if body is None else json.dumps(body).encode()
         more = {name.replace("_", "-"): value for name, value in headers.items()}
-        self._connection.request(method, path, data, {"Content-Type": "application/json", **self._token, **more})
+        self._connection.request(
+            method, path, data, {"Content-Type": "application/json", **self._token, **more}
+        )
         answer = self._connection.getresponse()
         self.heard += str(answer.headers).encode() + (said := answer.read())
         return answer.status, json.loads(said)
@@ -54,7 +59,19 @@ class Client:
 
 def run_in_process(run, runs):
     """Give the outcomes of evals.run for a function of one's own that does what agents outside do."""
-    assert run("--program", "mcp_agents:in_process", "--task", "congress", "--split", "dev", "--runs", runs).code == 0
+    assert (
+        run(
+            "--program",
+            "mcp_agents:in_process",
+            "--task",
+            "congress",
+            "--split",
+            "dev",
+            "--runs",
+            runs,
+        ).code
+        == 0
+    )
     return outcomes(runs)
 
 
@@ -67,7 +84,9 @@ def serving(python, *words, **environment):
     def start(*options):
         command = [python, "-m", "evals.serve", *map(str, (*words, *options)), "--port", str(port)]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-        started.append(process := subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL))
+        started.append(
+            process := subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL)
+        )
         wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
         return process, port
 
@@ -92,7 +111,9 @@ def opened(door, runs, *, token="", rewards=False, **fields):
         host.wait(over.is_set)
         server.stop()
 
-    request = Request(program="served:agent", task="congress", split="dev", runs=Path(runs), **fields)
+    request = Request(
+        program="served:agent", task="congress", split="dev", runs=Path(runs), **fields
+    )
     thread = threading.Thread(target=hosts.serve, args=(request, play), daemon=True)
     thread.start()
     assert ready.wait(120)
@@ -108,5 +129,7 @@ def outcomes(runs):
     for one in map(json.loads, path.read_text().splitlines()):
         for step in one["trace"]["steps"]:
             del step["started"], step["seconds"]
-        found[one["query_id"]] = {name: one[name] for name in ("ranking", "answer", "trace", "usage", "error")}
+        found[one["query_id"]] = {
+            name: one[name] for name in ("ranking", "answer", "trace", "usage", "error")
+        }
     return found

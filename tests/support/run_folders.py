@@ -31,11 +31,21 @@ CONFIG: dict[str, Any] = {
     "versions": {},
     "provenance": {"data": "mini", "folder": None, "judgements": "gold"},
 }
-USAGE = {"calls": 12, "repairs": 0, "input_tokens": 600, "output_tokens": 30, "paid_usd": 0.0, "list_usd": 0.06}
+USAGE = {
+    "calls": 12,
+    "repairs": 0,
+    "input_tokens": 600,
+    "output_tokens": 30,
+    "paid_usd": 0.0,
+    "list_usd": 0.06,
+}
 
 
 def make(
-    place: Path, columns: dict[str, list[float | None]], config: dict[str, Any] | None = None, **scores: Any
+    place: Path,
+    columns: dict[str, list[float | None]],
+    config: dict[str, Any] | None = None,
+    **scores: Any,
 ) -> Path:
     """A folder at `place`; `columns` are metric -> values in the order of the queries, None an empty cell."""
     made = CONFIG | (config or {})
@@ -57,7 +67,9 @@ def make(
         "lm": made["lm"]["name"],
     }
     rest = {"queries": many, "failed": 0, "owed": 0, "usage": USAGE, "metrics": measured(columns)}
-    (place / "scores.json").write_text(json.dumps(known | rest | {"metric": next(iter(columns))} | scores))
+    (place / "scores.json").write_text(
+        json.dumps(known | rest | {"metric": next(iter(columns))} | scores)
+    )
     (place / "outcomes.jsonl").write_text("")
     return place
 
@@ -69,7 +81,11 @@ def run_in(place: Path, *words: object) -> Path:
 
     before = set((place / "runs").glob("*/*"))
     given = [*map(str, words), "--data", "mini", "--runs", str(place / "runs")]
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
         patch.setenv("SEXTANT_HOME", str(place / "home"))
         assert run_command(run.parser(), run.command, given) == 0
     [made] = set((place / "runs").glob("*/*")) - before
@@ -82,7 +98,11 @@ def measured(columns: dict[str, list[float | None]]) -> dict[str, dict[str, Any]
     for name, column in columns.items():
         known = [value for value in column if value is not None]
         mean = fmean(known) if known else None
-        bounds = dict.fromkeys(("low", "high")) if mean is None else {"low": mean - 0.01, "high": mean + 0.01}
+        bounds = (
+            dict.fromkeys(("low", "high"))
+            if mean is None
+            else {"low": mean - 0.01, "high": mean + 0.01}
+        )
         made[name] = {"mean": mean, **bounds}
     return made
 
@@ -101,11 +121,17 @@ def pooled(kind: str, size: int, **others: Any) -> dict[str, Any]:
 def unsealed(place: Path) -> Path:
     """The run in `place` without the digests of its lines and scores, as an earlier version has written it."""
     outcomes, scores = place / "outcomes.jsonl", place / "scores.json"
-    rows = [json.loads(line) for line in outcomes.read_text(encoding="utf-8").rstrip("\n").split("\n")]
+    rows = [
+        json.loads(line) for line in outcomes.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    ]
     for row in rows:
         row.pop("digest", None)
     outcomes.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    kept = {key: value for key, value in json.loads(scores.read_text()).items() if key not in ("made_of", "digest")}
+    kept = {
+        key: value
+        for key, value in json.loads(scores.read_text()).items()
+        if key not in ("made_of", "digest")
+    }
     scores.write_text(json.dumps(kept))
     return place
 
@@ -115,7 +141,11 @@ def lasting(path: Path) -> dict[str, Any]:
 
     def plain(found: Any) -> Any:
         if isinstance(found, dict):  # the digest is of a line, with its seconds
-            return {key: plain(one) for key, one in found.items() if key not in ("seconds", "started", "digest")}
+            return {
+                key: plain(one)
+                for key, one in found.items()
+                if key not in ("seconds", "started", "digest")
+            }
         return [plain(one) for one in found] if isinstance(found, list) else found
 
     return {key: plain(dict(one)) for key, one in read_outcomes(path).items()}

@@ -27,7 +27,9 @@ class SearchServer:
                 if server.failures:
                     status = server.failures.pop(0)
                 else:
-                    made = server.search_r1(json.loads(sent)) if sent else server.anserini(self.path)
+                    made = (
+                        server.search_r1(json.loads(sent)) if sent else server.anserini(self.path)
+                    )
                 body = json.dumps(made).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
@@ -48,17 +50,31 @@ class SearchServer:
         self._http.server_close()
 
     def _search(self, text, k):
-        found = [(doc_id, self._corpus[doc_id].text, score) for doc_id, score in self._retriever.search(text, k)]
+        found = [
+            (doc_id, self._corpus[doc_id].text, score)
+            for doc_id, score in self._retriever.search(text, k)
+        ]
         return [*((doc_id, "", 99.0) for doc_id in self.more), *found][:k]
 
     def anserini(self, path):
         index, asked = unquote(urlsplit(path).path.split("/")[2]), parse_qs(urlsplit(path).query)
         found = self._search(asked["query"][0], int(asked["hits"][0]))
-        shown = [{"docid": i, "score": s, "rank": rank, "doc": t} for rank, (i, t, s) in enumerate(found, start=1)]
-        return {"api": "v1", "index": index, "query": {"text": asked["query"][0]}, "candidates": shown}
+        shown = [
+            {"docid": i, "score": s, "rank": rank, "doc": t}
+            for rank, (i, t, s) in enumerate(found, start=1)
+        ]
+        return {
+            "api": "v1",
+            "index": index,
+            "query": {"text": asked["query"][0]},
+            "candidates": shown,
+        }
 
     def search_r1(self, body):
         assert body["return_scores"] is True
         lists = [self._search(text, body["topk"]) for text in body["queries"]]
-        made = [[{"document": {"id": i, "contents": f'""\n{t}'}, "score": s} for i, t, s in one] for one in lists]
+        made = [
+            [{"document": {"id": i, "contents": f'""\n{t}'}, "score": s} for i, t, s in one]
+            for one in lists
+        ]
         return {"result": made}

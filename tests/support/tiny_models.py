@@ -16,11 +16,23 @@ TEXTS = (
     "Given a query, retrieve documents that answer it. Why do octopuses have blue blood?",
     "a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 < > | / . , ! _",
 )
-SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-DECODER = SHAPE | {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
+DECODER = SHAPE | {
+    "num_key_value_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 
 
-def bert(folder: Path, *, positions: int = 64, seed: int = 0, head: str = "", **settings: int) -> Path:
+def bert(
+    folder: Path, *, positions: int = 64, seed: int = 0, head: str = "", **settings: int
+) -> Path:
     """A BERT with WordPiece. `head` names another class of transformers, e.g. "BertForMaskedLM"."""
     return _save(folder, head or "BertModel", _wordpiece(), positions, seed, SHAPE | settings)
 
@@ -32,16 +44,28 @@ def encoder(folder: Path, family: str, *, positions: int = 64, seed: int = 0) ->
     if family == "MPNet":
         del shape["type_vocab_size"]
     tokenizer = _byte_level("<s> $A </s>", ("<s>", "<pad>", "</s>", "<unk>"))
-    return _save(folder, f"{family}Model", tokenizer, positions + 2 * counts_from_two, seed, shape, longest=positions)
+    return _save(
+        folder,
+        f"{family}Model",
+        tokenizer,
+        positions + 2 * counts_from_two,
+        seed,
+        shape,
+        longest=positions,
+    )
 
 
-def decoder(folder: Path, family: str, *, positions: int = 64, seed: int = 0, head: str = "") -> Path:
+def decoder(
+    folder: Path, family: str, *, positions: int = 64, seed: int = 0, head: str = ""
+) -> Path:
     """A decoder of one of: Llama, Mistral, Qwen2, Qwen3. Its tokenizer puts <s> before a text, and nothing after."""
     tokenizer = _byte_level("<s> $A", ("<pad>", "<s>", "</s>", "<unk>"))
     return _save(folder, head or f"{family}Model", tokenizer, positions, seed, DECODER)
 
 
-def adapter(folder: Path, base: Path, *, seed: int = 1, head: str = "AutoModel", trained: str = "lora_") -> Path:
+def adapter(
+    folder: Path, base: Path, *, seed: int = 1, head: str = "AutoModel", trained: str = "lora_"
+) -> Path:
     """An adapter (peft) for a decoder in `base`, which its configuration names; it changes what the model gives.
 
     With `trained="score"`, it has a trained head of one number, too.
@@ -52,7 +76,9 @@ def adapter(folder: Path, base: Path, *, seed: int = 1, head: str = "AutoModel",
 
     torch.manual_seed(seed)
     options = {"task_type": "SEQ_CLS"} if trained == "score" else {}
-    model = getattr(transformers, head).from_pretrained(base, **({"num_labels": 1} if options else {}))
+    model = getattr(transformers, head).from_pretrained(
+        base, **({"num_labels": 1} if options else {})
+    )
     adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], **options))
     with torch.no_grad():
         for name, weights in adapted.named_parameters():
@@ -62,7 +88,9 @@ def adapter(folder: Path, base: Path, *, seed: int = 1, head: str = "AutoModel",
     return folder
 
 
-def sentence_transformer(folder: Path, *, pooling: str = "cls", longest: int = 16, prompts: dict | None = None) -> Path:
+def sentence_transformer(
+    folder: Path, *, pooling: str = "cls", longest: int = 16, prompts: dict | None = None
+) -> Path:
     """`folder`, which holds a model, as sentence-transformers has it, with a pooling and a length of its own."""
     kinds = ("Transformer", "Pooling", "Normalize")
     paths = ("", "1_Pooling", "2_Normalize")
@@ -71,8 +99,12 @@ def sentence_transformer(folder: Path, *, pooling: str = "cls", longest: int = 1
         for n, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
     (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": longest, "do_lower_case": False}))
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts or {}}))
+    (folder / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": longest, "do_lower_case": False})
+    )
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": prompts or {}})
+    )
     (folder / "1_Pooling").mkdir()
     settings = {"word_embedding_dimension": 32, f"pooling_mode_{pooling}_tokens": True}
     if pooling == "cls":
@@ -124,7 +156,15 @@ def _wordpiece():
 
     words = re.findall(r"\w+|[^\w\s]", " ".join(TEXTS).lower())
     characters = string.ascii_lowercase + string.digits + string.punctuation
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{one}" for one in characters)]
+    vocabulary = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *characters,
+        *(f"##{one}" for one in characters),
+    ]
     ids = {token: id_ for id_, token in enumerate(dict.fromkeys([*vocabulary, *sorted(words)]))}
     return BertTokenizerFast(vocab=ids)
 
@@ -140,16 +180,24 @@ def _byte_level(pattern: str, marks: tuple[str, ...]):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
         TEXTS * 2,
-        trainers.BpeTrainer(vocab_size=500, special_tokens=[*marks], initial_alphabet=alphabet, show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=500, special_tokens=[*marks], initial_alphabet=alphabet, show_progress=False
+        ),
     )
     named = [(mark, made.token_to_id(mark)) for mark in marks if mark in pattern]
     made.post_processor = processors.TemplateProcessing(single=pattern, special_tokens=named)
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
+        tokenizer_object=made,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
     )
 
 
-def _save(folder: Path, model: str, tokenizer, positions: int, seed: int, shape: dict, longest: int = 0) -> Path:
+def _save(
+    folder: Path, model: str, tokenizer, positions: int, seed: int, shape: dict, longest: int = 0
+) -> Path:
     import torch
     import transformers
 

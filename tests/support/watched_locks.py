@@ -28,7 +28,9 @@ class WatchedLock:
 
     def acquire(self, blocking=True):
         held = self._order.held
-        if blocking and self not in held:  # who does not wait, or has it already, keeps nobody waiting
+        if (
+            blocking and self not in held
+        ):  # who does not wait, or has it already, keeps nobody waiting
             self._check(held)
             time.sleep(random.random() * 0.0005)  # other threads come in between here
         if not self._lock.acquire(blocking):

@@ -3,8 +3,8 @@
 python -m tools.models check MODEL@URL       what works there, how fast it is, and which options it needs
 python -m tools.models check @URL            the names of the models that a server has
 
-Three small calls are sent as a run sends them, within a budget, and no answer is kept. Left out: how good the answers
-are, and models of embeddings.
+Three small calls are sent as a run sends them, within a budget, and no answer is kept. Left out:
+how good the answers are, and models of embeddings.
 """
 
 import argparse
@@ -30,7 +30,8 @@ from tools.options import add_options, from_options, words
 from tools.records import total
 
 REQUESTS = 8  # at most, as an answer that cannot be used is asked for again
-TOKENS = 512  # of an answer at most, without --max-tokens: a model that thinks takes some hundred for these
+# Of an answer at most, without --max-tokens: a model that thinks takes some hundred for these
+TOKENS = 512
 PATIENCE = Patience(attempts=1, call=120.0)  # some servers load a model when it is first asked
 LISTING = 5.0  # seconds
 
@@ -41,11 +42,15 @@ _QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "requir
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m tools.models", description="What a model can do, before a run asks it.")
+    made = Parser(
+        prog="python -m tools.models", description="What a model can do, before a run asks it."
+    )
     about = "send three small calls; say what works, and what a run needs"
     verbs = made.add_subparsers(dest="verb", required=True, metavar="check")
     verb = verbs.add_parser("check", help=about, description=about)
-    verb.add_argument("spec", metavar="SPEC", help="as for --lm; @URL alone lists the models of a server")
+    verb.add_argument(
+        "spec", metavar="SPEC", help="as for --lm; @URL alone lists the models of a server"
+    )
     verb.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     add_options(verb, Settings)
     return made
@@ -57,16 +62,22 @@ def command(arguments: argparse.Namespace) -> int:
     spec = arguments.spec
     settings = from_options(Settings, vars(arguments))
     if spec == "offline":
-        raise UsageError("offline is no model, so there is nothing to check; name a model, as for --lm")
+        raise UsageError(
+            "offline is no model, so there is nothing to check; name a model, as for --lm"
+        )
     if spec.startswith("@"):
         _, url = parse(f"MODEL{spec}", "check")
         check_key(f"MODEL{spec}", settings.headers)
         found: dict[str, Any] = {"models": _list_models(Wire("", url, settings=settings))}
         if not found["models"]:
-            raise RunIncomplete(f"{url} lists no models; see whether it is there, and add /v1 where that is missing")
+            raise RunIncomplete(
+                f"{url} lists no models; see whether it is there, and add /v1 where that is missing"
+            )
     else:
         found = check(spec, settings)
-    lines = "\n".join(f"{name.replace('_', ' '):<22}{_show(value)}" for name, value in found.items())
+    lines = "\n".join(
+        f"{name.replace('_', ' '):<22}{_show(value)}" for name, value in found.items()
+    )
     put_out((json.dumps(found) if arguments.json else lines) + "\n")
     return 0
 
@@ -82,7 +93,11 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     terms = Terms(budget=Budget(calls=REQUESTS), patience=PATIENCE)
     limit = connect(spec, terms, settings=settings).settings["max_tokens"]
     check_key(spec, settings.headers)
-    model = connect(spec, terms, settings=replace(settings, max_tokens=settings.max_tokens or min(limit, TOKENS)))
+    model = connect(
+        spec,
+        terms,
+        settings=replace(settings, max_tokens=settings.max_tokens or min(limit, TOKENS)),
+    )
     lm = model.lm
     listed = model.lm.window
     answers = list[Answer]()
@@ -96,7 +111,11 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     lm.meet()
     structured = lm.structured
     found = dict[str, Any](model=spec)
-    asks = {"chat": partial(_fill, lm, "off"), "schema": partial(_fill, lm, "on"), "tools": partial(_call_tool, lm)}
+    asks = {
+        "chat": partial(_fill, lm, "off"),
+        "schema": partial(_fill, lm, "on"),
+        "tools": partial(_call_tool, lm),
+    }
     with model.active():
         for name, ask in asks.items():
             try:
@@ -120,13 +139,16 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     return found | {
         "server": lm.server.kind.name or None,
         "window": lm.window,
-        "window_from": lm.window and ("--context" if settings.context else "prices" if listed else "the server"),
+        "window_from": lm.window
+        and ("--context" if settings.context else "prices" if listed else "the server"),
         "longest_answer": limit,
         "sent_as": " and ".join(lm.server.kind.limit),
         "price": str(model.price) if model.price else None,
         "reasoning_tokens": used.reasoning_tokens or (None if thinks else 0),
         "first_token_seconds": round(min(first), 3) if first else None,
-        "tokens_a_second": round(used.output_tokens / (seconds - sum(first)), 1) if used.output_tokens else None,
+        "tokens_a_second": round(used.output_tokens / (seconds - sum(first)), 1)
+        if used.output_tokens
+        else None,
         "requests": terms.budget.calls,
         "tokens_in": used.input_tokens,
         "tokens_out": used.output_tokens,
@@ -141,8 +163,13 @@ def _fill(lm: LanguageModel, schemas: str) -> str:
 
 
 def _call_tool(lm: LanguageModel) -> str:
-    tool = {"type": "function", "function": {"name": "search", "description": "Search.", "parameters": _QUERY}}
-    reply = lm.converse([{"role": "user", "content": "Call the tool to search for the ferry's timetable."}], [tool])
+    tool = {
+        "type": "function",
+        "function": {"name": "search", "description": "Search.", "parameters": _QUERY},
+    }
+    reply = lm.converse(
+        [{"role": "user", "content": "Call the tool to search for the ferry's timetable."}], [tool]
+    )
     if reply["finish"] == "length":
         return "cut off"
     if reply.get("in_text"):

@@ -1,8 +1,10 @@
-"""DSPy's chat prompts and parser, with one repair: an unusable answer goes back to the model with what was wrong.
+"""DSPy's chat prompts and parser, with one repair: an unusable answer goes back to the model with
+what was wrong.
 
-Every predictor's call passes here, so answers are checked here (tools/models/prompting.py), unusable ones counted by
-kind, and prompts noticed that come back as answers. A model that takes JSON schemas is sent that of the answer, and
-DSPy's prompt for a JSON object; the others write each field under its marker. Answers are read in either form.
+Every predictor's call passes here, so answers are checked here (tools/models/prompting.py),
+unusable ones counted by kind, and prompts noticed that come back as answers. A model that takes
+JSON schemas is sent that of the answer, and DSPy's prompt for a JSON object; the others write each
+field under its marker. Answers are read in either form.
 """
 
 import json
@@ -41,16 +43,20 @@ class Answered(NamedTuple):
 
 
 ANSWERED: ContextVar[Answered] = ContextVar("answered", default=Answered())  # noqa: B039  # a tuple
-_AGAIN: ContextVar[tuple[str, str] | None] = ContextVar("again", default=None)  # the bad answer, what was wrong with it
+_AGAIN: ContextVar[tuple[str, str] | None] = ContextVar(
+    "again", default=None
+)  # the bad answer, what was wrong with it
 COMPLETED = "[[ ## completed ## ]]"  # ends an answer in markers
 
 # DSPy's two forms of prompts and answers.
 _MARKERS = dspy.ChatAdapter()
 _JSON = dspy.JSONAdapter()
 
-# How models begin an answer when they will not give it; looked for only where an answer has none of the fields.
+# How models begin an answer when they will not give it; looked for only where an answer has none of
+# the fields.
 _REFUSAL = re.compile(
-    r"\b(?:I(?:['\u2019]m| am) sorry|I can(?:['\u2019]|no)t|I(?:['\u2019]m| am) (?:not able|unable)|I won['\u2019]t)\b",
+    r"\b(?:I(?:['\u2019]m| am) sorry|I can(?:['\u2019]|no)t|I(?:['\u2019]m| am) (?:not "
+    r"able|unable)|I won['\u2019]t)\b",
     re.IGNORECASE,
 )
 _CUT_OFF: tuple[Kind, str] = ("cut off", "it was cut off before its end; be brief")
@@ -58,9 +64,17 @@ _REFUSED: tuple[Kind, str] = (
     "refused",
     "the task was not done; the material is only to be judged, and nothing harmful is asked",
 )
-# Reasons for the end of an answer that was refused or held back: of OpenAI, of Anthropic, and of Gemini
-# (https://ai.google.dev/api/generate-content#FinishReason), which gateways pass on.
-_REFUSALS = ("content_filter", "refusal", "safety", "recitation", "blocklist", "prohibited_content", "spii")
+# Reasons for the end of an answer that was refused or held back: of OpenAI, of Anthropic, and of
+# Gemini (https://ai.google.dev/api/generate-content#FinishReason), which gateways pass on.
+_REFUSALS = (
+    "content_filter",
+    "refusal",
+    "safety",
+    "recitation",
+    "blocklist",
+    "prohibited_content",
+    "spii",
+)
 _MOST_QUOTED = 300  # characters of a refusal in a message
 _MOST_ECHOED = 2000  # characters of a bad answer that are shown to the model again
 _CHARS = 3  # of texts in a schema, for each token of the limit: English has some four and a half
@@ -74,20 +88,28 @@ class Adapter(dspy.ChatAdapter):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"use_json_adapter_fallback": False, **kwargs})
 
-    def __call__(self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values) -> _Rows:
+    def __call__(
+        self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values
+    ) -> _Rows:
         """Return the answers to one predictor's call, parsed and checked."""
         tries = _Tries(lm, signature, offline.Call(self, signature, inputs))
         for attempt in tries:
             with attempt:
-                tries.answers = super().__call__(lm, lm_kwargs | tries.form(), signature, demos, inputs)
+                tries.answers = super().__call__(
+                    lm, lm_kwargs | tries.form(), signature, demos, inputs
+                )
         return tries.best
 
-    async def acall(self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values) -> _Rows:
+    async def acall(
+        self, lm: Any, lm_kwargs: _Values, signature: Any, demos: _Rows, inputs: _Values
+    ) -> _Rows:
         """Make the call as `__call__` does, awaited."""
         tries = _Tries(lm, signature, offline.Call(self, signature, inputs))
         for attempt in tries:
             with attempt:
-                tries.answers = await super().acall(lm, lm_kwargs | tries.form(), signature, demos, inputs)
+                tries.answers = await super().acall(
+                    lm, lm_kwargs | tries.form(), signature, demos, inputs
+                )
         return tries.best
 
     def format_system_message(self, signature: Any) -> str:
@@ -95,14 +117,34 @@ class Adapter(dspy.ChatAdapter):
         return _system_message(_form(signature), signature, signature.__doc__)
 
     def format_user_message_content(
-        self, signature: Any, inputs: _Values, prefix: str = "", suffix: str = "", main_request: bool = False
+        self,
+        signature: Any,
+        inputs: _Values,
+        prefix: str = "",
+        suffix: str = "",
+        main_request: bool = False,
     ) -> str:
         """Return DSPy's, with what depends on the signature alone made once."""
         fields = signature.input_fields
-        if any(isinstance(inputs.get(name), list) and field.annotation is str for name, field in fields.items()):
-            return str(super().format_user_message_content(signature, inputs, prefix, suffix, main_request))
-        parts = [prefix, *(f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}" for name in fields if name in inputs)]
-        if main_request and (requirements := self.user_message_output_requirements(signature)) is not None:
+        if any(
+            isinstance(inputs.get(name), list) and field.annotation is str
+            for name, field in fields.items()
+        ):
+            return str(
+                super().format_user_message_content(signature, inputs, prefix, suffix, main_request)
+            )
+        parts = [
+            prefix,
+            *(
+                f"[[ ## {name} ## ]]\n{_write_value(inputs[name])}"
+                for name in fields
+                if name in inputs
+            ),
+        ]
+        if (
+            main_request
+            and (requirements := self.user_message_output_requirements(signature)) is not None
+        ):
             parts.append(requirements)
         return "\n\n".join([*parts, suffix]).strip()
 
@@ -110,22 +152,31 @@ class Adapter(dspy.ChatAdapter):
         """Return DSPy's, made once for a signature."""
         return _requirements(_form(signature), signature)
 
-    def format_assistant_message_content(self, signature: Any, outputs: _Values, *missing: Any, **named: Any) -> str:
+    def format_assistant_message_content(
+        self, signature: Any, outputs: _Values, *missing: Any, **named: Any
+    ) -> str:
         """Return DSPy's, in the form in which answers are asked for."""
-        return str(_form(signature).format_assistant_message_content(signature, outputs, *missing, **named))
+        return str(
+            _form(signature).format_assistant_message_content(signature, outputs, *missing, **named)
+        )
 
     def format(self, signature: Any, demos: _Rows, inputs: _Values) -> _Rows:
         """Return DSPy's messages; when asking again, with the bad answer and what was wrong with it."""
         messages: _Rows = super().format(signature, demos, inputs)
         if again := _AGAIN.get():
             answer, wrong = again
-            repair = f"That answer cannot be used: {wrong}. Answer again, in full and in the form asked for."
+            repair = (
+                f"That answer cannot be used: {wrong}. Answer again, in full and in the form "
+                f"asked for."
+            )
             bad = {"role": "assistant", "content": answer}
             messages = [*messages, bad, {"role": "user", "content": repair}]
             if prompting.overflows(messages):
                 bad["content"] = "(an answer, left out because there is no room for it)"
                 if payer := session.current():
-                    payer.shorten("an answer that could not be used is left out where it is asked for again")
+                    payer.shorten(
+                        "an answer that could not be used is left out where it is asked for again"
+                    )
         return messages
 
     def parse(self, signature: Any, completion: str) -> _Values:
@@ -139,8 +190,14 @@ class Adapter(dspy.ChatAdapter):
             if loose is None:
                 raise
             return loose
-        except (TooBroken, RecursionError, MemoryError):  # the last two of Python's parser, ours and DSPy's
-            raise Fault("unparsable", "a field of it is no JSON, and too broken to be repaired") from None
+        except (
+            TooBroken,
+            RecursionError,
+            MemoryError,
+        ):  # the last two of Python's parser, ours and DSPy's
+            raise Fault(
+                "unparsable", "a field of it is no JSON, and too broken to be repaired"
+            ) from None
 
 
 class _Tries:
@@ -168,7 +225,9 @@ class _Tries:
         """Return the setting that asks for an answer by the signature's schema; none for an answer in markers."""
         both = _form(self._signature) is _JSON and getattr(self._lm, "structured", False)
         self._schema = make_schema(self._signature) if both else None
-        if self._schema and self._lm.server.kind.name == "vllm":  # others may refuse bounds, or take long for each
+        if (
+            self._schema and self._lm.server.kind.name == "vllm"
+        ):  # others may refuse bounds, or take long for each
             self._schema = _bound(self._schema, prompting.limit(), brief=self._cut)
         made = {"name": "answer", "strict": True, "schema": self._schema}
         return {"response_format": {"type": "json_schema", "json_schema": made}} if both else {}
@@ -182,7 +241,9 @@ class _Tries:
         self._cut = before is not None and before.kind == "cut off"
         if before and payer:
             payer.charge(Usage(repairs=1))
-        token = _AGAIN.set((shorten(*ANSWERED.get()) or "(no answer)", before.reason) if before else None)
+        token = _AGAIN.set(
+            (shorten(*ANSWERED.get()) or "(no answer)", before.reason) if before else None
+        )
         try:
             with offline.publish(self._call):
                 yield
@@ -199,8 +260,12 @@ class _Tries:
             self._lm.caller.schemas = "off"
             self._refused = True
         except (dspy.AdapterParseError, Fault) as error:
-            notice_leak(self._signature.__doc__, [ANSWERED.get().text])  # no fields at all, but the prompt
-            self._wrong = fault = error if isinstance(error, Fault) else _fault(error, self._signature)
+            notice_leak(
+                self._signature.__doc__, [ANSWERED.get().text]
+            )  # no fields at all, but the prompt
+            self._wrong = fault = (
+                error if isinstance(error, Fault) else _fault(error, self._signature)
+            )
             if payer:
                 payer.count_unusable(fault.kind)
             if fault.tolerable:
@@ -221,7 +286,11 @@ def shorten(answer: str, finish: str) -> str:
     """Return as much of a bad answer as its model is shown again: of one that ran away, nothing."""
     if answer and finish == "length":
         return "(an answer that was cut off, left out here)"
-    return answer if len(answer) <= _MOST_ECHOED else f"{answer[:_MOST_ECHOED]} (and so on; the rest is left out here)"
+    return (
+        answer
+        if len(answer) <= _MOST_ECHOED
+        else f"{answer[:_MOST_ECHOED]} (and so on; the rest is left out here)"
+    )
 
 
 def refuses(text: str) -> bool:
@@ -231,7 +300,10 @@ def refuses(text: str) -> bool:
 
 def _is_whole(text: str) -> bool:
     """Whether an answer has come to the end of its form, whatever the server says of how it ended."""
-    return COMPLETED in text or read_object(text.strip().removeprefix("```json").strip("` \n")) is not None
+    return (
+        COMPLETED in text
+        or read_object(text.strip().removeprefix("```json").strip("` \n")) is not None
+    )
 
 
 def _is_broken_off(finish: str) -> bool:
@@ -285,7 +357,8 @@ _MARKER = re.compile(r"\[\[ ## (\w+) ## \]\]")  # of a field, in an answer
 _SIGNATURES = 1024  # kept at once; optimizers make them by the hundred
 
 
-# Made once for a signature: its fields never change, because DSPy makes a new signature for other fields.
+# Made once for a signature: its fields never change, because DSPy makes a new signature for other
+# fields.
 @lru_cache(maxsize=_SIGNATURES)
 def _validators(signature: Any) -> Mapping[str, Callable[[Any], Any] | None]:
     """Return what checks the value of each output field; None where DSPy has to read it."""
@@ -353,7 +426,9 @@ def _bound(schema: _Values, limit: int, *, brief: bool) -> _Values:
         made = {name: bound(one) for name, one in part.items()}
         kind = str(part.get("type"))
         if "properties" in made:
-            made["properties"] = {name: bound(one, checks.get(name, {})) for name, one in part["properties"].items()}
+            made["properties"] = {
+                name: bound(one, checks.get(name, {})) for name, one in part["properties"].items()
+            }
         made |= {word: asked[word] for word in _WORDS.get(kind, ()) if word in asked}
         if part.get("items") == {"type": "string"} and asked.get("enum"):
             made["items"] = {"type": "string", "enum": asked["enum"]} | most["string"]
@@ -362,9 +437,20 @@ def _bound(schema: _Values, limit: int, *, brief: bool) -> _Values:
     return dict(bound(schema))
 
 
-# Of what a schema says, what is sent: not every server knows more, and answers are checked by the field's type anyway.
+# Of what a schema says, what is sent: not every server knows more, and answers are checked by the
+# field's type anyway.
 _SAYS = ("type", "enum", "const", "anyOf", "$ref")  # each part has one of them
-_SENT = (*_SAYS, "properties", "items", "$defs", "description", "minimum", "maximum", "minItems", "maxItems")
+_SENT = (
+    *_SAYS,
+    "properties",
+    "items",
+    "$defs",
+    "description",
+    "minimum",
+    "maximum",
+    "minItems",
+    "maxItems",
+)
 
 
 def _strict(part: _Values) -> _Values:
@@ -385,7 +471,9 @@ def _strict(part: _Values) -> _Values:
         if part.get("additionalProperties") or not made.get("properties"):
             raise ValueError
         made |= {"required": [*made["properties"]], "additionalProperties": False}
-    told = made.pop("description", "") if "$ref" in made else ""  # nothing may stand beside a reference
+    told = (
+        made.pop("description", "") if "$ref" in made else ""
+    )  # nothing may stand beside a reference
     return {"anyOf": [made], "description": told} if told else made
 
 
@@ -402,7 +490,9 @@ def _read(signature: Any, answer: str) -> _Values | None:
             values[name] = texts[name] if validate is str else repair_json(texts[name])
     try:
         for name, validate in validators.items():
-            if validate is None or (values[name] == "" and validate is not str):  # "": it is not JSON
+            if validate is None or (
+                values[name] == "" and validate is not str
+            ):  # "": it is not JSON
                 return None
             values[name] = validate(values[name])
     except (KeyError, ValueError):
@@ -440,7 +530,11 @@ def _validator(annotation: Any) -> Callable[[Any], Any] | None:
     if annotation is str:
         return str
     union = get_origin(annotation) in (Union, types.UnionType, Literal)
-    if union or (isclass(annotation) and get_origin(annotation) is None and issubclass(annotation, dspy.Type | Enum)):
+    if union or (
+        isclass(annotation)
+        and get_origin(annotation) is None
+        and issubclass(annotation, dspy.Type | Enum)
+    ):
         return None
     try:
         return pydantic.TypeAdapter(annotation).validate_python

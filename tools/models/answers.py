@@ -1,9 +1,11 @@
-"""Every request sent to a model and every answer that came back, on disk before the program sees it.
+"""Every request sent to a model and every answer that came back, on disk before the program sees
+it.
 
-One SQLite file, RUNS/answers.sqlite3, is the cache of answers, under a key of everything that shapes an answer, and
-the ledger of each run (what it sent, what failed and why, what it paid), so that a crash cannot part them. Each request
-is a row; an answer that was paid for before is a row without text. What was sent is kept beside it, in parts
-(tools/models/kept.py). Left out: several machines, and file systems without locks, which WAL needs.
+One SQLite file, RUNS/answers.sqlite3, is the cache of answers, under a key of everything that
+shapes an answer, and the ledger of each run (what it sent, what failed and why, what it paid), so
+that a crash cannot part them. Each request is a row; an answer that was paid for before is a row
+without text. What was sent is kept beside it, in parts (tools/models/kept.py). Left out: several
+machines, and file systems without locks, which WAL needs.
 """
 
 import json
@@ -34,11 +36,13 @@ from tools.sqlite import LONGEST_WAIT, begin_writing, close_when_unused
 
 _LOG = logging.getLogger("sextant")
 NAME = "answers.sqlite3"
-# In the place of a fault: nothing was sent because an answer was there; work for an index, and vectors of queries.
+# In the place of a fault: nothing was sent because an answer was there; work for an index, and
+# vectors of queries.
 CACHED = "cached"
 INDEX = "index"
 
-# A key is 16 hex digits of BLAKE2b: among a million answers, two are the same by chance once in 37 million times.
+# A key is 16 hex digits of BLAKE2b: among a million answers, two are the same by chance once in 37
+# million times.
 _TABLE = """
 CREATE TABLE IF NOT EXISTS calls (
     id INTEGER PRIMARY KEY,
@@ -59,7 +63,9 @@ CREATE INDEX IF NOT EXISTS calls_run ON calls (run);
 """
 _UNWRITTEN = 100  # rows that nobody waits for, and that a kill may lose
 _LONGEST_WORD = 100  # characters kept of why an answer ended or failed: servers may send anything
-_SHORT = 15.0  # seconds; a query with less time left may fail for that alone: no pause between two attempts is longer
+# seconds; a query with less time left may fail for that alone: no pause between two attempts is
+# longer
+_SHORT = 15.0
 
 
 class Answer(NamedTuple):
@@ -80,12 +86,20 @@ class Books(NamedTuple):
     answered: int = 0
     cached: int = 0
     faults: Mapping[str, int] = {}
-    usage: Usage = Usage()  # of answered requests, and failed ones that reported any; list prices of cached ones, too
+    usage: Usage = (
+        Usage()
+    )  # of answered requests, and failed ones that reported any; list prices of cached ones, too
 
     def json(self) -> dict[str, Any]:
         """Return the books as --json prints them."""
         failed = {"failed": sum(self.faults.values()), "faults": dict(sorted(self.faults.items()))}
-        return {"sent": self.sent, "answered": self.answered, **failed, "cached": self.cached, **usage_json(self.usage)}
+        return {
+            "sent": self.sent,
+            "answered": self.answered,
+            **failed,
+            "cached": self.cached,
+            **usage_json(self.usage),
+        }
 
 
 _Row = dict[str, Any]  # of one request, by the names of the columns, of which each row has the same
@@ -136,9 +150,15 @@ class _Writing:
             try:
                 with self.writer:
                     begin_writing(self.writer)
-                    kept.insert(self.writer, "OR IGNORE INTO parts (id, text)", list(batch.parts.items()))
+                    kept.insert(
+                        self.writer, "OR IGNORE INTO parts (id, text)", list(batch.parts.items())
+                    )
                     columns = ", ".join(batch.rows[0]) if batch.rows else ""
-                    kept.insert(self.writer, f"INTO calls ({columns})", [[*row.values()] for row in batch.rows])
+                    kept.insert(
+                        self.writer,
+                        f"INTO calls ({columns})",
+                        [[*row.values()] for row in batch.rows],
+                    )
             except Exception as error:  # noqa: BLE001  # raised by all that wait, who would else wait forever
                 batch.done.set_exception(error)
             else:
@@ -157,9 +177,15 @@ class Answers:
             disk.open_file(path, "ab").close()  # SQLite gives the files beside it the same mode
             self._reader = _open_table(path)
             self._writing = _Writing(_open_table(path))
-            self.parts = kept.Known()  # of requests: those that this process has written, which are not made again
-            # Most requests are new: looking each up would give Python's lock away, and cost a tenth of a call.
-            self._known = {hash(key) for (key,) in self._reader.execute("SELECT key FROM calls WHERE fault = ''")}
+            self.parts = (
+                kept.Known()
+            )  # of requests: those that this process has written, which are not made again
+            # Most requests are new: looking each up would give Python's lock away, and cost a tenth
+            # of a call.
+            self._known = {
+                hash(key)
+                for (key,) in self._reader.execute("SELECT key FROM calls WHERE fault = ''")
+            }
         self.close = weakref.finalize(self, _close, path, self._writing, self._reader, self._lock)
         AT_END.append(self.close)
 
@@ -173,10 +199,16 @@ class Answers:
         for row in list(self.select(columns, best, (key, run, query_id, run))):
             usage = usage_from_json(row["usage"])
             thought = row["reasoning"] or ""
-            return Answer(row["outputs"], usage, row["finish"], row["seconds"], thought), row["run"], row["query_id"]
+            return (
+                Answer(row["outputs"], usage, row["finish"], row["seconds"], thought),
+                row["run"],
+                row["query_id"],
+            )
         return None
 
-    def write(self, rows: list[_Row], parts: Mapping[int, bytes] = {}, *, wait: bool = True) -> None:
+    def write(
+        self, rows: list[_Row], parts: Mapping[int, bytes] = {}, *, wait: bool = True
+    ) -> None:
         """Put rows and parts of requests on disk; with `wait`, they are there when this returns, or RunIncomplete."""
         if not self.close.alive:
             raise RunIncomplete(f"{self.path} is closed; the same command goes on")
@@ -202,9 +234,14 @@ class Answers:
         sent = Counter[str]()
         usage = Usage()
         marks = set[int]()
-        damage = f"the books of {run} are damaged; remove the file run-id of its folder to begin them anew: "
+        damage = (
+            f"the books of {run} are damaged; remove the file run-id of its folder to begin them "
+            f"anew: "
+        )
         damage += "the answers stay, and are not paid for again"
-        for row in self.select(("fault", "usage", "query_id", "key"), "WHERE run = ?", (run,), damage=damage):
+        for row in self.select(
+            ("fault", "usage", "query_id", "key"), "WHERE run = ?", (run,), damage=damage
+        ):
             fault = row["fault"]
             used = usage_from_json(row["usage"])
             if fault == CACHED:
@@ -225,7 +262,9 @@ class Answers:
         for (key,) in self.query(statement, (run, CACHED)):
             taken = self.take(key, run)
             if taken is None:
-                raise DataError(f"the answer {key} of this run was cleared away, so the run cannot be recorded")
+                raise DataError(
+                    f"the answer {key} of this run was cleared away, so the run cannot be recorded"
+                )
             yield key, taken[0]
 
     def select(
@@ -239,12 +278,19 @@ class Answers:
                     yield cells(columns, row)
                 except ValueError as error:
                     key = str(dict(zip(columns, row, strict=True)).get("key", "KEY"))[:16]
-                    mend = damage or f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
+                    mend = (
+                        damage
+                        or f"the answer {key} is damaged; python -m programs.lm cache clear --key "
+                        f"{key}"
+                    )
                     raise DataError(f"{self.path}: {mend} ({error})") from None
 
     def clear(self, where: str, values: Sequence[Any]) -> None:
         """Remove the text of answers, and what was sent for them; their rows stay, as the books of runs need them."""
-        self.query(f"UPDATE calls SET outputs = NULL, request = NULL, reasoning = NULL WHERE {where}", values)
+        self.query(
+            f"UPDATE calls SET outputs = NULL, request = NULL, reasoning = NULL WHERE {where}",
+            values,
+        )
         needed = "SELECT value FROM calls, json_each(calls.request) WHERE request IS NOT NULL"
         self.query(f"DELETE FROM parts WHERE id NOT IN ({needed})")
         self.parts.clear()
@@ -253,7 +299,9 @@ class Answers:
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement of the command that lists and clears answers; return its rows."""
         with self._lock, readable(self.path):
-            return self._reader.execute(statement, [_storable(value) for value in parameters]).fetchall()
+            return self._reader.execute(
+                statement, [_storable(value) for value in parameters]
+            ).fetchall()
 
 
 def _open_table(path: Path) -> sqlite3.Connection:
@@ -268,7 +316,9 @@ def _open_table(path: Path) -> sqlite3.Connection:
     return opened
 
 
-def _close(path: Path, writing: _Writing, reader: sqlite3.Connection, reading: threading.Lock) -> None:
+def _close(
+    path: Path, writing: _Writing, reader: sqlite3.Connection, reading: threading.Lock
+) -> None:
     """Put everything into the one file; of several processes that have it open, the last one completes that."""
     writing.write()
     close_when_unused(writing.writer, writing.alone)
@@ -278,7 +328,9 @@ def _close(path: Path, writing: _Writing, reader: sqlite3.Connection, reading: t
         reader.execute("PRAGMA busy_timeout = 0")
         reader.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
-        _LOG.warning(f"{path}: {error}; its last answers may be in {path.name}-wal alone: keep both")
+        _LOG.warning(
+            f"{path}: {error}; its last answers may be in {path.name}-wal alone: keep both"
+        )
     finally:
         reader.close()
         reading.release()
@@ -329,13 +381,23 @@ class Ledger:
         self.answers = answers
         self.run = _storable(run)
         self._lock = threading.Lock()
-        self._sent = dict[str, Future[_Failure | None]]()  # by key: requests on their way; equal ones wait for them
-        self.books, self._marks = answers.books_and_marks(self.run)  # those of earlier sittings included
+        self._sent = dict[
+            str, Future[_Failure | None]
+        ]()  # by key: requests on their way; equal ones wait for them
+        self.books, self._marks = answers.books_and_marks(
+            self.run
+        )  # those of earlier sittings included
         self.cassette: tuple[Mapping[str, Answer], str] | None = None  # as in Terms
 
     @contextmanager
     def turn(
-        self, query_id: str, key: str, model: str, price: _Price = lambda usage: None, *, deadline: float = math.inf
+        self,
+        query_id: str,
+        key: str,
+        model: str,
+        price: _Price = lambda usage: None,
+        *,
+        deadline: float = math.inf,
     ) -> Iterator[Answer | None]:
         """Give the block an answer to its request; None where there is none, and the block has to send and book it.
 
@@ -368,9 +430,13 @@ class Ledger:
             try:
                 failure = other.result(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
             except TimeoutError:
-                raise TimeoutError("the same request of another query is not answered yet") from None
+                raise TimeoutError(
+                    "the same request of another query is not answered yet"
+                ) from None
             if failure:
-                raise failure[0].with_traceback(failure[1])  # where it went wrong, without those that have waited
+                raise failure[0].with_traceback(
+                    failure[1]
+                )  # where it went wrong, without those that have waited
 
     def _take(self, query_id: str, key: str, model: str, price: _Price) -> Answer | None:
         if self.cassette is None:
@@ -379,7 +445,9 @@ class Ledger:
             taken = self.cassette[0][key], "", ""
         else:
             why = "it was recorded with another command, data or version; name a new file to record"
-            raise ProviderRefused(f"{self.cassette[1]} has no answer to a call of query {query_id!r}: {why}")
+            raise ProviderRefused(
+                f"{self.cassette[1]} has no answer to a call of query {query_id!r}: {why}"
+            )
         if taken is None:
             return None
         answer, run, payer = taken
@@ -398,10 +466,14 @@ class Ledger:
             self.answers.write([row | {"outputs": None}], wait=False)
         return answer._replace(usage=usage)
 
-    def answered(self, query_id: str, key: str, model: str, answer: Answer, sent: kept.Packed | None = None) -> None:
+    def answered(
+        self, query_id: str, key: str, model: str, answer: Answer, sent: kept.Packed | None = None
+    ) -> None:
         """Book an answered request, packed by kept.pack; it is on disk when this returns, or RunIncomplete."""
         request, parts = sent or (None, {})
-        self.answers.write([self._row(query_id, key, model, answer, "") | {"request": request}], parts)
+        self.answers.write(
+            [self._row(query_id, key, model, answer, "") | {"request": request}], parts
+        )
         self._book(sent=1, answered=1, usage=answer.usage)
 
     def used_by_query(self) -> dict[str, Usage]:
@@ -415,27 +487,54 @@ class Ledger:
 
     def speed(self) -> dict[str, float]:
         """Return the median of seconds to a first token, and tokens a second from there; {} where none was streamed."""
-        statement = "SELECT first, seconds - first, json_extract(usage, '$.output_tokens') FROM calls"
-        rows = self.answers.query(f"{statement} WHERE run = ? AND fault = '' AND first IS NOT NULL", (self.run,))
+        statement = (
+            "SELECT first, seconds - first, json_extract(usage, '$.output_tokens') FROM calls"
+        )
+        rows = self.answers.query(
+            f"{statement} WHERE run = ? AND fault = '' AND first IS NOT NULL", (self.run,)
+        )
         firsts, writing, tokens = zip(*rows, strict=True) if rows else ((), (), ())
         rate = {"tokens_a_second": round(sum(tokens) / sum(writing), 1)} if sum(writing) else {}
         return {"first_token_seconds": median(firsts)} | rate if rows else {}
 
     def book(
-        self, model: str, usage: Usage, *, fault: str = "", seconds: float = 0.0, query_id: str = "", key: str = ""
+        self,
+        model: str,
+        usage: Usage,
+        *,
+        fault: str = "",
+        seconds: float = 0.0,
+        query_id: str = "",
+        key: str = "",
     ) -> None:
         """Book a request without an answer, by its `fault`; without one, what an index has cost."""
-        row = self._row(query_id, key, model, Answer([], usage, "" if fault else "stop", seconds), fault or INDEX)
+        row = self._row(
+            query_id,
+            key,
+            model,
+            Answer([], usage, "" if fault else "stop", seconds),
+            fault or INDEX,
+        )
         with suppress(RunIncomplete) if fault else nullcontext():  # the failure itself is reported
             self.answers.write([row])
         calls = 0 if fault else usage.calls
-        self._book(sent=1 if fault else calls, answered=calls, fault=fault and row["fault"], usage=usage)
+        self._book(
+            sent=1 if fault else calls, answered=calls, fault=fault and row["fault"], usage=usage
+        )
 
-    def _book(self, *, usage: Usage, sent: int = 0, answered: int = 0, cached: int = 0, fault: str = "") -> None:
+    def _book(
+        self, *, usage: Usage, sent: int = 0, answered: int = 0, cached: int = 0, fault: str = ""
+    ) -> None:
         with self._lock:
             old = self.books
             faults = {**old.faults, fault: old.faults.get(fault, 0) + 1} if fault else old.faults
-            self.books = Books(old.sent + sent, old.answered + answered, old.cached + cached, faults, old.usage + usage)
+            self.books = Books(
+                old.sent + sent,
+                old.answered + answered,
+                old.cached + cached,
+                faults,
+                old.usage + usage,
+            )
 
     def _row(self, query_id: str, key: str, model: str, answer: Answer, fault: str) -> _Row:
         try:

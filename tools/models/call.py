@@ -1,8 +1,9 @@
-"""What happens to one request to a model: ledger, gate, budget, sending, books. Everything that is sent passes here.
+"""What happens to one request to a model: ledger, gate, budget, sending, books. Everything that is
+sent passes here.
 
-An answer that the ledger has is taken from there. Otherwise the request waits for the gate and the budget, is sent,
-and is booked before anybody sees its answer. A request without an answer is sent again, a bounded number of times; each
-attempt asks the budget and is booked.
+An answer that the ledger has is taken from there. Otherwise the request waits for the gate and the
+budget, is sent, and is booked before anybody sees its answer. A request without an answer is sent
+again, a bounded number of times; each attempt asks the budget and is booked.
 """
 
 import json
@@ -32,9 +33,14 @@ from tools.session import Shared, booking
 if TYPE_CHECKING:
     from tools.models.prices import Price
 
-DEADLINE: ContextVar[float] = ContextVar("deadline", default=float("inf"))  # of the query, by time.monotonic
-_COARSEST = 0.25  # our tokens for each of a model's: some tokenizers have one for each letter or two
-_SMALLEST = 1024  # tokens: a refusal for length that tells no number is not taken for a smaller window than that
+DEADLINE: ContextVar[float] = ContextVar(
+    "deadline", default=float("inf")
+)  # of the query, by time.monotonic
+_COARSEST = (
+    0.25  # our tokens for each of a model's: some tokenizers have one for each letter or two
+)
+# tokens: a refusal for length that tells no number is not taken for a smaller window than that
+_SMALLEST = 1024
 TOKENS_A_BYTE = 0.5  # of a request: nearly every token has two bytes or more
 _BILLED = 2  # answers that are paid for and cannot be read, after which a call is not made again
 
@@ -72,13 +78,16 @@ class Caller(Shared):
     cost: "Price | None" = None  # of tokens; None where it is not known
     free: bool = False  # whether a call costs 0 and is not in the ledger
     keeps_prompts: bool = False  # whether requests are kept beside their answers
-    schemas: str = "off"  # "on", or "auto": whether signatures are sent as JSON schemas; until the model refuses one
+    # "on", or "auto": whether signatures are sent as JSON schemas; until the model refuses one
+    schemas: str = "off"
     window: int | None = None  # tokens of prompt and answer together; None where it is not known
 
     def __post_init__(self) -> None:
         self._answered = False
         self._largest_output = 0  # tokens of the longest answer so far
-        self._tokens_a_byte = TOKENS_A_BYTE  # of a request, at most; more if the provider counts more
+        self._tokens_a_byte = (
+            TOKENS_A_BYTE  # of a request, at most; more if the provider counts more
+        )
         self._secrets = [json.dumps(secret)[1:-1].encode() for secret in secrets()]
         if not self.free:
             self.terms.join()
@@ -93,7 +102,9 @@ class Caller(Shared):
         """Whether there is a ledger that answers are kept in."""
         return not self.free and self.terms.ledger is not None
 
-    def ask(self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None) -> Answer:
+    def ask(
+        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None = None
+    ) -> Answer:
         """Return the answer to the request `made`: from the ledger, from an equal request in flight, or by sending it.
 
         It may be the size alone, in bytes, where `send` packs the request for the ledger.
@@ -104,10 +115,14 @@ class Caller(Shared):
         ledger = None if self.free or not key else self.terms.ledger
         if ledger is None:
             if not self.free:
-                self.terms.check_sends(f"a call of {self.model}" + (f" for query {owner!r}" if owner else ""))
+                self.terms.check_sends(
+                    f"a call of {self.model}" + (f" for query {owner!r}" if owner else "")
+                )
             return self._ask_provider(owner, "", made, send, limit)
         try:
-            with ledger.turn(owner, key, self.model, self._list_price, deadline=DEADLINE.get()) as kept:
+            with ledger.turn(
+                owner, key, self.model, self._list_price, deadline=DEADLINE.get()
+            ) as kept:
                 return kept or self._ask_provider(owner, key, made, send, limit)
         except TimeoutError as waited:
             raise _out_of_time(str(waited)) from None
@@ -124,7 +139,11 @@ class Caller(Shared):
         """
         terms = self.terms
         said = self.terms.servers.setdefault(self.model, {})
-        if terms.cassette and isinstance(refusal, ProviderRefused) and said.get("learnt", before) != before:
+        if (
+            terms.cassette
+            and isinstance(refusal, ProviderRefused)
+            and said.get("learnt", before) != before
+        ):
             self.window = said["learnt"]
         elif not isinstance(refusal, dspy.LMError) or faults.about(refusal) != "length":
             return False
@@ -134,12 +153,19 @@ class Caller(Shared):
             window = most or max(ours // 2, _SMALLEST)
             if most and told:
                 window = round(most * min(1.0, max(_COARSEST, ours / told)))
-            self.window = said["learnt"] = max(1, min(window, before * 4 // 5) if before else window)
-            words = f"takes {self.window:,} tokens, as its refusal says; --context {self.window} says so from the start"
+            self.window = said["learnt"] = max(
+                1, min(window, before * 4 // 5) if before else window
+            )
+            words = (
+                f"takes {self.window:,} tokens, as its refusal says; --context {self.window} says "
+                f"so from the start"
+            )
             say(f"{self.model.removeprefix('openai/')} {words}")
         return True
 
-    def _ask_provider(self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None) -> Answer:
+    def _ask_provider(
+        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None
+    ) -> Answer:
         failures = _Failures()
         while True:
             entered = self._enter(failures)
@@ -157,11 +183,15 @@ class Caller(Shared):
             raise failures.last or _out_of_time()
         try:
             until = min(deadline, self.terms.budget.ends)
-            return self.terms.gate.enter((failures.since or now) + patience, patience=patience, deadline=until)
+            return self.terms.gate.enter(
+                (failures.since or now) + patience, patience=patience, deadline=until
+            )
         except TimeoutError as waited:
             self.terms.budget.check()
             late = _out_of_time(str(waited)) if time.monotonic() >= deadline else None
-            raise failures.last or late or dspy.LMTimeoutError(f"nothing was sent: {waited}") from None
+            raise (
+                failures.last or late or dspy.LMTimeoutError(f"nothing was sent: {waited}")
+            ) from None
 
     def _most(self, size: int, limit: int | None) -> Expected:
         """Return the most that a request of `size` bytes can use: its prompt, and an answer of `limit` tokens.
@@ -180,14 +210,18 @@ class Caller(Shared):
             usd = max(read, written, thinking)
         return Expected(tokens_in + tokens_out, usd)
 
-    def _attempt(self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None) -> Answer | dspy.LMError:
+    def _attempt(
+        self, owner: str, key: str, made: bytes | int, send: Send, limit: int | None
+    ) -> Answer | dspy.LMError:
         """Send one request, asked of the budget before and booked after; return its answer, or its failure."""
         size = made if isinstance(made, int) else len(made)
         terms = self.terms
         usage = Usage()
         expected = self._most(size, limit)
         try:
-            terms.budget.take(expected, deadline=DEADLINE.get(), check=terms.gate.rest)  # Interrupted, where it waits
+            terms.budget.take(
+                expected, deadline=DEADLINE.get(), check=terms.gate.rest
+            )  # Interrupted, where it waits
         except BaseException as error:
             terms.gate.leave()
             if isinstance(error, TimeoutError):
@@ -213,9 +247,15 @@ class Caller(Shared):
             terms.budget.spend(usage, expected)
         self._answered = True
         terms.gate.answered(sent.headers)
-        answer = Answer(sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning, sent.first)
+        answer = Answer(
+            sent.outputs, usage, sent.finish, time.monotonic() - started, sent.reasoning, sent.first
+        )
         if key and terms.ledger:
-            packed = sent.packed if isinstance(made, int) else self.pack(made, terms.ledger.answers.parts)
+            packed = (
+                sent.packed
+                if isinstance(made, int)
+                else self.pack(made, terms.ledger.answers.parts)
+            )
             terms.ledger.answered(owner, key, self.model, answer, packed)
         elif not self.free:
             terms.book(self.model, usage, query_id=owner)
@@ -228,14 +268,20 @@ class Caller(Shared):
         if not dspy.is_retryable_lm_error(error):
             gate.refused()
             raise error
-        rest: float | None = getattr(error, "retry_after", None)  # seconds that the provider asks for
+        rest: float | None = getattr(
+            error, "retry_after", None
+        )  # seconds that the provider asks for
         gate.failed(entered, overload=faults.overload(error), rest=rest, reason=faults.kind(error))
         now = time.monotonic()
         failures.since = failures.since or now
         failures.count = failures.count + 1
         failures.last = error
         failures.billed += getattr(error, "billed", False)
-        if failures.count == patience.attempts or failures.billed == _BILLED or (rest or 0.0) > LONGEST_WAIT:
+        if (
+            failures.count == patience.attempts
+            or failures.billed == _BILLED
+            or (rest or 0.0) > LONGEST_WAIT
+        ):
             raise error
         if rest:
             return  # the gate holds everybody back for so long
@@ -251,7 +297,11 @@ class Caller(Shared):
         return self.terms.patience.after if alive else self.terms.patience.before
 
     def _list_price(self, usage: Usage) -> float | None:
-        return self.cost.of(usage.input_tokens, 0, usage.output_tokens, usage.reasoning_tokens) if self.cost else None
+        return (
+            self.cost.of(usage.input_tokens, 0, usage.output_tokens, usage.reasoning_tokens)
+            if self.cost
+            else None
+        )
 
     def usage_of(self, reported: Any) -> Usage:
         """Return what an answered request used; unknown where that is not `reported`, or cannot be true."""
@@ -265,12 +315,23 @@ class Caller(Shared):
         if self.cost:
             paid = self.cost.of(tokens_in, cached, tokens_out, reasoning, written)
             listed = self.cost.of(tokens_in, 0, tokens_out, reasoning)
-        return Usage(1, 0, tokens_in, tokens_out, paid, listed, cached_tokens=cached, reasoning_tokens=reasoning)
+        return Usage(
+            1,
+            0,
+            tokens_in,
+            tokens_out,
+            paid,
+            listed,
+            cached_tokens=cached,
+            reasoning_tokens=reasoning,
+        )
 
     def _usage_of_failure(self, error: dspy.LMError) -> Usage:
         """Return what a request without an answer used: nothing, unless the provider reports usage."""
         reported = getattr(error, "usage", None)
-        nothing = 0.0 if self.free or self.cost else None  # without a price, its cost is not known either
+        nothing = (
+            0.0 if self.free or self.cost else None
+        )  # without a price, its cost is not known either
         usage = self.usage_of(reported) if reported else Usage(paid_usd=nothing, list_usd=nothing)
         return replace(usage, calls=0, unmetered=0)
 
@@ -289,11 +350,15 @@ def _out_of_time(why: str = "") -> dspy.LMTimeoutError:
 # to the count of thinking, or up to THINKING where none is given; more is something else (a whole conversation, say).
 # Left out: tokens of sound and pictures, and dollars that a few providers report.
 
-MOST_TOKENS = 10_000_000  # of one call; the largest windows have 2 million, so a report of more is a mistake
-# Gemini, which counts thinking in the total alone, ends an answer at 65,536 tokens. Four times that leaves room.
+MOST_TOKENS = (
+    10_000_000  # of one call; the largest windows have 2 million, so a report of more is a mistake
+)
+# Gemini, which counts thinking in the total alone, ends an answer at 65,536 tokens. Four times that
+# leaves room.
 THINKING = 262_144
-# Some servers count thinking by tokenising its text again, its marks included, and come out a few tokens higher than
-# the output that it is part of. Up to so much more than the output counts as all of the output.
+# Some servers count thinking by tokenising its text again, its marks included, and come out a few
+# tokens higher than the output that it is part of. Up to so much more than the output counts as all
+# of the output.
 RECOUNT_TOKENS = 8
 RECOUNT_SHARE = 0.02
 
@@ -305,7 +370,9 @@ class Metered(NamedTuple):
     cached_tokens: int  # of the input: what the provider had cached
     output_tokens: int  # all that was written, the thinking too
     reasoning_tokens: int  # of the output: thinking; 0 where it is not told apart
-    cache_write_tokens: int = 0  # of the input: what the provider put into its cache at a price of its own
+    cache_write_tokens: int = (
+        0  # of the input: what the provider put into its cache at a price of its own
+    )
 
 
 def read_report(usage: Any) -> Metered | None:
@@ -317,7 +384,9 @@ def read_report(usage: Any) -> Metered | None:
 
 def _read(usage: dict[str, Any]) -> Metered | None:
     chat = usage.get("prompt_tokens") is not None
-    name_in, name_out = ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
+    name_in, name_out = (
+        ("prompt_tokens", "completion_tokens") if chat else ("input_tokens", "output_tokens")
+    )
     if usage.get(name_in) is None or usage.get(name_out) is None:
         return None
     tokens_in = _count(usage, name_in)
@@ -329,7 +398,11 @@ def _read(usage: dict[str, Any]) -> Metered | None:
     if name_in == "input_tokens" and not of_input:
         tokens_in += read + written  # Anthropic's own block
     cached = _count(of_input, "cached_tokens") or read or _count(usage, "prompt_cache_hit_tokens")
-    written = written or _count(of_input, "cache_creation_tokens") or _count(of_input, "cache_write_tokens")
+    written = (
+        written
+        or _count(of_input, "cache_creation_tokens")
+        or _count(of_input, "cache_write_tokens")
+    )
     if not tokens_in or cached + written > tokens_in:
         raise ValueError  # a prompt of no tokens comes from a server that does not count
     reasoning = _count(of_output, "reasoning_tokens")

@@ -1,7 +1,8 @@
-"""Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings protocol.
+"""Vectors of texts from a provider's API, or from any server that speaks OpenAI's embeddings
+protocol.
 
-OpenAI's client writes the request and reads the answer; our own connection sends it, so that keys, deadlines, bounds,
-redirects and books are as for every other call.
+OpenAI's client writes the request and reads the answer; our own connection sends it, so that keys,
+deadlines, bounds, redirects and books are as for every other call.
 """
 
 import base64
@@ -49,7 +50,9 @@ def place(spec: str) -> tuple[str, str, str]:
     provider, _, model = spec.partition("/")
     if provider not in PROVIDERS or not model:
         known = ", ".join(f"api:{name}/MODEL" for name in PROVIDERS)
-        raise UsageError(f"api:{spec} names no model; write {known} or api:MODEL@http://host:port/v1")
+        raise UsageError(
+            f"api:{spec} names no model; write {known} or api:MODEL@http://host:port/v1"
+        )
     return provider, model, PROVIDERS[provider][0]
 
 
@@ -60,7 +63,9 @@ class _NotVectors(Unreadable):
 class Embeddings:
     """A connected embedding model, asked on the terms of a run. Threads share it."""
 
-    def __init__(self, spec: str, terms: Terms, *, dimensions: int = 0, cost: Price | None = None) -> None:
+    def __init__(
+        self, spec: str, terms: Terms, *, dimensions: int = 0, cost: Price | None = None
+    ) -> None:
         """Connect the model `spec`, or UsageError; `dimensions` asks for shorter vectors, 0 for the model's own."""
         self.name = f"api:{spec}"
         self.provider, self.model, self.url = place(spec)
@@ -69,11 +74,15 @@ class Embeddings:
         self._settings: dict[str, Any] = {"dimensions": dimensions} if dimensions else {}
         self._wire = Wire(self.model, self.url, provider=self.provider)
         http = httpx.Client(transport=_Transport(self._wire), follow_redirects=False)
-        self._client = OpenAI(api_key="none", base_url=self._wire.url, max_retries=0, http_client=http)
+        self._client = OpenAI(
+            api_key="none", base_url=self._wire.url, max_retries=0, http_client=http
+        )
         self.terms = terms
         self.caller = Caller(self.name, terms, cost=cost)
 
-    def embed(self, texts: Sequence[str], *, kept: bool = True) -> tuple[list[NDArray[np.float32]], Usage]:
+    def embed(
+        self, texts: Sequence[str], *, kept: bool = True
+    ) -> tuple[list[NDArray[np.float32]], Usage]:
         """Return a vector for each of a few texts that are not blank, in order, and what they cost, which is booked.
 
         They are `kept` in the ledger, or else by the caller. RunIncomplete when the API does not answer,
@@ -88,26 +97,43 @@ class Embeddings:
             answer = self.caller.ask(owner, key, made, lambda end: self._send(texts, end), limit=0)
         except dspy.LMError as error:
             raise self._reason(error) from None
-        vectors = [np.frombuffer(base64.b64decode(output), dtype="<f4") for output in answer.outputs]
+        vectors = [
+            np.frombuffer(base64.b64decode(output), dtype="<f4") for output in answer.outputs
+        ]
         self.dimension = self.dimension or vectors[0].size
         return vectors, answer.usage
 
     def _send(self, texts: Sequence[str], deadline: float) -> Sent:
         """Send one request, and return base64 of each vector, in the order of the texts."""
         try:
-            asked = {"input": list(texts), "model": self.model, "encoding_format": "base64", **self._settings}
-            answer = self._client.embeddings.with_raw_response.create(**asked, timeout=deadline - time.monotonic())
+            asked = {
+                "input": list(texts),
+                "model": self.model,
+                "encoding_format": "base64",
+                **self._settings,
+            }
+            answer = self._client.embeddings.with_raw_response.create(
+                **asked, timeout=deadline - time.monotonic()
+            )
         except APIConnectionError as failure:
             raise failure.__cause__ or failure from None  # what the connection raised
         body = parse(answer.content, self.model, clean=self._wire.clean)
         used = body.get("usage") if isinstance(body, dict) else None
         if isinstance(used, dict):  # in the form of a chat's; vectors have no tokens of their own
-            used = {"prompt_tokens": used.get("prompt_tokens") or used.get("total_tokens"), "completion_tokens": 0}
+            used = {
+                "prompt_tokens": used.get("prompt_tokens") or used.get("total_tokens"),
+                "completion_tokens": 0,
+            }
         try:
             vectors = self._vectors(getattr(answer.parse(), "data", None), len(texts))
         except ValueError as error:
             raise _NotVectors(self._wire.clean(str(error)), self.model, used) from None
-        return Sent([base64.b64encode(one.tobytes()).decode() for one in vectors], "stop", used, answer.headers)
+        return Sent(
+            [base64.b64encode(one.tobytes()).decode() for one in vectors],
+            "stop",
+            used,
+            answer.headers,
+        )
 
     def _vectors(self, entries: Any, expected: int) -> list[NDArray[np.float32]]:
         """Return the vectors of an answer, in the order of the texts. ValueError where they are not one a text."""
@@ -123,18 +149,26 @@ class Embeddings:
         dimension = self.dimension or vectors[0].size
         for vector in vectors:
             if vector.ndim > 1:
-                raise ValueError("gave a vector for each token and not for each text; have it pool them")
+                raise ValueError(
+                    "gave a vector for each token and not for each text; have it pool them"
+                )
             if vector.shape != (dimension,) or not dimension:
-                raise ValueError(f"gave a vector of {vector.size} numbers where {dimension} are expected")
+                raise ValueError(
+                    f"gave a vector of {vector.size} numbers where {dimension} are expected"
+                )
         return vectors
 
     def _reason(self, error: dspy.LMError) -> Exception:
         words = hide_keys(str(error).strip().partition("\n")[0])[:300]
         if isinstance(error, dspy.LMNotConfiguredError):
-            needs = f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env"
+            needs = (
+                f"{self.name} needs a key; put it in ${self._wire.variable}, or into the file .env"
+            )
             return ProviderRefused(needs, source=self.name)
         if isinstance(error, _NotVectors):
-            return DataError(f"{self.name} {error.what}; nothing of it is used, and what was embedded is kept")
+            return DataError(
+                f"{self.name} {error.what}; nothing of it is used, and what was embedded is kept"
+            )
         if faults.fault(error) == "refused":
             refuses = f"{self.name} refuses: {words}; check the key, the quota and the name"
             return ProviderRefused(refuses, source=self.name)
@@ -155,7 +189,9 @@ class _Transport(httpx.BaseTransport):
         answer = self._wire.post("/embeddings", request.read(), deadline)
         unpacked = ("content-encoding", "content-length", "transfer-encoding")
         headers = {name: value for name, value in answer.headers.items() if name not in unpacked}
-        return httpx.Response(200, headers=headers | {"content-type": "application/json"}, content=answer.body)
+        return httpx.Response(
+            200, headers=headers | {"content-type": "application/json"}, content=answer.body
+        )
 
 
 def _numbers(embedding: Any) -> NDArray[np.float32]:

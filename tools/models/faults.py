@@ -1,9 +1,11 @@
-"""Whose fault it is that a call was not answered, what a provider's error is about, and whether asking again may help.
+"""Whose fault it is that a call was not answered, what a provider's error is about, and whether
+asking again may help.
 
-Errors have DSPy's types, those of our own client (tools/models/sending/wire.py) and of LiteLLM's providers. A query
-is scored 0 for an error only where the provider says that it will not take this text, by a table of what is known of
-each provider. An error that is not in the table is "unknown", and says nothing about the text: a gateway, a firewall or
-a proxy may have written it. To add a provider: rows in `_TABLE`, and where they are documented.
+Errors have DSPy's types, those of our own client (tools/models/sending/wire.py) and of LiteLLM's
+providers. A query is scored 0 for an error only where the provider says that it will not take this
+text, by a table of what is known of each provider. An error that is not in the table is "unknown",
+and says nothing about the text: a gateway, a firewall or a proxy may have written it. To add a
+provider: rows in `_TABLE`, and where they are documented.
 """
 
 import json
@@ -22,14 +24,24 @@ from tools.models.spec import hide_keys
 Subject = Literal["content", "length", "account", "unknown"]
 """What an error is about: what the text says; its length; the key, quota, model or settings, and so every request."""
 
-# What an error is about, its codes and types in lower case, and a regular expression of words that have no code.
+# What an error is about, its codes and types in lower case, and a regular expression of words that
+# have no code.
 _TABLE: tuple[tuple[Subject, str, str], ...] = (
-    # OpenAI, platform.openai.com/docs/guides/error-codes; Azure, DeepSeek, Groq, xAI, vLLM and most gateways follow it
+    # OpenAI, platform.openai.com/docs/guides/error-codes; Azure, DeepSeek, Groq, xAI, vLLM and most
+    # gateways follow it
     ("length", "context_length_exceeded", r"maximum context|context.(?:length|window|size|limit)"),
     ("length", "", r"(?:messages|input)\S*: (?:string too long|maximum input length)"),
-    ("content", "content_filter content_policy_violation moderation_blocked", "of (?:our|the) safety system"),
+    (
+        "content",
+        "content_filter content_policy_violation moderation_blocked",
+        "of (?:our|the) safety system",
+    ),
     ("content", "invalid_prompt", "violating our usage policy"),
-    ("account", "insufficient_quota billing_hard_limit_reached invalid_api_key account_deactivated", ""),
+    (
+        "account",
+        "insufficient_quota billing_hard_limit_reached invalid_api_key account_deactivated",
+        "",
+    ),
     ("account", "model_not_found unsupported_parameter unsupported_value unknown_parameter", ""),
     # Azure OpenAI: the inner code of a filtered prompt; a model that is not deployed
     ("content", "responsibleaipolicyviolation", "content management policy"),
@@ -46,26 +58,38 @@ _TABLE: tuple[tuple[Subject, str, str], ...] = (
     ("account", "budget_exceeded expired_key auth_error", "budget has been exceeded"),
     ("account", "key_model_access_denied team_model_access_denied", ""),
     ("content", "", "contentpolicyviolationerror"),  # of whichever provider
-    # OpenRouter, openrouter.ai/docs/api/reference/errors-and-debugging; DeepSeek, api-docs.deepseek.com
+    # OpenRouter, openrouter.ai/docs/api/reference/errors-and-debugging; DeepSeek,
+    # api-docs.deepseek.com
     ("content", "", "your input was flagged|content exists risk"),
     ("account", "", "insufficient (?:balance|credits)|model not exist|not a valid model id"),
     # xAI: the first with 403
     ("content", "", "content violates usage guidelines"),
     ("length", "", "maximum prompt length"),
-    # DashScope, help.aliyun.com/zh/model-studio/error-code; Moonshot, platform.moonshot.ai/docs/api/errors
+    # DashScope, help.aliyun.com/zh/model-studio/error-code; Moonshot,
+    # platform.moonshot.ai/docs/api/errors
     ("content", "data_inspection_failed datainspectionfailed", "may contain inappropriate content"),
     ("account", "arrearage exceeded_current_quota_error invalid_authentication_error", ""),
     # Groq; Cerebras; Cohere; Bedrock
-    ("length", "", r"reduce the length of the messages|current length is \d+ while limit|too many tokens:"),
+    (
+        "length",
+        "",
+        r"reduce the length of the messages|current length is \d+ while limit|too many tokens:",
+    ),
     ("length", "", "too many input tokens|input is too long"),
     # llama.cpp, tools/server; vLLM; Hugging Face's TGI and TEI
     ("length", "exceed_context_size_error", "too large to process"),
-    ("length", "", "longer than the maximum model length|max_model_len|`inputs` (?:tokens|must have less)"),
+    (
+        "length",
+        "",
+        "longer than the maximum model length|max_model_len|`inputs` (?:tokens|must have less)",
+    ),
 )
 _CODES: dict[str, Subject] = {code: about for about, codes, _ in _TABLE for code in codes.split()}
 _ORDER: tuple[Subject, ...] = ("account", "length", "content")
 _WORDS = {
-    about: re.compile("|".join(words for of, _, words in _TABLE if of == about and words), re.IGNORECASE)
+    about: re.compile(
+        "|".join(words for of, _, words in _TABLE if of == about and words), re.IGNORECASE
+    )
     for about in _ORDER
 }
 _SPEAK = (200, 400, 403, 413, 422, 500)  # statuses whose words are read; others mean what HTTP says
@@ -95,12 +119,17 @@ def read_error(body: Any) -> Said:
     words = error.get("message") or error.get("detail") or ""
     if isinstance(words, list):  # FastAPI's, which has the request in it as well
         words = "; ".join(str(one.get("msg")) for one in words if isinstance(one, dict))
-    counts = [f"{name} {error[name]}" for name in ("n_prompt_tokens", "n_ctx") if name in error]  # llama.cpp
+    counts = [
+        f"{name} {error[name]}" for name in ("n_prompt_tokens", "n_ctx") if name in error
+    ]  # llama.cpp
     words = " ".join([str(words), *counts])
     metadata = error.get("metadata")  # OpenRouter: what the provider behind it said
     if isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
         words = f"{words}: {raw}"
-    codes = (inner.get("code") if isinstance(inner, dict) else None, *map(error.get, ("code", "type", "status")))
+    codes = (
+        inner.get("code") if isinstance(inner, dict) else None,
+        *map(error.get, ("code", "type", "status")),
+    )
     return Said(words, _codes(*codes))
 
 
@@ -125,18 +154,27 @@ def classify(status: int | None, codes: Iterable[str | None], words: str) -> Sub
 Fault = Literal["refused", "provider", "system"]
 
 # DSPy's types of errors that every query of the run would meet.
-_REFUSALS = (dspy.LMAuthError, dspy.LMBillingError, dspy.LMConfigurationError, dspy.LMUnsupportedModelError)
+_REFUSALS = (
+    dspy.LMAuthError,
+    dspy.LMBillingError,
+    dspy.LMConfigurationError,
+    dspy.LMUnsupportedModelError,
+)
 
 
-# Where a refusal for length has the tokens of the window, and those of the prompt, in the words of the servers above.
+# Where a refusal for length has the tokens of the window, and those of the prompt, in the words of
+# the servers above.
 _WINDOW = re.compile(
-    r"(?:maximum (?:context|model|prompt) length(?: is| of)?|context (?:window|size)(?: of)?|n_ctx|tokens allowed"
+    r"(?:maximum (?:context|model|prompt) length(?: is| of)?|context (?:window|size)(?: "
+    r"of)?|n_ctx|tokens allowed"
     r"|while limit is|must be <=|cannot exceed|tokens >)[ :]*\(?([\d,]+)",
     re.IGNORECASE,
 )
 _PROMPT = re.compile(
-    r"([\d,]+) (?:in (?:the|your) (?:messages|prompt)|input tokens|`inputs` tokens)|(?:resulted in|requested tokens"
-    r"|request|input length|prompt \(length|current length is|request contains|received|token count|is too long"
+    r"([\d,]+) (?:in (?:the|your) (?:messages|prompt)|input tokens|`inputs` tokens)|(?:resulted "
+    r"in|requested tokens"
+    r"|request|input length|prompt \(length|current length is|request contains|received|token "
+    r"count|is too long"
     r"|n_prompt_tokens)[ :]*\(?([\d,]+)",
     re.IGNORECASE,
 )
@@ -145,7 +183,10 @@ _PROMPT = re.compile(
 def read_window(error: BaseException) -> tuple[int | None, int | None]:
     """Return the tokens of the window and of the prompt that a refusal for length tells; None for what it does not."""
     found = [pattern.search(str(error)) for pattern in (_WINDOW, _PROMPT)]
-    window, prompt = (int("0" + str(match[match.lastindex or 0]).replace(",", "")) if match else 0 for match in found)
+    window, prompt = (
+        int("0" + str(match[match.lastindex or 0]).replace(",", "")) if match else 0
+        for match in found
+    )
     return window or None, prompt or None
 
 
@@ -160,7 +201,9 @@ def fault(error: BaseException) -> Fault:
     (timeout, 429, 5xx, connection, anything unknown), or the run itself stopped it (budget, full disk); the query stays
     pending. "system": the provider will not take this text, or the exception is no provider's; that is an outcome.
     """
-    if getattr(error, "learnt", False):  # its query is answered again, with the window that it has told
+    if getattr(
+        error, "learnt", False
+    ):  # its query is answered again, with the window that it has told
         return "system"
     if isinstance(error, BudgetReached | RunIncomplete):
         return "provider"
@@ -168,8 +211,14 @@ def fault(error: BaseException) -> Fault:
         return "refused"
     if not isinstance(error, dspy.LMError):
         return "system"
-    if isinstance(error, dspy.LMUnsupportedFeatureError):  # settings, or what is asked for in another way now
-        return "system" if {"tools", "response_format", CALL_ID_FEATURE}.intersection(error.features) else "refused"
+    if isinstance(
+        error, dspy.LMUnsupportedFeatureError
+    ):  # settings, or what is asked for in another way now
+        return (
+            "system"
+            if {"tools", "response_format", CALL_ID_FEATURE}.intersection(error.features)
+            else "refused"
+        )
     subject = about(error)
     if subject in ("content", "length") and not dspy.is_retryable_lm_error(error):
         return "system"
@@ -189,9 +238,11 @@ def about(error: dspy.LMError) -> Subject:
     return classify(error.status, codes, words)
 
 
-# Mistral's templates take ids of tool calls of nine letters and digits alone; llama.cpp and others give longer ones.
+# Mistral's templates take ids of tool calls of nine letters and digits alone; llama.cpp and others
+# give longer ones.
 CALL_IDS = re.compile(
-    r"(?=.*\btool[\s_-]?call)(?=.*\bids?\b)(?=.*(?:alphanumeric|a-z, ?A-Z|length(?: of)? 9\b|9 char))",
+    r"(?=.*\btool[\s_-]?call)(?=.*\bids?\b)(?=.*(?:alphanumeric|a-z, ?A-Z|length(?: of)? 9\b|9 "
+    r"char))",
     re.IGNORECASE | re.DOTALL,
 )
 CALL_ID_FEATURE = "tool_call_ids"
@@ -216,7 +267,9 @@ def kind(error: BaseException) -> str:
     """Name what went wrong with a request, in a word or a status, as the ledger has it."""
     if known := getattr(error, "kind", None) or getattr(error, "status", None):
         return str(known)
-    return type(error).__name__.removeprefix("LM").removesuffix("Error").lower() or "unknown"  # "" is answered
+    return (
+        type(error).__name__.removeprefix("LM").removesuffix("Error").lower() or "unknown"
+    )  # "" is answered
 
 
 def overload(error: BaseException) -> bool:
@@ -230,7 +283,9 @@ def from_litellm(error: Exception) -> Exception:
     clean = hide_keys(str(error))
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        if isinstance(cause, ssl.SSLError) and not isinstance(
+            cause, ssl.SSLEOFError | ssl.SSLZeroReturnError
+        ):
             return tls_error(clean, "")
         if getattr(cause, "kind", "") == "too large":  # as tools/models/sending/bounds.py raises it
             too_large: Exception = dspy.LMTransportError(hide_keys(str(cause)))
@@ -250,14 +305,21 @@ def from_litellm(error: Exception) -> Exception:
 
 def tls_error(words: str, model: str) -> Exception:
     """Return the error for a failure of TLS that would come again."""
-    hint = "the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names"
+    hint = (
+        "the certificates of an authority of one's own go into the file that $SSL_CERT_FILE names"
+    )
     return cast(Exception, dspy.LMConfigurationError(f"{words}; {hint}", model=model))
 
 
-def redirect_error(status: int, headers: Mapping[str, str], model: str, clean: Callable[[str], str]) -> Exception:
+def redirect_error(
+    status: int, headers: Mapping[str, str], model: str, clean: Callable[[str], str]
+) -> Exception:
     """Return the error for an answer that redirects, which is not followed."""
     place = headers.get("location", "nowhere").partition("?")[0]
-    words = f"the server redirects to {place} (status {status}), where nothing is sent; if that is the right place"
+    words = (
+        f"the server redirects to {place} (status {status}), where nothing is sent; if that is "
+        f"the right place"
+    )
     words = clean(f"{words}, name it as the server")
     return cast(Exception, dspy.LMConfigurationError(words, model=model, status=status))
 

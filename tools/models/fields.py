@@ -1,7 +1,8 @@
 """The fields of an answer that is in another form than the one that was asked for.
 
-A model may write the markers of fields in bold, in another case or in the midst of a line, a JSON object among other
-words, tags, or a name and a colon. `place_markers` mends DSPy's markers; `read_loosely` reads what DSPy cannot read.
+A model may write the markers of fields in bold, in another case or in the midst of a line, a JSON
+object among other words, tags, or a name and a colon. `place_markers` mends DSPy's markers;
+`read_loosely` reads what DSPy cannot read.
 """
 
 import json
@@ -19,10 +20,13 @@ from tools.models.values import TooBroken, convert, repair_json
 
 _LAST = "completed"
 _MARKER = re.compile(
-    r"\[(?:\[{1,2}[ \t]*#{1,4}|[ \t]*#{2,4})[ \t]*(?P<name>[A-Za-z]\w*(?:[ -]\w+)*)[ \t]*#{0,4}[ \t]*\]{1,3}"
+    r"\[(?:\[{1,2}[ \t]*#{1,4}|[ \t]*#{2,4})[ \t]*(?P<name>[A-Za-z]\w*(?:[ -]\w+)*)[ \t]*#{0,4}[ "
+    r"\t]*\]{1,3}"
     r"(?::?(?:\*{1,3}|__|`))?:?"
 )
-_BEFORE = re.compile(r"[ \t]*(?:\*{1,3}|__|#+[ \t]+|`|>[ \t]*)?$")  # blanks and marks before a marker
+_BEFORE = re.compile(
+    r"[ \t]*(?:\*{1,3}|__|#+[ \t]+|`|>[ \t]*)?$"
+)  # blanks and marks before a marker
 _QUOTES = re.compile(r'(?<!\\)"')
 _MOST_OBJECTS = 50  # in a text that are tried
 
@@ -32,7 +36,9 @@ def place_markers(signature: Any, answer: str) -> str:
 
     DSPy leaves a part of an indented marker in the value, and does not see one that follows other words.
     """
-    if "##" not in answer or answer.lstrip("`json \n").startswith("{"):  # JSON may have them in its texts
+    if "##" not in answer or answer.lstrip("`json \n").startswith(
+        "{"
+    ):  # JSON may have them in its texts
         return answer
     names = {_plain(name): name for name in (*signature.output_fields, _LAST)}
     placed = ""
@@ -69,12 +75,25 @@ def _candidates(signature: Any, answer: str) -> Iterator[Mapping[str, Any]]:
     yield from _by_objects(names, answer)
     yield _by_tags(names, answer)
     yield _by_labels(names, answer)
-    called = next((name for name, field in signature.output_fields.items() if field.annotation is dspy.ToolCalls), None)
+    called = next(
+        (
+            name
+            for name, field in signature.output_fields.items()
+            if field.annotation is dspy.ToolCalls
+        ),
+        None,
+    )
     if called:
         reading = read_calls(answer)
         if reading.calls:
-            texts = [name for name, field in signature.output_fields.items() if field.annotation is str]
-            yield {**dict.fromkeys(texts, ""), **dict.fromkeys(texts[:1], reading.rest), called: answer}
+            texts = [
+                name for name, field in signature.output_fields.items() if field.annotation is str
+            ]
+            yield {
+                **dict.fromkeys(texts, ""),
+                **dict.fromkeys(texts[:1], reading.rest),
+                called: answer,
+            }
     if len(names) == 1:  # the value alone, where its type tells it from other words
         [(name, field)] = signature.output_fields.items()
         if field.annotation is not str and not called:
@@ -162,10 +181,13 @@ def _by_tags(names: Mapping[str, str], answer: str) -> dict[str, str]:
 
 def _by_labels(names: Mapping[str, str], answer: str) -> dict[str, str]:
     """Return the texts behind lines that begin with a field's name: a heading, in bold, or with a colon."""
-    spelled = "|".join(re.sub(r"_", r"[ _-]?", re.escape(name)) for name in (*names.values(), _LAST))
+    spelled = "|".join(
+        re.sub(r"_", r"[ _-]?", re.escape(name)) for name in (*names.values(), _LAST)
+    )
     label = re.compile(
         rf"^[ \t>]*(?:\d+[.)][ \t]+|[-*][ \t]+)?(?:"
-        rf"\#{{1,6}}[ \t]*[*`_]*(?:\d+[.)][ \t]*)?(?P<heading>{spelled})[*`_]*[ \t]*\#*:?[*`_]*(?=[ \t]*$|:)"
+        rf"\#{{1,6}}[ \t]*[*`_]*(?:\d+[.)][ \t]*)?(?P<heading>{spelled})[*`_]*[ "
+        rf"\t]*\#*:?[*`_]*(?=[ \t]*$|:)"
         rf"|(?:\*{{1,3}}|__)(?:\d+[.)][ \t]*)?[`\"]?(?P<bold>{spelled})[`\"]?:?(?:\*{{1,3}}|__):?"
         rf"|[`\"]?(?P<colon>{spelled})[`\"]?[ \t]*(?::|=(?!=))"
         rf")[ \t]*:?",

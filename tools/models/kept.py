@@ -1,9 +1,11 @@
-"""Requests kept beside their answers: in parts, each compressed and written once, as most of a request repeats.
+"""Requests kept beside their answers: in parts, each compressed and written once, as most of a
+request repeats.
 
-A request is cut where a JSON object begins: each message does, and each passage in a prompt. Equal parts (system
-prompts, earlier turns, documents that come back) are one row of answers.sqlite3, under a hash, and a call has the list
-of its parts. Secrets of the environment are taken out before. Left out: embeddings, whose texts are the corpus' own.
-Rows are checked by the forms below when they are read.
+A request is cut where a JSON object begins: each message does, and each passage in a prompt. Equal
+parts (system prompts, earlier turns, documents that come back) are one row of answers.sqlite3,
+under a hash, and a call has the list of its parts. Secrets of the environment are taken out before.
+Left out: embeddings, whose texts are the corpus' own. Rows are checked by the forms below when they
+are read.
 """
 
 import json
@@ -85,7 +87,9 @@ class Cells(TypedDict, total=False):
     run: str
     query_id: str
     model: str
-    at: Annotated[float, Field(ge=0, le=2**37, allow_inf_nan=False)]  # the year 6325: dates end with 9999
+    at: Annotated[
+        float, Field(ge=0, le=2**37, allow_inf_nan=False)
+    ]  # the year 6325: dates end with 9999
     seconds: Amount
     fault: str
     usage: UsageForm
@@ -114,7 +118,9 @@ def pack(request: bytes, known: Collection[int], secrets: Sequence[bytes] = ()) 
     ids = list[int]()
     parts = dict[int, bytes]()
     for part in _cut(request):
-        ids.append(number := int.from_bytes(blake2b(part, digest_size=8).digest(), "big", signed=True))
+        ids.append(
+            number := int.from_bytes(blake2b(part, digest_size=8).digest(), "big", signed=True)
+        )
         if number not in known and number not in parts:
             parts[number] = _COMPRESSION.compress(part)
     return json.dumps(ids), parts
@@ -146,8 +152,14 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
     """
     if not path.is_file():
         return None
-    statement = "SELECT * FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL ORDER BY id LIMIT 1"
-    with readable(path), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reader:
+    statement = (
+        "SELECT * FROM calls WHERE key = ? AND fault = '' AND outputs IS NOT NULL ORDER BY id "
+        "LIMIT 1"
+    )
+    with (
+        readable(path),
+        closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reader,
+    ):
         reader.row_factory = sqlite3.Row
         row = reader.execute(statement, (key,)).fetchone()
         if row is None:
@@ -158,15 +170,27 @@ def read_call(path: Path, key: str) -> dict[str, Any] | None:
         except (ValueError, TypeError, AttributeError, LookupError, zstandard.ZstdError) as error:
             mend = f"the answer {key} is damaged; python -m programs.lm cache clear --key {key}"
             raise DataError(f"{path}: {mend} ({error})") from None
-    kept = {name: call[name] for name in ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage")}
-    thoughts = [output.get("reasoning_content") for output in call["outputs"] if isinstance(output, dict)]
+    kept = {
+        name: call[name]
+        for name in ("key", "model", "run", "query_id", "at", "seconds", "finish", "usage")
+    }
+    thoughts = [
+        output.get("reasoning_content") for output in call["outputs"] if isinstance(output, dict)
+    ]
     reasoning = call.get("reasoning") or "".join(filter(None, thoughts))
-    return kept | sent | {"outputs": call["outputs"], "reasoning": reasoning, "first": call.get("first")}
+    return (
+        kept
+        | sent
+        | {"outputs": call["outputs"], "reasoning": reasoning, "first": call.get("first")}
+    )
 
 
 def _join(reader: sqlite3.Connection, request: str) -> bytes:
     """Return a request of its parts; b"" where one was cleared away by another process."""
-    statement = "SELECT text FROM json_each(?) AS one LEFT JOIN parts ON parts.id = one.value ORDER BY one.key"
+    statement = (
+        "SELECT text FROM json_each(?) AS one LEFT JOIN parts ON parts.id = one.value ORDER BY "
+        "one.key"
+    )
     texts = [text for (text,) in reader.execute(statement, (request,))]
     return b"" if None in texts else b"".join(map(zstandard.decompress, texts))
 
@@ -179,9 +203,15 @@ def _parse(sent: bytes) -> dict[str, Any]:
         made = json.loads(sent)
     except ValueError:  # lone surrogates on their way through DSPy
         made = [sent.decode("utf-8", "replace"), {}]
-    said, settings = made if isinstance(made, list) else (made.pop("messages", None) or made.pop("input"), made)
+    said, settings = (
+        made if isinstance(made, list) else (made.pop("messages", None) or made.pop("input"), made)
+    )
     said = [{"role": "user", "content": said}] if isinstance(said, str) else said
-    return {"messages": [_message(item) for item in said], "tools": settings.pop("tools", []), "settings": settings}
+    return {
+        "messages": [_message(item) for item in said],
+        "tools": settings.pop("tools", []),
+        "settings": settings,
+    }
 
 
 def _message(item: dict[str, Any]) -> dict[str, Any]:
@@ -207,11 +237,14 @@ def readable(path: Path) -> Iterator[None]:
         if operational and ("disk" in str(error) or "unable to open" in str(error)):
             raise RunIncomplete(f"{path}: {error}; {disk.remedy(error)}") from None
         if operational and "locked" in str(error):
-            raise RunIncomplete(f"{path}: {error} by another process; the same command goes on") from None
+            raise RunIncomplete(
+                f"{path}: {error} by another process; the same command goes on"
+            ) from None
         if not path.is_file():
             raise RunIncomplete(f"{path} cannot be made: {error}; choose another --runs") from None
         raise DataError(
-            f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | sqlite3 NEWFILE saves "
+            f"{path}: {error}; keep it, as its answers were paid for: sqlite3 {path} .recover | "
+            f"sqlite3 NEWFILE saves "
             "what can be read, to be put in its place; or choose another --runs"
         ) from None
     except OSError as error:

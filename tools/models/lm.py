@@ -1,7 +1,8 @@
-"""The one door to language models: the connected model that programs run with, as tools/models/spec.py names it.
+"""The one door to language models: the connected model that programs run with, as
+tools/models/spec.py names it.
 
-tools/models/call.py has what happens to a call. DSPy's own cache is off, because it is shared between runs and keeps
-no usage; `python -m programs.lm cache` lists ours.
+tools/models/call.py has what happens to a call. DSPy's own cache is off, because it is shared
+between runs and keeps no usage; `python -m programs.lm cache` lists ours.
 """
 
 import asyncio
@@ -37,7 +38,15 @@ from tools.models.answers import Answer
 from tools.models.call import DEADLINE, Caller, Sent
 from tools.models.offline import Rules
 from tools.models.prompting import Message
-from tools.models.spec import DEFAULTS, SECRET, UNKNOWN, Server, header_values, hide_keys, hide_within
+from tools.models.spec import (
+    DEFAULTS,
+    SECRET,
+    UNKNOWN,
+    Server,
+    header_values,
+    hide_keys,
+    hide_within,
+)
 from tools.models.spec import Settings as Settings  # who connects a model finds them here
 from tools.models.terms import Terms
 from tools.models.text_calls import find_tool, identify, read_calls, shorten_ids
@@ -53,12 +62,15 @@ if TYPE_CHECKING:
 _NOT_SHAPING = ("seed", "temperature", "context", "stream", "client_certificate")
 FORMAT = 1  # of the key; raised when equal keys would stand for other answers
 
-_FINISH: ContextVar[str] = ContextVar("finish", default="stop")  # why the last answer of this context ended
+_FINISH: ContextVar[str] = ContextVar(
+    "finish", default="stop"
+)  # why the last answer of this context ended
 _CALLS = 1000  # of a query that its history has
 _PROMPTS = 10  # of them, those that it has with what was sent
 _NOT_KEPT = "(no longer kept)"
 CALLS_IN_TEXT = (
-    "its server does not take them out (vLLM: --enable-auto-tool-choice --tool-call-parser, llama.cpp: --jinja); "
+    "its server does not take them out (vLLM: --enable-auto-tool-choice --tool-call-parser, "
+    "llama.cpp: --jinja); "
     "-P interface=dspy asks for them in a prompt instead"
 )
 # Settings that are DSPy's, and not the model's; and secrets.
@@ -82,9 +94,13 @@ class LanguageModel(dspy.LM):
     ) -> None:
         """Call over `wire`, or else through dspy.LM: LiteLLM's providers, and engines of our own."""
         super().__init__(model, cache=False, num_retries=0, **options)
-        self.limit = limit  # tokens of an answer with its reasoning; None is for an engine of our own
+        self.limit = (
+            limit  # tokens of an answer with its reasoning; None is for an engine of our own
+        )
         # DSPy names it by the model, and makes no reasoning model with a limit that it finds small.
-        self._limited = "max_completion_tokens" if "max_completion_tokens" in self.kwargs else "max_tokens"
+        self._limited = (
+            "max_completion_tokens" if "max_completion_tokens" in self.kwargs else "max_tokens"
+        )
         self.kwargs[self._limited] = limit or self.kwargs.get(self._limited)
         self.terms = terms
         self.wire = wire
@@ -92,10 +108,17 @@ class LanguageModel(dspy.LM):
         self.caller = Caller(model, terms, cost, free, keeps_prompts=terms.prompts)
         self.caller.window = window
         self.spec = model  # as --lm has it, where `connect` has made this
-        self.tools: Any = wire  # where it takes tool calls in the protocol's form; None where it does not
-        self.repeats = terms.repeats  # whether an equal request in a session is the same call, not another sample
-        self.halts = False  # whether a call for no query that stays unanswered raises Halt, which nobody swallows
-        self.anew: Mapping[str, int] = {}  # queries that are asked anew, with the number of the attempt
+        self.tools: Any = (
+            wire  # where it takes tool calls in the protocol's form; None where it does not
+        )
+        self.repeats = (
+            terms.repeats
+        )  # whether an equal request in a session is the same call, not another sample
+        # Whether a call for no query that stays unanswered raises Halt, which nobody swallows
+        self.halts = False
+        self.anew: Mapping[
+            str, int
+        ] = {}  # queries that are asked anew, with the number of the attempt
 
     @property
     def server(self) -> Server:
@@ -110,13 +133,17 @@ class LanguageModel(dspy.LM):
     def meet(self) -> None:
         """Ask the server, or a cassette, what it is and how much its model takes; `window` stays where it is known."""
         if self.wire:
-            self.wire.meet(self.terms.servers.setdefault(self.model, {}), ask=not self.terms.cassette)
+            self.wire.meet(
+                self.terms.servers.setdefault(self.model, {}), ask=not self.terms.cassette
+            )
             self.caller.window = self.window or self.server.window
 
     @property
     def structured(self) -> bool:
         """Whether signatures are sent as JSON schemas."""
-        known = self.caller.schemas == "auto" and (self.server.kind.schema if self.wire else self._known_by_litellm)
+        known = self.caller.schemas == "auto" and (
+            self.server.kind.schema if self.wire else self._known_by_litellm
+        )
         return known or self.caller.schemas == "on"
 
     @cached_property
@@ -129,13 +156,17 @@ class LanguageModel(dspy.LM):
             rollout = kwargs.pop("rollout_id", None)
             samples = [n if rollout is None else f"{rollout}.{n}" for n in range(count)]
             return [self(prompt, messages=messages, **kwargs, rollout_id=one)[0] for one in samples]
-        prompting.check_room(messages or (), "prompt")  # programs have shortened by now what they can
+        prompting.check_room(
+            messages or (), "prompt"
+        )  # programs have shortened by now what they can
         if self.limit:
             own = [kwargs.pop(name, None) for name in ("max_completion_tokens", "max_tokens")]
             kwargs[self._limited] = min(filter(None, (*own, self.limit)))
         settings = self._settings(kwargs)
         rollout = kwargs.get("rollout_id", self.kwargs.get("rollout_id"))
-        settings = {name: _as_json(value) for name, value in settings.items()} if self.wire else settings
+        settings = (
+            {name: _as_json(value) for name, value in settings.items()} if self.wire else settings
+        )
         conversation = messages or [{"role": "user", "content": prompt}]
         instruction = _instruction(conversation)
         if self.wire is None:
@@ -145,8 +176,12 @@ class LanguageModel(dspy.LM):
             made = self.wire.body(conversation, (), settings)
             send = partial(self._over_the_wire, made, tools=False)
         send = partial(_without_thoughts, send, instruction)
-        answer = self._answer(made, rollout, send, conversation, self.limit and kwargs[self._limited])
-        outputs = [_part_output(output, instruction)[1] for output in answer.outputs]  # kept by an earlier version
+        answer = self._answer(
+            made, rollout, send, conversation, self.limit and kwargs[self._limited]
+        )
+        outputs = [
+            _part_output(output, instruction)[1] for output in answer.outputs
+        ]  # kept by an earlier version
         first = outputs[0] if outputs else ""
         text = first.get("text") if isinstance(first, dict) else first
         ANSWERED.set(Answered(str(text or ""), answer.finish))
@@ -167,7 +202,9 @@ class LanguageModel(dspy.LM):
         "in_text", its calls were read out of the text.
         """
         if self.tools is None:
-            raise dspy.LMUnsupportedFeatureError("no tool interface", feature="tools", model=self.model)
+            raise dspy.LMUnsupportedFeatureError(
+                "no tool interface", feature="tools", model=self.model
+            )
         known = self.terms.servers.setdefault(self.model, {})
         if not known.get("short_ids"):
             try:
@@ -179,7 +216,9 @@ class LanguageModel(dspy.LM):
             return self._converse(shorten_ids(messages), tools, again=True)
         return self._converse(shorten_ids(messages), tools)
 
-    def _converse(self, messages: Sequence[Message], tools: Sequence[Message], *, again: bool = False) -> Message:
+    def _converse(
+        self, messages: Sequence[Message], tools: Sequence[Message], *, again: bool = False
+    ) -> Message:
         settings = self._settings({})
         rollout = self.kwargs.get("rollout_id")
         if self.wire:
@@ -191,7 +230,9 @@ class LanguageModel(dspy.LM):
         send = partial(_without_thoughts, send, _instruction(messages))
         counted = [{"content": json.dumps([messages, tools])}]
         answer = self._answer(made, rollout, send, counted, self.limit, again=again)
-        message = _read_message(answer.outputs[0], messages, [tool["function"]["name"] for tool in tools])
+        message = _read_message(
+            answer.outputs[0], messages, [tool["function"]["name"] for tool in tools]
+        )
         if message.get("in_text"):
             self._tell_of_calls_in_text()
         self._remember(None, messages, settings, [message], answer)
@@ -202,7 +243,10 @@ class LanguageModel(dspy.LM):
         known = self.terms.servers.setdefault(self.model, {})
         if not known.get("calls_in_text"):
             known["calls_in_text"] = True
-            say(f"{self.model.removeprefix('openai/')}: calls of tools are read out of its text; {CALLS_IN_TEXT}")
+            say(
+                f"{self.model.removeprefix('openai/')}: calls of tools are read out of its text; "
+                f"{CALLS_IN_TEXT}"
+            )
 
     @property
     def history(self) -> list[Any]:
@@ -214,7 +258,9 @@ class LanguageModel(dspy.LM):
     def history(self, entries: list[Any]) -> None:
         self._own_history = list(entries)
 
-    def _remember(self, prompt: Any, messages: Any, kwargs: dict[str, Any], outputs: list[Any], answer: Answer) -> None:
+    def _remember(
+        self, prompt: Any, messages: Any, kwargs: dict[str, Any], outputs: list[Any], answer: Answer
+    ) -> None:
         """Let DSPy's usage tracker and the history have what a call used, as they do of a plain dspy.LM."""
         used = _report(answer.usage)
         tracker = dspy.settings.usage_tracker
@@ -223,7 +269,10 @@ class LanguageModel(dspy.LM):
         if dspy.settings.disable_history:
             return
         choices = [
-            {"message": {"role": "assistant", "content": _content(output)}, "finish_reason": answer.finish}
+            {
+                "message": {"role": "assistant", "content": _content(output)},
+                "finish_reason": answer.finish,
+            }
             for output in outputs
         ]
         entries = self.history
@@ -231,7 +280,9 @@ class LanguageModel(dspy.LM):
             {
                 "prompt": prompt,
                 "messages": messages and [*messages],
-                "kwargs": {name: value for name, value in kwargs.items() if not name.startswith("api_")},
+                "kwargs": {
+                    name: value for name, value in kwargs.items() if not name.startswith("api_")
+                },
                 "response": {"model": self.model, "choices": choices, "usage": used},
                 "outputs": outputs,
                 "usage": used,
@@ -252,17 +303,31 @@ class LanguageModel(dspy.LM):
         _FINISH.set(_finish(entry.get("response")))
 
     def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        settings = {name: value for name, value in {**self.kwargs, **kwargs}.items() if value is not None}
-        return {name: settings[name] for name in settings if name not in _NOT_SENT and not name.startswith("api_")}
+        settings = {
+            name: value for name, value in {**self.kwargs, **kwargs}.items() if value is not None
+        }
+        return {
+            name: settings[name]
+            for name in settings
+            if name not in _NOT_SENT and not name.startswith("api_")
+        }
 
-    def _over_the_wire(self, body: bytes, limit: int | None, deadline: float, *, tools: bool) -> Sent:
+    def _over_the_wire(
+        self, body: bytes, limit: int | None, deadline: float, *, tools: bool
+    ) -> Sent:
         assert self.wire
-        reply, headers = self.wire.send(body, deadline, limit=limit, tools=tools, last="" if tools else COMPLETED)
+        reply, headers = self.wire.send(
+            body, deadline, limit=limit, tools=tools, last="" if tools else COMPLETED
+        )
         outputs = [_message(reply)] if tools else [reply.text]
         return Sent(outputs, reply.finish, reply.usage, headers, reply.reasoning, reply.first)
 
     def _through_dspy(
-        self, ask: Callable[[dict[str, Any]], Sent], kwargs: dict[str, Any], limit: int | None, deadline: float
+        self,
+        ask: Callable[[dict[str, Any]], Sent],
+        kwargs: dict[str, Any],
+        limit: int | None,
+        deadline: float,
     ) -> Sent:
         if self.caller.free:
             return ask(kwargs)
@@ -271,8 +336,8 @@ class LanguageModel(dspy.LM):
         kwargs = {**kwargs, self._limited: limit}
         left = max(0.0, deadline - time.monotonic())
         if isinstance(self.engine, str):  # DSPy makes the connection
-            # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the wait for a next
-            # byte; that for the thread bounds the whole answer.
+            # Whole seconds, as LiteLLM opens new connections for each other number. This bounds the
+            # wait for a next byte; that for the thread bounds the whole answer.
             kwargs["timeout"] = min(max(1.0, math.ceil(left)), self.terms.patience.call)
         try:
             with bounds.bounding(deadline, wire.LARGEST):
@@ -289,24 +354,33 @@ class LanguageModel(dspy.LM):
     def _by_dspy(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Sent:
         if isinstance(self.engine, str) and messages:
             messages = prompting.mark(self.model, messages, grows=False)
-        tracker = UsageTracker()  # and not dspy.track_usage(), which adds to the one outside: `_remember` does
-        # An answer is on disk before the program sees any of it, so `dspy.streamify` gets no chunks.
+        tracker = (
+            UsageTracker()
+        )  # and not dspy.track_usage(), which adds to the one outside: `_remember` does
+        # An answer is on disk before the program sees any of it, so `dspy.streamify` gets no
+        # chunks.
         with dspy.context(send_stream=None, usage_tracker=tracker):
             outputs = super().__call__(prompt, messages=messages, **kwargs)
         reported = [entry for entries in tracker.usage_data.values() for entry in entries]
-        thoughts = [output.get("reasoning_content") for output in outputs if isinstance(output, dict)]
+        thoughts = [
+            output.get("reasoning_content") for output in outputs if isinstance(output, dict)
+        ]
         usage = reported[-1] if reported else None
         reasoning = hide_keys("".join(filter(None, thoughts)), SECRET)
         return Sent(outputs, _FINISH.get(), usage, {}, reasoning)
 
-    def _by_litellm(self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]) -> Sent:
+    def _by_litellm(
+        self, messages: Sequence[Message], tools: Sequence[Message], kwargs: dict[str, Any]
+    ) -> Sent:
         from tools.models.sending.others import converse  # as above
 
         try:
             reply = converse(self.model, messages, tools, kwargs)
         except Exception as error:
             raise self._wrap_litellm_exception(error) from error
-        return Sent([_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET))
+        return Sent(
+            [_message(reply)], reply.finish, reply.usage, {}, hide_keys(reply.reasoning, SECRET)
+        )
 
     def _answer(
         self,
@@ -347,7 +421,9 @@ class LanguageModel(dspy.LM):
     def _key(self, made: bytes, rollout: Any, payer: session.Session | None) -> str:
         """Return sixteen hex digits over everything that shapes an answer."""
         url, api = (self.wire.url, self.wire.api) if self.wire else (self._server, self.model_type)
-        key = blake2b(f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode() + made, digest_size=8)
+        key = blake2b(
+            f"{FORMAT} {self.model} {url} {api} {rollout}\0".encode() + made, digest_size=8
+        )
         if payer and not self.repeats and (sample := payer.count_request(key.hexdigest())):
             key.update(b"\0%d" % sample)
         if payer and payer.query_id in self.anew:
@@ -377,7 +453,11 @@ def _message(reply: "Reply") -> Message:
 
 def _instruction(messages: Sequence[Message]) -> str:
     """Return what a model is told before all else."""
-    content = messages[0].get("content") if messages and messages[0].get("role") in ("system", "developer") else ""
+    content = (
+        messages[0].get("content")
+        if messages and messages[0].get("role") in ("system", "developer")
+        else ""
+    )
     return content if isinstance(content, str) else ""
 
 
@@ -386,21 +466,29 @@ def _without_thoughts(send: Callable[..., Sent], instruction: str, *given: Any) 
     sent = send(*given)
     parted = [_part_output(output, instruction) for output in sent.outputs]
     thoughts = [sent.reasoning, *(thought for thought, _ in parted)]
-    return sent._replace(outputs=[output for _, output in parted], reasoning="\n".join(filter(None, thoughts)))
+    return sent._replace(
+        outputs=[output for _, output in parted], reasoning="\n".join(filter(None, thoughts))
+    )
 
 
 def _part_output(output: Any, instruction: str) -> tuple[str, Any]:
     """Return the thoughts in the text of an output, and the output without them."""
     if isinstance(output, str):
         return part_thoughts(output, instruction)
-    place = "content" if isinstance(output, dict) and "tool_calls" in output and "text" not in output else "text"
+    place = (
+        "content"
+        if isinstance(output, dict) and "tool_calls" in output and "text" not in output
+        else "text"
+    )
     text = output.get(place) if isinstance(output, dict) else None
     if not isinstance(text, str):
         return "", output
     thoughts, answer = part_thoughts(text, instruction)
     if answer == text:
         return "", output
-    said = {"said": text} if place == "content" and thoughts else {}  # it may have to go back as it came
+    said = (
+        {"said": text} if place == "content" and thoughts else {}
+    )  # it may have to go back as it came
     return thoughts, {**output, place: answer, **said}
 
 
@@ -419,8 +507,11 @@ def _read_message(output: Message, messages: Sequence[Message], names: Sequence[
     calls = [{**call, "name": find_tool(call["name"], names)} for call in calls]
     calls = identify(calls, messages)
     if written := parts.get("tool_calls"):
-        parts["tool_calls"] = [{**one, "id": call["id"]} for one, call in zip(written, calls, strict=True)]
-    # Thoughts go back with the calls they led to, under the name they came with; harmony's channels are refused there.
+        parts["tool_calls"] = [
+            {**one, "id": call["id"]} for one, call in zip(written, calls, strict=True)
+        ]
+    # Thoughts go back with the calls they led to, under the name they came with; harmony's channels
+    # are refused there.
     if calls and said and before != said and "<|channel|>" not in said:
         parts = {"content": before + message["content"], **parts}
     return message | {"tool_calls": calls} | ({"parts": parts} if parts else {})
@@ -460,7 +551,11 @@ def _finish(response: Any) -> str:
     if reason is None and getattr(response, "choices", None):
         reason = getattr(response.choices[0], "finish_reason", None)
     parts = getattr(getattr(response, "message", None), "parts", ())
-    return "refusal" if any(type(part).__name__ == "RefusalPart" for part in parts) else str(reason or "stop")
+    return (
+        "refusal"
+        if any(type(part).__name__ == "RefusalPart" for part in parts)
+        else str(reason or "stop")
+    )
 
 
 def _dumps(value: Any) -> bytes:
@@ -470,7 +565,9 @@ def _dumps(value: Any) -> bytes:
         return repr(value).encode("utf-8", "backslashreplace")
 
 
-logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)  # answers that were cut off are counted, by kind
+logging.getLogger("dspy.clients.lm").setLevel(
+    logging.ERROR
+)  # answers that were cut off are counted, by kind
 
 
 class _Publisher(BaseCallback):
@@ -511,15 +608,21 @@ class Model(NamedTuple):
         if self.lm.caller.free:
             self.terms.budget.resume(Usage(calls=spent.calls), source=folder.resolve())
         elif self.terms.ledger and books and spent.calls and not books.sent and not books.cached:
-            say("what this run sent before is in no ledger any more; its answered queries say what they used")
+            say(
+                "what this run sent before is in no ledger any more; its answered queries say "
+                "what they used"
+            )
             self.terms.ledger.book(self.name, spent)
             self.terms.budget.resume(spent, source=folder.resolve())
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Have DSPy predictors in the block use this model, for one query whose time begins; in this context alone."""
-        deadline = min(DEADLINE.get(), time.monotonic() + self.terms.query_seconds)  # a lens has its query's
-        # Our signatures are checked by their answers; DSPy's look at every element of every list only logs.
+        deadline = min(
+            DEADLINE.get(), time.monotonic() + self.terms.query_seconds
+        )  # a lens has its query's
+        # Our signatures are checked by their answers; DSPy's look at every element of every list
+        # only logs.
         callbacks = [*dspy.settings.callbacks, *([_Publisher()] if self.lm.caller.free else [])]
         settings = {"lm": self.lm, "adapter": Adapter(), "trace": [], "callbacks": callbacks}
         context = dspy.context(**settings, warn_on_type_mismatch=False)
@@ -545,7 +648,9 @@ def connect(
         if statistics is None:
             raise UsageError("offline weighs words by a corpus; give it the corpus' statistics")
         engine = offline.OfflineEngine(statistics, rules)
-        made = LanguageModel(offline.VERSION, terms, free=True, window=settings.context, engine=engine)
+        made = LanguageModel(
+            offline.VERSION, terms, free=True, window=settings.context, engine=engine
+        )
         return Model("offline", {"model": offline.VERSION, "window": settings.context}, made)
     return _connect(spec, terms, settings)
 
@@ -563,16 +668,23 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     temperature = settings.temperature
     if temperature is None:
         with suppress(dspy.LMConfigurationError):
-            # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0 through.
+            # DSPy refuses to make a reasoning model with a temperature other than 1, but lets 0
+            # through.
             dspy.LM(name, temperature=0.5)
             temperature = 0.0
     names = ("seed", "reasoning_effort", "top_p", "stop")
-    options: dict[str, Any] = {one: getattr(settings, one) for one in names if getattr(settings, one) not in (None, ())}
+    options: dict[str, Any] = {
+        one: getattr(settings, one) for one in names if getattr(settings, one) not in (None, ())
+    }
     ours = None
     if models.is_openai(name, url):
-        ours = wire.Wire(name.partition("/")[2], url, provider="" if url else "openai", settings=settings)
+        ours = wire.Wire(
+            name.partition("/")[2], url, provider="" if url else "openai", settings=settings
+        )
     elif settings.client_certificate:
-        raise UsageError(f"--client-certificate is not for {spec}; name the file in $SSL_CERTIFICATE instead")
+        raise UsageError(
+            f"--client-certificate is not for {spec}; name the file in $SSL_CERTIFICATE instead"
+        )
     else:
         options |= {"model_type": "responses"} if settings.api == "responses" else {}
         options |= {"extra_body": dict(settings.extra_body)} if settings.extra_body else {}
@@ -582,9 +694,14 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
     elif settings.reasoning_tokens:
         options |= others.limit_reasoning(name, settings.reasoning_tokens)
         temperature = settings.temperature  # Anthropic takes thinking with none but 1
-    limit = settings.max_tokens or prices.longest_answer(spec, terms.prices, reasons=temperature is None)
+    limit = settings.max_tokens or prices.longest_answer(
+        spec, terms.prices, reasons=temperature is None
+    )
     limit += settings.reasoning_tokens or 0
-    options |= {"temperature": temperature, "window": settings.context or prices.window(spec, terms.prices)}
+    options |= {
+        "temperature": temperature,
+        "window": settings.context or prices.window(spec, terms.prices),
+    }
     made = LanguageModel(name, terms, cost=cost, wire=ours, limit=limit, **options)
     made.spec = spec
     made.caller.schemas = settings.structured
@@ -592,7 +709,9 @@ def _connect(spec: str, terms: Terms, settings: Settings) -> Model:
         made.tools = made.tools or True
     kept = {"model": spec, "temperature": temperature, "seed": settings.seed, "window": made.window}
     shaping = [one.name for one in fields(Settings) if one.name not in _NOT_SHAPING]
-    kept |= {one: value for one in shaping if (value := getattr(settings, one)) != getattr(DEFAULTS, one)}
+    kept |= {
+        one: value for one in shaping if (value := getattr(settings, one)) != getattr(DEFAULTS, one)
+    }
     return Model(spec, kept | {"max_tokens": limit}, made)
 
 
@@ -600,4 +719,8 @@ def _server(name: str) -> str:
     """Return where the environment says that a provider of LiteLLM's is: OLLAMA_API_BASE and the like."""
     provider = name.partition("/")[0].upper()
     ends = ("_BASE", "_URL", "_ENDPOINT", "_HOST")
-    return " ".join(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(provider) and k.endswith(ends))
+    return " ".join(
+        f"{k}={v}"
+        for k, v in sorted(os.environ.items())
+        if k.startswith(provider) and k.endswith(ends)
+    )

@@ -1,13 +1,14 @@
 """The engine without a model: it fills the signatures of programs by counting words.
 
-It is a named baseline, pseudo-relevance feedback (Rocchio 1971; Lavrenko and Croft 2001), in the shape of a model: it
-weighs the words of description and notes by how rare they are in the corpus, less those that earlier searches used,
-keeps the passages that share the most weight, and takes their best sentences as notes. Equal inputs have equal answers
-(docs/decisions/offline.md).
+It is a named baseline, pseudo-relevance feedback (Rocchio 1971; Lavrenko and Croft 2001), in the
+shape of a model: it weighs the words of description and notes by how rare they are in the corpus,
+less those that earlier searches used, keeps the passages that share the most weight, and takes
+their best sentences as notes. Equal inputs have equal answers (docs/decisions/offline.md).
 
-DSPy hands an engine the rendered prompt only; `tools/models/adapter.py` publishes the structured call beside it. A
-program names a rule for each output field of its signatures, which makes the field from the call's inputs and the
-corpus' statistics. In every signature the query is the input `description`, and `passages` are read.
+DSPy hands an engine the rendered prompt only; `tools/models/adapter.py` publishes the structured
+call beside it. A program names a rule for each output field of its signatures, which makes the
+field from the call's inputs and the corpus' statistics. In every signature the query is the input
+`description`, and `passages` are read.
 """
 
 import json
@@ -54,9 +55,13 @@ follow = partial(setting, _RULES)  # has the calls of the block answered by thes
 class OfflineEngine(Shared):
     """An engine for `dspy.LM(engine=...)`, by the rules of a program, or else by `rules`. Threads share it."""
 
-    def __init__(self, statistics: Callable[[], TermStatistics], rules: Rules | None = None) -> None:
+    def __init__(
+        self, statistics: Callable[[], TermStatistics], rules: Rules | None = None
+    ) -> None:
         self._rules: Rules = rules or {}
-        self._make_statistics = cache(statistics)  # at the first call: a program without any needs no index
+        self._make_statistics = cache(
+            statistics
+        )  # at the first call: a program without any needs no index
         self._lock = threading.Lock()
 
     def statistics(self) -> TermStatistics:
@@ -68,10 +73,15 @@ class OfflineEngine(Shared):
         """Return the output fields of the present call, each filled by its rule."""
         call = CALL.get()
         if not isinstance(call, Call):
-            raise UsageError("offline is no language model and answers no free prompt; name a model with --lm")
+            raise UsageError(
+                "offline is no language model and answers no free prompt; name a model with --lm"
+            )
         rules = _RULES.get() or self._rules
         if unknown := [name for name in call.signature.output_fields if name not in rules]:
-            raise UsageError(f"offline has no rule for the field {unknown[0]!r}; name a model with --lm, or write one")
+            raise UsageError(
+                f"offline has no rule for the field {unknown[0]!r}; name a model with --lm, or "
+                f"write one"
+            )
         statistics = self.statistics()
         return {name: rules[name](call.inputs, statistics) for name in call.signature.output_fields}
 
@@ -80,13 +90,19 @@ class OfflineEngine(Shared):
         call = CALL.get()
         if isinstance(call, str):
             return call
-        return str(call.adapter.format_assistant_message_content(call.signature, self.fill())) if call else ""
+        return (
+            str(call.adapter.format_assistant_message_content(call.signature, self.fill()))
+            if call
+            else ""
+        )
 
     def complete(self, request: Request) -> Response:
         """Return the answer in DSPy's form, without tokens: there is no model."""
         message = Message.assistant(self.write())
         nothing = Usage(input_tokens=0, output_tokens=0)
-        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=nothing)
+        return Response(
+            id=None, model=request.model, message=message, finish_reason="stop", usage=nothing
+        )
 
     def stream(self, request: Request) -> Iterator[Any]:
         """Yield the whole answer as one event."""
@@ -103,11 +119,13 @@ CLAUSES = 5  # of a description, as criteria
 INSIGHT_WORDS = 8  # in place of the gist of a text
 GRADES = (0.1, 0.2, 0.35)  # least shares of the description's weight for the grades 1, 2 and 3
 COMMON_WORDS = 12  # of verified passages, in place of what they have in common
-# A long description mostly asks its question at its end; a passage mostly says at its beginning what it is about.
+# A long description mostly asks its question at its end; a passage mostly says at its beginning
+# what it is about.
 EDGE = 2  # sentences at that end and at that beginning
 ENDING = 2  # further times that words at the end of a description of more than EDGE sentences count
 OPENING = 2  # further times that words at the beginning of a passage count
-# Okapi's usual constants, for weighing a passage: how soon repeats stop counting, and how much length costs.
+# Okapi's usual constants, for weighing a passage: how soon repeats stop counting, and how much
+# length costs.
 K1 = 1.5
 B = 0.75
 
@@ -160,7 +178,8 @@ def write_search(inputs: Inputs, statistics: TermStatistics) -> str:
     noted = _scale(in_notes)
     used = Counter(word for text in earlier for word in set(words(text)))
     weight = {
-        word: DECAY ** used[word] * (NOTES_SHARE * noted.get(word, 0.0) + (1 - NOTES_SHARE) * described.get(word, 0.0))
+        word: DECAY ** used[word]
+        * (NOTES_SHARE * noted.get(word, 0.0) + (1 - NOTES_SHARE) * described.get(word, 0.0))
         for word in described.keys() | noted.keys()
     }
     return " ".join(_heaviest(weight)[:SEARCH_WORDS])
@@ -172,14 +191,18 @@ def write_searches(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     notes = inputs.get("learned", inputs.get("notes"))
     for _ in range(inputs["most"]):
         earlier = inputs["earlier_searches"] + texts
-        texts.append(write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics))
+        texts.append(
+            write_search({**inputs, "notes": notes, "earlier_searches": earlier}, statistics)
+        )
     return texts
 
 
 def select(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the ids of the passages that share the most weight with the description, best first."""
     weight = _weigh_description(inputs["description"], statistics)
-    scored = [(_overlap(weight, passage.text, statistics), passage.id) for passage in inputs["passages"]]
+    scored = [
+        (_overlap(weight, passage.text, statistics), passage.id) for passage in inputs["passages"]
+    ]
     best = sorted(scored, key=lambda pair: (-pair[0], pair[1]))
     return [passage_id for score, passage_id in best[:KEEP] if score > 0]
 
@@ -194,7 +217,9 @@ def observe(inputs: Inputs, statistics: TermStatistics) -> str:
 def rank(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return all passages by the weight that they share with the description; equal ones as they were shown."""
     weight = _weigh_description(inputs["description"], statistics)
-    best = sorted(inputs["passages"], key=lambda passage: -_overlap(weight, passage.text, statistics))
+    best = sorted(
+        inputs["passages"], key=lambda passage: -_overlap(weight, passage.text, statistics)
+    )
     return [passage.id for passage in best]
 
 
@@ -220,7 +245,9 @@ def assess(inputs: Inputs, statistics: TermStatistics) -> str:
 def quote(inputs: Inputs, statistics: TermStatistics) -> list[str]:
     """Return the sentence of each passage that has most of the description's weight."""
     weight = _weigh(inputs["description"], statistics)
-    return [best for passage in inputs["passages"] if (best := _best_sentence(weight, passage.text))]
+    return [
+        best for passage in inputs["passages"] if (best := _best_sentence(weight, passage.text))
+    ]
 
 
 def describe(inputs: Inputs, statistics: TermStatistics) -> dict[str, str]:
@@ -262,16 +289,24 @@ def judge(inputs: Inputs, statistics: TermStatistics) -> list[dict[str, Any]]:
     for passage in inputs["passages"]:
         share = _share(inputs["description"], passage.text, statistics)
         if grade := sum(share >= least for least in GRADES):
-            judged.append({"id": passage.id, "grade": grade, "evidence": _best_sentence(weight, passage.text)})
+            judged.append(
+                {"id": passage.id, "grade": grade, "evidence": _best_sentence(weight, passage.text)}
+            )
     return judged
 
 
 def find_common(inputs: Inputs, statistics: TermStatistics) -> str:
     """Return words of half of the passages, but at least two, that the description has not; by number times idf."""
-    count = Counter(word for passage in inputs["passages"] for word in dict.fromkeys(words(passage.text)))
+    count = Counter(
+        word for passage in inputs["passages"] for word in dict.fromkeys(words(passage.text))
+    )
     least = max(2, len(inputs["passages"]) / 2)
     said = set(words(inputs["description"]))
-    weight = {word: n * statistics.weight(word) for word, n in count.items() if n >= least and word not in said}
+    weight = {
+        word: n * statistics.weight(word)
+        for word, n in count.items()
+        if n >= least and word not in said
+    }
     return " ".join(_heaviest(weight)[:COMMON_WORDS])
 
 
@@ -284,7 +319,11 @@ def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
             if call["name"] == "search":
                 searches.append(call["args"]["query"])
                 rows = json.loads(result) if result.startswith("[") else []
-                shown += [[SimpleNamespace(id=row["doc_id"], text=row["text"]) for row in rows]] if rows else []
+                shown += (
+                    [[SimpleNamespace(id=row["doc_id"], text=row["text"]) for row in rows]]
+                    if rows
+                    else []
+                )
     notes = [observe({**inputs, "passages": passages}, statistics) for passages in shown]
     best = select({**inputs, "passages": shown[-1]}, statistics) if shown else []
     calls: list[dict[str, Any]] = [{"name": "select", "args": {"doc_ids": best}}] if best else []
@@ -297,8 +336,14 @@ def call_tools(inputs: Inputs, statistics: TermStatistics) -> dspy.ToolCalls:
 
 
 # Words that combine sets, between clauses; not inside a word with hyphens, such as black-and-white.
-_SHUTS_OUT = r"not|nor|without|except(?:ing)?(?: for)?|excluding|leaving out|leaves out|other than|apart from|minus"
-_COMBINES = rf"(?<![\w-])(?:{_SHUTS_OUT}|or else|either|or|and|also|as well as|but|that|which|who|whose)(?![\w-])|[,;?]"
+_SHUTS_OUT = (
+    r"not|nor|without|except(?:ing)?(?: for)?|excluding|leaving out|leaves out|other than|apart "
+    r"from|minus"
+)
+_COMBINES = (
+    rf"(?<![\w-])(?:{_SHUTS_OUT}|or else|either|or|and|also|as well "
+    rf"as|but|that|which|who|whose)(?![\w-])|[,;?]"
+)
 _READINGS = {
     "must": "a condition beside others",
     "may": "one of several alternatives, or a part of the description",
@@ -338,7 +383,9 @@ def _rank_clauses(text: str, statistics: TermStatistics) -> list[str]:
     """Return the clauses of `text`, heaviest first; `text` itself where none has a word that the corpus knows."""
     clauses = list(dict.fromkeys(part.strip(" ,;:.") for part in _CLAUSE_END.split(text)))
     weight = {clause: sum(_weigh(clause, statistics).values(), 0.0) for clause in clauses}
-    return sorted((clause for clause in clauses if weight[clause] > 0), key=lambda clause: -weight[clause]) or [text]
+    return sorted(
+        (clause for clause in clauses if weight[clause] > 0), key=lambda clause: -weight[clause]
+    ) or [text]
 
 
 def _overlap(weight: Mapping[str, float], text: str, statistics: TermStatistics) -> float:
@@ -359,7 +406,9 @@ def _best_sentence(weight: Mapping[str, float], text: str) -> str:
     """Return the sentence of `text` with the most weight for its length; empty for a blank text."""
 
     def density(sentence: str) -> float:
-        unique = dict.fromkeys(words(sentence))  # no set: its order, and so the sum's last digit, would vary
+        unique = dict.fromkeys(
+            words(sentence)
+        )  # no set: its order, and so the sum's last digit, would vary
         # The root of the length, so that neither the shortest nor the longest sentence always wins.
         return sum((weight.get(word, 0.0) for word in unique), 0.0) / math.sqrt(10 + len(unique))
 
@@ -373,13 +422,17 @@ def _describe(text: str, weight: Mapping[str, float]) -> dict[str, str]:
 
 def _weigh(text: str, statistics: TermStatistics) -> dict[str, float]:
     """Return idf x square root of the count, for each word of `text` that the corpus has."""
-    weight = {word: statistics.weight(word) * math.sqrt(n) for word, n in Counter(words(text)).items()}
+    weight = {
+        word: statistics.weight(word) * math.sqrt(n) for word, n in Counter(words(text)).items()
+    }
     return {word: w for word, w in weight.items() if w > 0}
 
 
 def _weigh_description(description: str, statistics: TermStatistics) -> dict[str, float]:
     said = sentences(description)
-    return _weigh("\n".join([description, *(said[-EDGE:] * ENDING if len(said) > EDGE else [])]), statistics)
+    return _weigh(
+        "\n".join([description, *(said[-EDGE:] * ENDING if len(said) > EDGE else [])]), statistics
+    )
 
 
 def _heaviest(weight: Mapping[str, float]) -> list[str]:

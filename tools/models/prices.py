@@ -1,12 +1,14 @@
 """What a model call costs at list price, how much a model takes, and who says so.
 
-The user's own TOML file comes first: that of --prices or $SEXTANT_PRICES, else prices.toml in $SEXTANT_HOME. Its entry
-replaces all that the table says of a model; docs/decisions/paying.md has an example. Then comes LiteLLM's table, read
-without importing LiteLLM, which takes seconds and may go to the network. An unknown price is None, never 0; it is
-unknown, too, where tokens are only part of the cost, or where the table has 0 for a model on somebody else's machines.
+The user's own TOML file comes first: that of --prices or $SEXTANT_PRICES, else prices.toml in
+$SEXTANT_HOME. Its entry replaces all that the table says of a model; docs/decisions/paying.md has
+an example. Then comes LiteLLM's table, read without importing LiteLLM, which takes seconds and may
+go to the network. An unknown price is None, never 0; it is unknown, too, where tokens are only part
+of the cost, or where the table has 0 for a model on somebody else's machines.
 
-Left out: service tiers (batch, flex, priority), discounts by the hour and surcharges of regions, which are not list
-prices, prices of caches kept for an hour, and currencies other than the US dollar.
+Left out: service tiers (batch, flex, priority), discounts by the hour and surcharges of regions,
+which are not list prices, prices of caches kept for an hour, and currencies other than the US
+dollar.
 """
 
 import json
@@ -29,14 +31,19 @@ from tools.errors import UnknownName, UsageError
 _MILLION = 1e6
 _MODES = ("chat", "responses", "completion")  # in LiteLLM's table: what answers text with text
 _OWN_MACHINES = ("ollama", "lemonade")  # providers in it that are the user's own
-_FAMILIES = ("vertex_ai", "bedrock", "fireworks_ai")  # providers whose models are in it under several names
+_FAMILIES = (
+    "vertex_ai",
+    "bedrock",
+    "fireworks_ai",
+)  # providers whose models are in it under several names
 _INCLUSIVE = ("xai",)  # "above 200k" means 200,000 and more
 
 # Models that search the web in every call, for a fee that no count of tokens shows.
 _SEARCHING = re.compile(r"[/-](search|research|online)(-|$)|/sonar")
 
 _ANSWER = 4096  # tokens of an answer of a model of which nothing else is known
-# More is not asked for by itself: providers count the limit against the tokens of a minute and the credit left.
+# More is not asked for by itself: providers count the limit against the tokens of a minute and the
+# credit left.
 _LONGEST_ANSWER = 16_384
 
 # Our name of a rate -> LiteLLM's
@@ -49,8 +56,11 @@ _RATES = {
 }
 _ABOVE = re.compile(rf"(?:{'|'.join(_RATES.values())})_above_(\d+)(k?)_tokens")
 
-_LEAST = 1e-4  # dollars per million tokens; who writes less means dollars per token, and a budget would not hold
-_LARGEST_WINDOW = 1_000_000_000  # tokens; more is a slip, and as an endless integer could not be printed
+# Dollars per million tokens; who writes less means dollars per token, and a budget would not hold
+_LEAST = 1e-4
+_LARGEST_WINDOW = (
+    1_000_000_000  # tokens; more is a slip, and as an endless integer could not be printed
+)
 
 
 class Price(NamedTuple):
@@ -59,29 +69,46 @@ class Price(NamedTuple):
     input: float
     cached_input: float  # of the input: what the provider had cached
     output: float
-    cache_write: float | None = None  # of the input: what it put into its cache; None is like any input
+    cache_write: float | None = (
+        None  # of the input: what it put into its cache; None is like any input
+    )
     reasoning: float | None = None  # of the output: thinking; None is like any output
-    longer: tuple[tuple[int, "Price"], ...] = ()  # (tokens, price of a whole call with more input than these), upwards
+    longer: tuple[
+        tuple[int, "Price"], ...
+    ] = ()  # (tokens, price of a whole call with more input than these), upwards
     source: str = ""  # who says so: "litellm 1.106.2", or the name of the user's file
-    as_of: str | None = None  # the day of it, 2026-11-01; None where the source has none, as LiteLLM's table has none
+    as_of: str | None = (
+        # The day of it, 2026-11-01; None where the source has none, as LiteLLM's table has none
+        None
+    )
 
-    def of(self, tokens_in: int, cached: int, tokens_out: int, reasoning: int = 0, written: int = 0) -> float:
+    def of(
+        self, tokens_in: int, cached: int, tokens_out: int, reasoning: int = 0, written: int = 0
+    ) -> float:
         """Return a call's dollars; `cached` and `written` tokens are part of the input, `reasoning` of the output."""
         price = next((dearer for limit, dearer in reversed(self.longer) if tokens_in > limit), self)
         write = price.input if price.cache_write is None else price.cache_write
         think = price.output if price.reasoning is None else price.reasoning
-        usd = (tokens_in - cached - written) * price.input + cached * price.cached_input + written * write
+        usd = (
+            (tokens_in - cached - written) * price.input
+            + cached * price.cached_input
+            + written * write
+        )
         return usd + (tokens_out - reasoning) * price.output + reasoning * think
 
     @property
     def free(self) -> bool:
         """Whether a call costs nothing, however much it used."""
-        return not any(getattr(self, name) for name in _RATES) and all(dearer.free for _, dearer in self.longer)
+        return not any(getattr(self, name) for name in _RATES) and all(
+            dearer.free for _, dearer in self.longer
+        )
 
     @property
     def provenance(self) -> dict[str, Any]:
         """The price in dollars per million tokens, with its source and day, for a run's config."""
-        prices = {name: _per_million(getattr(self, name)) for name in ("input", "cached_input", "output")}
+        prices = {
+            name: _per_million(getattr(self, name)) for name in ("input", "cached_input", "output")
+        }
         return {"source": self.source, "as_of": self.as_of, **prices}
 
     def __str__(self) -> str:
@@ -127,7 +154,11 @@ def longest_answer(spec: str, file: str | Path | None = None, *, reasons: bool =
 
 def _find_listed(model: str) -> Price | None:
     row = _row(model)
-    if _SEARCHING.search(f"/{model}") or row.get("mode") not in _MODES or "input_cost_per_request" in row:
+    if (
+        _SEARCHING.search(f"/{model}")
+        or row.get("mode") not in _MODES
+        or "input_cost_per_request" in row
+    ):
         return None
     tiers = [tier for tier in row.get("tiered_pricing") or () if len(tier.get("range", ())) == 2]
     base = _rates(tiers[0] if tiers else row)
@@ -135,7 +166,9 @@ def _find_listed(model: str) -> Price | None:
     free = row["litellm_provider"] in _OWN_MACHINES and base and not base.input and not base.output
     if base is None or not (free or base.input * base.output):
         return None
-    source = f"litellm {metadata.version('litellm')}"  # neither the table nor its package has a date
+    source = (
+        f"litellm {metadata.version('litellm')}"  # neither the table nor its package has a date
+    )
     steps = [(int(tier["range"][0]), rates) for tier in tiers[1:] if (rates := _rates(tier))]
     longer = sorted(steps if tiers else _longer(row, base), key=lambda step: step[0])
     return base._replace(longer=tuple(longer), source=source)
@@ -143,10 +176,14 @@ def _find_listed(model: str) -> Price | None:
 
 def _rates(row: dict[str, Any]) -> Price | None:
     """Return the prices in one row, or in one of its tiers; None without input and output."""
-    rates = {name: row[key] for name, key in _RATES.items() if isinstance(row.get(key), int | float)}
+    rates = {
+        name: row[key] for name, key in _RATES.items() if isinstance(row.get(key), int | float)
+    }
     if "input" not in rates or "output" not in rates:
         return None
-    write = rates.get("cache_write") or None  # the table has 0 where nothing is added to the price of the input
+    write = (
+        rates.get("cache_write") or None
+    )  # the table has 0 where nothing is added to the price of the input
     return Price(**{"cached_input": rates["input"], **rates, "cache_write": write})
 
 
@@ -159,7 +196,9 @@ def _longer(row: dict[str, Any], base: Price) -> list[tuple[int, Price]]:
     longer: list[tuple[int, Price]] = []
     for written, limit in sorted(steps.items(), key=lambda step: step[1]):
         named = {name: row.get(f"{key}_above_{written}_tokens") for name, key in _RATES.items()}
-        changes: dict[str, Any] = {name: value for name, value in named.items() if isinstance(value, int | float)}
+        changes: dict[str, Any] = {
+            name: value for name, value in named.items() if isinstance(value, int | float)
+        }
         if price.cached_input == price.input and "input" in changes:
             changes.setdefault("cached_input", changes["input"])
         price = price._replace(**changes)
@@ -181,12 +220,18 @@ def _row(model: str) -> dict[str, Any]:
 def _table() -> dict[str, dict[str, Any]]:
     name = "litellm/model_prices_and_context_window_backup.json"
     path = Path(str(metadata.distribution("litellm").locate_file(name)))
-    return cast(dict[str, dict[str, Any]], json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    return (
+        cast(dict[str, dict[str, Any]], json.loads(path.read_text(encoding="utf-8")))
+        if path.is_file()
+        else {}
+    )
 
 
 # The user's own file
 
-_Entry = tuple[Price, int | None, int | None]  # the price of a model, how many tokens it takes, and those of an answer
+_Entry = tuple[
+    Price, int | None, int | None
+]  # the price of a model, how many tokens it takes, and those of an answer
 
 
 def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
@@ -215,21 +260,34 @@ def _read(path: Path, changed_ns: int, size: int) -> Mapping[str, _Entry]:
         raise UsageError(f"{path} is not TOML: {error}; {usual}") from error
     dated = _date(document.pop("as_of", None), path, "as_of")
     dated = dated or datetime.fromtimestamp(changed_ns / 1e9, UTC).date().isoformat()
-    return {name.rstrip("/"): _read_section(path, name, section, dated) for name, section in document.items()}
+    return {
+        name.rstrip("/"): _read_section(path, name, section, dated)
+        for name, section in document.items()
+    }
 
 
 def _read_section(path: Path, name: str, section: Any, dated: str) -> _Entry:
     if not isinstance(section, dict):
-        raise UsageError(f"{path} has {name} = {_shown(section)} outside of a section; only as_of may be there")
+        raise UsageError(
+            f"{path} has {name} = {_shown(section)} outside of a section; only as_of may be there"
+        )
     if not (name.endswith("*") or "/" in name):
-        forms = '["provider/model"], ["MODEL@http://host:port/v1"] or ["provider/begin*"], with the quotes'
+        forms = (
+            '["provider/model"], ["MODEL@http://host:port/v1"] or ["provider/begin*"], with the '
+            "quotes"
+        )
         raise UsageError(f"{path} has a section {name!r}, which names no model; write {forms}")
     if unknown := section.keys() - (known := {*_RATES, "as_of", "window", "max_tokens"}):
         raise UnknownName(f"key of {name!r} in {path}", min(unknown), sorted(known))
-    rates: dict[str, Any] = {key: _rate(section[key], path, name, key) for key in _RATES if key in section}
+    rates: dict[str, Any] = {
+        key: _rate(section[key], path, name, key) for key in _RATES if key in section
+    }
     for key in ("input", "output"):
         if key not in rates:
-            raise UsageError(f"{path}: {name!r} has no {key}; write its US dollars per million tokens, 0 if it is free")
+            raise UsageError(
+                f"{path}: {name!r} has no {key}; write its US dollars per million tokens, 0 if it "
+                f"is free"
+            )
     counts = {key: section.get(key) for key in ("window", "max_tokens")}
     for key, count in counts.items():
         if count is not None and not (type(count) is int and 0 < count <= _LARGEST_WINDOW):
@@ -244,7 +302,11 @@ def _read_section(path: Path, name: str, section: Any, dated: str) -> _Entry:
 def _rate(value: Any, path: Path, name: str, key: str) -> float:
     said = f"{path}: {key} of {name!r} is {_shown(value)}; write US dollars per million tokens"
     # Not math.isfinite(), which fails for an integer that no float can hold. nan is in no range.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value <= sys.float_info.max
+    ):
         raise UsageError(f"{said}, 0 or more")
     if 0 < value < _LEAST:
         raise UsageError(f"{said}, not per token")
@@ -263,6 +325,8 @@ def _date(value: Any, path: Path, what: str) -> str | None:
 
 def _shown(value: Any) -> str:
     try:
-        return reprlib.repr(value)  # shortens it, and unlike repr() takes tables in tables without end
+        return reprlib.repr(
+            value
+        )  # shortens it, and unlike repr() takes tables in tables without end
     except ValueError:
         return "an endless number"  # Python prints no integer of more than 4,300 digits

@@ -1,13 +1,15 @@
-"""How a program asks its model: a predictor, its inputs, what makes an answer usable, and what fits into the prompt.
+"""How a program asks its model: a predictor, its inputs, what makes an answer usable, and what fits
+into the prompt.
 
     read = ask(self.read_passages, known_ids("selected", unread), **about, passages=passages)
 
-An unusable answer is asked for once more, with what was wrong with it (tools/models/adapter.py), inside one call of the
-predictor, so that DSPy's trace has the answer that was used. A second one raises UnusableAnswer, a fault of the system.
+An unusable answer is asked for once more, with what was wrong with it (tools/models/adapter.py),
+inside one call of the predictor, so that DSPy's trace has the answer that was used. A second one
+raises UnusableAnswer, a fault of the system.
 
-Corpus text goes into a prompt inside a typed field, never as part of an instruction. Tokens are counted before a call:
-where a prompt is too long, a reading is split, a batch to be seen together is cut, or the oldest notes are left out.
-Each is a step of the trace.
+Corpus text goes into a prompt inside a typed field, never as part of an instruction. Tokens are
+counted before a call: where a prompt is too long, a reading is split, a batch to be seen together
+is cut, or the oldest notes are left out. Each is a step of the trace.
 """
 
 import importlib.util
@@ -28,7 +30,9 @@ from tools.errors import UnknownName, UsageError
 from tools.models.values import Ids
 from tools.session import Session
 
-Kind = Literal["unparsable", "wrong type", "unknown ids", "unknown tool", "empty", "cut off", "refused"]
+Kind = Literal[
+    "unparsable", "wrong type", "unknown ids", "unknown tool", "empty", "cut off", "refused"
+]
 Outputs = Mapping[str, Any]
 Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls", ...
 
@@ -36,7 +40,9 @@ Message = dict[str, Any]  # of the chat protocol: "role", "content", "tool_calls
 class Fault(Exception):
     """Why one answer cannot be used as it is."""
 
-    def __init__(self, kind: Kind, reason: str, *, tolerable: bool = False, report: str = "") -> None:
+    def __init__(
+        self, kind: Kind, reason: str, *, tolerable: bool = False, report: str = ""
+    ) -> None:
         """The model is shown the `reason`. A `tolerable` answer is used when the second one is no better.
 
         `report` is for people, where the reason is written for the model alone.
@@ -82,7 +88,9 @@ def find_ids(outputs: dict[str, Any]) -> None:
         for name, ids in getattr(one, "ids", {}).items():
             value = outputs.get(name)
             if isinstance(value, list) and not all(_id_of(item) in ids.among for item in value):
-                outputs[name] = _read_rows(value, ids) if hasattr(value[0], "id") else ids.read(value)
+                outputs[name] = (
+                    _read_rows(value, ids) if hasattr(value[0], "id") else ids.read(value)
+                )
 
 
 def _id_of(item: Any) -> Any:
@@ -115,7 +123,10 @@ def known_ids(field: str, among: Collection[str], *, needed: bool = False) -> Ch
             if payer := session.current():
                 for doc_id in unknown:
                     payer.blame(doc_id, "named an id that it gives")
-            reason = f"{field} names {unknown[0]!r}, the id of none of the passages shown; use ids as they are given"
+            reason = (
+                f"{field} names {unknown[0]!r}, the id of none of the passages shown; use ids as "
+                f"they are given"
+            )
             raise Fault("unknown ids", reason, tolerable=len(unknown) < len(named))
         if needed and not named:
             raise Fault("empty", f"{field} is empty; it has to name passages")
@@ -150,7 +161,10 @@ def within(field: str, low: float, high: float) -> Check:
 
     def in_range(outputs: Outputs) -> None:
         if not low <= outputs[field] <= high:
-            raise Fault("wrong type", f"{field} is {outputs[field]}; it is a number from {low:g} to {high:g}")
+            raise Fault(
+                "wrong type",
+                f"{field} is {outputs[field]}; it is a number from {low:g} to {high:g}",
+            )
 
     vars(in_range)["asks"] = {field: {"minimum": low, "maximum": high}}
     return in_range
@@ -158,8 +172,11 @@ def within(field: str, low: float, high: float) -> Check:
 
 # Passages
 
-# What the input `description` is, for the model: in some tasks the query is itself a text like the wanted ones.
-DESCRIPTION = "the query: words about what is wanted, or a text to find the like of; the objective says which"
+# What the input `description` is, for the model: in some tasks the query is itself a text like the
+# wanted ones.
+DESCRIPTION = (
+    "the query: words about what is wanted, or a text to find the like of; the objective says which"
+)
 
 
 class Passage(pydantic.BaseModel):
@@ -173,17 +190,25 @@ Fits = Callable[[list[Passage]], bool]
 _FEWEST_CHARS = 50  # of a passage, below which it says nothing
 
 
-def show(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambda passages: True) -> list[Passage]:
+def show(
+    session: Session, doc_ids: Sequence[str], chars: int, fit: Fits = lambda passages: True
+) -> list[Passage]:
     """Show documents together as passages of `chars` characters (0: whole), or of as many as `fit`, at least 50."""
-    return _passages(doc_ids, session.judge(doc_ids, chars or None, fit=partial(_cut, session, doc_ids, fit)))
+    return _passages(
+        doc_ids, session.judge(doc_ids, chars or None, fit=partial(_cut, session, doc_ids, fit))
+    )
 
 
-def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> Iterator[list[Passage]]:
+def batches(
+    session: Session, doc_ids: Sequence[str], chars: int, fit: Fits
+) -> Iterator[list[Passage]]:
     """Yield the documents as passages in as few batches as `fit`, each recorded as shown when it is taken."""
     left = list(doc_ids)
     while left:
         tried: list[Passage] = []
-        shown = session.judge(left, chars or None, fit=partial(_beginning, session, left, fit, tried))
+        shown = session.judge(
+            left, chars or None, fit=partial(_beginning, session, left, fit, tried)
+        )
         passages = tried or _passages(left, shown)
         yield passages
         left = left[len(passages) :]
@@ -191,23 +216,35 @@ def batches(session: Session, doc_ids: Sequence[str], chars: int, fit: Fits) -> 
 
 def _cut(session: Session, doc_ids: Sequence[str], fit: Fits, texts: list[str]) -> list[str]:
     longest = max(map(len, texts), default=0)
-    most = fit_length(longest, lambda chars: fit(_passages(doc_ids, [text[:chars] for text in texts])), _FEWEST_CHARS)
+    most = fit_length(
+        longest,
+        lambda chars: fit(_passages(doc_ids, [text[:chars] for text in texts])),
+        _FEWEST_CHARS,
+    )
     if most < longest:
-        session.shorten(f"passages: {len(texts)} are cut to {most} characters each, instead of {longest}")
+        session.shorten(
+            f"passages: {len(texts)} are cut to {most} characters each, instead of {longest}"
+        )
     return [text[:most] for text in texts]
 
 
-def _beginning(session: Session, doc_ids: list[str], fit: Fits, tried: list[Passage], texts: list[str]) -> list[str]:
+def _beginning(
+    session: Session, doc_ids: list[str], fit: Fits, tried: list[Passage], texts: list[str]
+) -> list[str]:
     """Return as many of the texts as fit; their passages go into `tried`, unless the only one had to be cut."""
     passages = _passages(doc_ids, texts)
     low = len(texts) if fit(passages) else min(1, len(texts))
     high = len(texts)
-    while high - low > 1:  # the longest beginning that fits, by bisection; at least one passage, if there is one
+    while (
+        high - low > 1
+    ):  # the longest beginning that fits, by bisection; at least one passage, if there is one
         middle = (low + high) // 2
         low, high = (middle, high) if fit(passages[:middle]) else (low, middle)
     kept = passages[:low]
     if len(kept) < len(texts):
-        session.shorten(f"passages: {len(kept)} of {len(texts)} in one reading, the others in the next")
+        session.shorten(
+            f"passages: {len(kept)} of {len(texts)} in one reading, the others in the next"
+        )
     if len(kept) > 1:
         tried += kept
         return texts[: len(kept)]
@@ -215,7 +252,10 @@ def _beginning(session: Session, doc_ids: list[str], fit: Fits, tried: list[Pass
 
 
 def _passages(doc_ids: Sequence[str], texts: Sequence[str]) -> list[Passage]:
-    return [Passage(id=defuse(doc_id), text=defuse(text)) for doc_id, text in zip(doc_ids, texts, strict=False)]
+    return [
+        Passage(id=defuse(doc_id), text=defuse(text))
+        for doc_id, text in zip(doc_ids, texts, strict=False)
+    ]
 
 
 def fit_notes(
@@ -236,9 +276,9 @@ def defuse(text: str) -> str:
     return re.sub(r"\](?=\])", "] ", re.sub(r"\[(?=\[)", "[ ", text)) if "##" in text else text
 
 
-# Tokens are counted with OpenAI's o200k_base, whichever the model, and a tenth of the window is kept free because other
-# tokenizers count otherwise. Where a model's window is not known (a server of the user's own, without --context),
-# everything fits, and the provider refuses what is too long.
+# Tokens are counted with OpenAI's o200k_base, whichever the model, and a tenth of the window is
+# kept free because other tokenizers count otherwise. Where a model's window is not known (a server
+# of the user's own, without --context), everything fits, and the provider refuses what is too long.
 
 _ANSWER = 4096  # tokens kept for the answer, where neither the call nor the model has a limit
 _SHARE = 3  # the part of the room that is kept for it at most: a third
@@ -302,7 +342,8 @@ def size(messages: Sequence[Message], room: int = 0) -> int:
 
 
 # Anthropic's models alone cache nothing that is not marked, and nothing below so many tokens
-# (https://docs.claude.com/en/docs/build-with-claude/prompt-caching). Others cache by themselves what begins alike.
+# (https://docs.claude.com/en/docs/build-with-claude/prompt-caching). Others cache by themselves
+# what begins alike.
 _LEAST_CACHED = 1024
 
 
@@ -335,21 +376,34 @@ def fit_length(chars: int, fit: Callable[[int], bool], fewest: int = 0) -> int:
 def cut_to_share(text: str, share: float) -> str:
     """Return the beginning of `text` that takes at most `share` of the model's window; all where this is not known."""
     room = window()
-    return text if room is None else text[: fit_length(len(text), lambda chars: tokens(text[:chars]) <= room * share)]
+    return (
+        text
+        if room is None
+        else text[: fit_length(len(text), lambda chars: tokens(text[:chars]) <= room * share)]
+    )
 
 
 def tokens(text: str) -> int:
     """Count the tokens of `text`; without the tokenizer, return an upper bound."""
     encoding = _encoding()  # without it: a token of text in a Latin script has some four bytes
-    return len(encoding.encode(text, disallowed_special=())) if encoding else len(text.encode("utf-8", "replace")) // 2
+    return (
+        len(encoding.encode(text, disallowed_special=()))
+        if encoding
+        else len(text.encode("utf-8", "replace")) // 2
+    )
 
 
 @cache
 def _encoding() -> Any:
     """Return the tokenizer, from the file that LiteLLM ships: tiktoken by itself would download it."""
     spec = importlib.util.find_spec("litellm")  # which is not imported: that takes seconds
-    bundled = Path(spec.origin).parent / "litellm_core_utils" / "tokenizers" if spec and spec.origin else None
-    file = "fb374d419588a4632f3f557e76b4b70aebbca790"  # tiktoken's name for o200k_base: the SHA-1 of its address
+    bundled = (
+        Path(spec.origin).parent / "litellm_core_utils" / "tokenizers"
+        if spec and spec.origin
+        else None
+    )
+    # tiktoken's name for o200k_base: the SHA-1 of its address
+    file = "fb374d419588a4632f3f557e76b4b70aebbca790"
     if bundled is None or not (bundled / file).is_file():
         return None
     import tiktoken  # few commands count tokens
@@ -358,9 +412,9 @@ def _encoding() -> Any:
     return tiktoken.get_encoding("o200k_base")
 
 
-# What makes a document relevant, for each of OBLIQ-Bench's mechanisms. The paper's prompts differ by task (appendix D);
-# these are the same five readings in our own words, added to the instructions of a signature. A program takes one as
-# its parameter `lens`; by default, the task's own.
+# What makes a document relevant, for each of OBLIQ-Bench's mechanisms. The paper's prompts differ
+# by task (appendix D); these are the same five readings in our own words, added to the instructions
+# of a signature. A program takes one as its parameter `lens`; by default, the task's own.
 
 
 class Lens(NamedTuple):
@@ -374,54 +428,82 @@ class Lens(NamedTuple):
 
 LENSES = {
     "recollection": Lens(
-        search="The description is somebody's hazy memory of one moment. Write what the record of that moment would "
-        "say: names and titles of the people who would speak, the formal turns of phrase of such an occasion, the "
-        "terms of the subject, a phrase that may have been said. Leave out how it felt to remember it and how sure "
+        search="The description is somebody's hazy memory of one moment. Write what the record of "
+        "that moment would "
+        "say: names and titles of the people who would speak, the formal turns of phrase of such "
+        "an occasion, the "
+        "terms of the subject, a phrase that may have been said. Leave out how it felt to "
+        "remember it and how sure "
         "they are; what they state as a detail may be wrong.",
-        recognise="Ask of each passage whether this could be the remembered moment: who speaks to whom, what "
-        "happens, and what the exchange turns on. Single details of a memory are often wrong; the scene as a whole "
+        recognise="Ask of each passage whether this could be the remembered moment: who speaks to "
+        "whom, what "
+        "happens, and what the exchange turns on. Single details of a memory are often wrong; the "
+        "scene as a whole "
         "is not.",
-        annotate="What somebody would remember of this passage weeks later: who does what to whom, the odd detail, "
+        annotate="What somebody would remember of this passage weeks later: who does what to "
+        "whom, the odd detail, "
         "the mood, what it is about in everyday words, without names and numbers.",
     ),
     "stance": Lens(
-        search="What is wanted takes the described stance without stating it. Write as somebody who holds it would "
-        "write in passing: with irony, a rhetorical question, a euphemism, a telling choice of what to mention. Do "
+        search="What is wanted takes the described stance without stating it. Write as somebody "
+        "who holds it would "
+        "write in passing: with irony, a rhetorical question, a euphemism, a telling choice of "
+        "what to mention. Do "
         "not name the stance.",
-        recognise="Ask what the writer must believe to have written this. Keep what implies the stance; pass over "
+        recognise="Ask what the writer must believe to have written this. Keep what implies the "
+        "stance; pass over "
         "what states it openly, argues the opposite, or only reports.",
-        annotate="The position that the writer takes without stating it, as a plain sentence: towards whom, for or "
-        "against what, and by which means (irony, framing, understatement, a question). Say so when there is none.",
+        annotate="The position that the writer takes without stating it, as a plain sentence: "
+        "towards whom, for or "
+        "against what, and by which means (irony, framing, understatement, a question). Say so "
+        "when there is none.",
     ),
     "failure": Lens(
-        search="The description names a way in which an assistant goes wrong. Write what would stand in a "
-        "conversation where that happens: the kind of request that provokes it, the answer that shows it, what the "
-        "user says next. The subject of the conversation is open, so vary it from search to search.",
-        recognise="Follow the conversation turn by turn and ask whether the described failure happens in it, whether "
+        search="The description names a way in which an assistant goes wrong. Write what would "
+        "stand in a "
+        "conversation where that happens: the kind of request that provokes it, the answer that "
+        "shows it, what the "
+        "user says next. The subject of the conversation is open, so vary it from search to "
+        "search.",
+        recognise="Follow the conversation turn by turn and ask whether the described failure "
+        "happens in it, whether "
         "or not anybody in it notices. What the conversation is about does not matter.",
-        annotate="What goes wrong between user and assistant in this conversation: what was asked, what was given "
+        annotate="What goes wrong between user and assistant in this conversation: what was "
+        "asked, what was given "
         "instead, at which turn, and whether anybody notices. Say so when nothing goes wrong.",
     ),
     "proof": Lens(
-        search="What is wanted is solved by the same idea of proof, in whatever field. Work out the idea that solves "
-        "the given problem, then write the statement of another problem that gives way to it: other objects, other "
+        search="What is wanted is solved by the same idea of proof, in whatever field. Work out "
+        "the idea that solves "
+        "the given problem, then write the statement of another problem that gives way to it: "
+        "other objects, other "
         "notation, the same step that unlocks it.",
-        recognise="Work out a solution for each problem, any natural one, and compare the step that unlocks it with "
+        recognise="Work out a solution for each problem, any natural one, and compare the step "
+        "that unlocks it with "
         "that of the given problem. The same field, objects or notation are no evidence.",
-        annotate="The idea that solves this problem, apart from its subject: the step that unlocks it, the principle "
+        annotate="The idea that solves this problem, apart from its subject: the step that "
+        "unlocks it, the principle "
         "behind it, and the outline of the proof in a sentence or two.",
-        solved="Take the step that unlocks each problem from its solution, which stands below it, and compare it "
-        "with that of the given problem. A solution is one of several: where another natural one shares the step, "
+        solved="Take the step that unlocks each problem from its solution, which stands below it, "
+        "and compare it "
+        "with that of the given problem. A solution is one of several: where another natural one "
+        "shares the step, "
         "that counts as well. The same field, objects or notation are no evidence.",
     ),
     "authorship": Lens(
-        search="What is wanted was written by the same hand, about anything. Write a few sentences in that hand: its "
-        "rhythm, its connectives and hedges, its punctuation, its favourite words. Keep the manner and change the "
+        search="What is wanted was written by the same hand, about anything. Write a few "
+        "sentences in that hand: its "
+        "rhythm, its connectives and hedges, its punctuation, its favourite words. Keep the "
+        "manner and change the "
         "subject.",
-        recognise="Compare ways of writing and nothing else: length and rhythm of sentences, hedges, connectives, "
-        "punctuation, vocabulary, tone, habits of argument. What a passage is about is no evidence.",
-        annotate="How this is written, not what it is about: length and rhythm of sentences, connectives, hedges, "
-        "punctuation, person and tense, register, habits of argument, words that are typical of the writer.",
+        recognise="Compare ways of writing and nothing else: length and rhythm of sentences, "
+        "hedges, connectives, "
+        "punctuation, vocabulary, tone, habits of argument. What a passage is about is no "
+        "evidence.",
+        annotate="How this is written, not what it is about: length and rhythm of sentences, "
+        "connectives, hedges, "
+        "punctuation, person and tense, register, habits of argument, words that are typical of "
+        "the writer.",
     ),
 }
 
@@ -435,7 +517,9 @@ def lens(name: str) -> Lens:
         try:
             return Lens(**{"search": "", "recognise": "", "annotate": ""} | json.loads(name))
         except (ValueError, TypeError):
-            raise UsageError(f"the lens {name[:60]!r} is no JSON of {', '.join(Lens._fields)}") from None
+            raise UsageError(
+                f"the lens {name[:60]!r} is no JSON of {', '.join(Lens._fields)}"
+            ) from None
     if name and name not in LENSES:
         raise UnknownName("lens", name, LENSES)
     return LENSES[name] if name else Lens(search="", recognise="", annotate="")
@@ -446,7 +530,9 @@ def through(signature: Any, advice: str) -> Any:
     return instructed(signature, f"{signature.instructions}\n\n{advice}") if advice else signature
 
 
-def instructed(signature: Any, instructions: str, descriptions: Mapping[str, str] | None = None) -> Any:
+def instructed(
+    signature: Any, instructions: str, descriptions: Mapping[str, str] | None = None
+) -> Any:
     """Return `signature` with other instructions, and other descriptions of fields, which are then marked as such.
 
     It keeps its own name: DSPy's copies are called StringSignature.

@@ -1,8 +1,10 @@
-"""What a server that speaks OpenAI's protocol is, and how many tokens it takes: asked of the server itself, or known.
+"""What a server that speaks OpenAI's protocol is, and how many tokens it takes: asked of the server
+itself, or known.
 
-Servers call the same things by different words, and ignore what they do not know. `KINDS` has what each of them takes;
-`find` tells them apart by what they say of their models. To add a kind: a row in `KINDS`, for a provider one in
-`_ADDRESSES`, too. Left out: what a server takes that is no matter of its kind, as the price of its models.
+Servers call the same things by different words, and ignore what they do not know. `KINDS` has what
+each of them takes; `find` tells them apart by what they say of their models. To add a kind: a row
+in `KINDS`, for a provider one in `_ADDRESSES`, too. Left out: what a server takes that is no matter
+of its kind, as the price of its models.
 """
 
 import re
@@ -24,15 +26,46 @@ _ROWS = (
     UNKNOWN.kind,
     Kind("openai", ("max_completion_tokens",), schema=True, stream=True),
     Kind("openrouter", schema=True, stream=True, reasoning=("reasoning", "max_tokens")),
-    Kind("gemini", schema=True, stream=True, reasoning=("extra_body", "google", "thinking_config", "thinking_budget")),
-    Kind("vllm", schema=True, stream=True, stops="stream", reasoning=("thinking_token_budget",), owner="vllm"),
+    Kind(
+        "gemini",
+        schema=True,
+        stream=True,
+        reasoning=("extra_body", "google", "thinking_config", "thinking_budget"),
+    ),
+    Kind(
+        "vllm",
+        schema=True,
+        stream=True,
+        stops="stream",
+        reasoning=("thinking_token_budget",),
+        owner="vllm",
+    ),
     Kind("sglang", schema=True, stream=True, owner="sglang"),
-    Kind("llama.cpp", schema=True, stream=True, stops="stop", reasoning=_LLAMA, owner="llamacpp", more="/../props"),
+    Kind(
+        "llama.cpp",
+        schema=True,
+        stream=True,
+        stops="stop",
+        reasoning=_LLAMA,
+        owner="llamacpp",
+        more="/../props",
+    ),
     Kind("llama-cpp-python", schema=True, stops="stop", owner="me"),  # its streams have no usage
     Kind("ollama", schema=True, stream=True, stops="stop", owner="library", more="/../api/ps"),
-    Kind("lmstudio", schema=True, stream=True, stops="stop", owner="organization_owner", more="/../api/v0/models"),
-    Kind("transformers", ("max_completion_tokens",)),  # it refuses stream_options and response_format
-    Kind("litellm", stream=True, more="/model/info"),  # whether it takes a schema depends on the model behind it
+    Kind(
+        "lmstudio",
+        schema=True,
+        stream=True,
+        stops="stop",
+        owner="organization_owner",
+        more="/../api/v0/models",
+    ),
+    Kind(
+        "transformers", ("max_completion_tokens",)
+    ),  # it refuses stream_options and response_format
+    Kind(
+        "litellm", stream=True, more="/model/info"
+    ),  # whether it takes a schema depends on the model behind it
 )
 KINDS = {kind.name: kind for kind in _ROWS}
 
@@ -44,12 +77,20 @@ _ADDRESSES = {
     "generativelanguage.googleapis.com": "gemini",
 }
 _OWNERS = {kind.owner: kind.name for kind in _ROWS if kind.owner}
-# What a window is called, in a row about a model or in one of its parts. The first is what is loaded, the last may be
-# more than is: llama.cpp's n_ctx_train, say, is not here.
-_WINDOWS = ["loaded_context_length", "max_model_len", "n_ctx", "context_length", "context_window", "max_input_tokens"]
+# What a window is called, in a row about a model or in one of its parts. The first is what is
+# loaded, the last may be more than is: llama.cpp's n_ctx_train, say, is not here.
+_WINDOWS = [
+    "loaded_context_length",
+    "max_model_len",
+    "n_ctx",
+    "context_length",
+    "context_window",
+    "max_input_tokens",
+]
 _PARTS = ("meta", "model_info", "default_generation_settings")
 _LITELLM = 1677610602  # when each model was made, as its proxy says of all of them
-_OLLAMA = 4096  # its own default, for a model that is not loaded yet; it cuts what is longer without a word
+# Its own default, for a model that is not loaded yet; it cuts what is longer without a word
+_OLLAMA = 4096
 # Models of OpenAI's take its own word only, wherever they are.
 _NEWER = re.compile(r"(?:^|/)(?:gpt-5|o\d)")
 _GATEWAY = UNKNOWN.kind._replace(limit=("max_completion_tokens",))
@@ -68,7 +109,9 @@ def find(wire: Any, model: str, seconds: float = SECONDS) -> Server:
     if server.kind.name in ("openai", "gemini"):
         return server  # neither tells how much a model takes
     row = _row(ask(wire, "/models", seconds), model)
-    owner = "litellm" if row.get("created") == _LITELLM else _OWNERS.get(str(row.get("owned_by")), "")
+    owner = (
+        "litellm" if row.get("created") == _LITELLM else _OWNERS.get(str(row.get("owned_by")), "")
+    )
     name = server.kind.name or owner
     window = _window(row)
     if window is None and KINDS[name].more:
@@ -92,7 +135,11 @@ def ask(wire: Any, path: str, seconds: float) -> Any:
 def _row(listing: Any, model: str) -> Mapping[str, Any]:
     """Return what a listing says of the model; where its name is not there, of the only one, or the listing itself."""
     rows = _mapping(listing).get("data") or _mapping(listing).get("models")
-    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else [_mapping(listing)]
+    rows = (
+        [row for row in rows if isinstance(row, dict)]
+        if isinstance(rows, list)
+        else [_mapping(listing)]
+    )
     named = [row for row in rows if model in map(row.get, ("id", "model", "name", "model_name"))]
     found: dict[str, Any] = (named or (rows if len(rows) == 1 else []) or [{}])[0]
     return found

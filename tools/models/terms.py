@@ -1,7 +1,7 @@
 """What the models of a run share: one budget, gate, ledger, patience and cassette.
 
-Whatever asks a model (a program, a lens, an index of embeddings) connects by these terms: `tools.models.lm.connect` for
-chat, `tools.models.embeddings.Embeddings` for vectors.
+Whatever asks a model (a program, a lens, an index of embeddings) connects by these terms:
+`tools.models.lm.connect` for chat, `tools.models.embeddings.Embeddings` for vectors.
 """
 
 import json
@@ -68,7 +68,9 @@ class Budget:
         self.calls = 0  # requests sent so far, those in flight included
         self._spent_usd = 0.0
         self._spent_tokens = 0
-        self._unpriced = self._unmetered = False  # whether a price, or a number of tokens, is unknown
+        self._unpriced = self._unmetered = (
+            False  # whether a price, or a number of tokens, is unknown
+        )
         self._in_flight = list[Expected]()
         self._resumed = set[object]()
         self._settled = threading.Condition()  # a call that was in flight is booked
@@ -87,7 +89,11 @@ class Budget:
             self._book(spent)
 
     def take(
-        self, expected: Expected = NOTHING, *, deadline: float = math.inf, check: Callable[[], None] = lambda: None
+        self,
+        expected: Expected = NOTHING,
+        *,
+        deadline: float = math.inf,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Take one request before it is sent, to be followed by one `spend`; wait while calls in flight may use it up.
 
@@ -116,14 +122,20 @@ class Budget:
         """Raise BudgetReached when planned work needs more than is left, UnknownPrice for dollars of unknown price."""
         with self._settled:
             if self._calls is not None and calls > (rest := self._calls - self.calls):
-                raise BudgetReached(f"it takes {calls:,} calls, and {rest:,} are left in the budget")
+                raise BudgetReached(
+                    f"it takes {calls:,} calls, and {rest:,} are left in the budget"
+                )
             if self._usd is None:
                 return
             if usd is None:
-                raise UnknownPrice("its price is not known, so --budget-usd cannot be kept; use --budget-calls")
+                raise UnknownPrice(
+                    "its price is not known, so --budget-usd cannot be kept; use --budget-calls"
+                )
             if usd > self._usd - self._spent_usd:
                 left = max(0.0, self._usd - self._spent_usd)
-                raise BudgetReached(f"it takes about ${usd:.4f}, and ${left:.4f} are left in the budget")
+                raise BudgetReached(
+                    f"it takes about ${usd:.4f}, and ${left:.4f} are left in the budget"
+                )
 
     def require_price(self, name: str, *, known: bool) -> None:
         """Raise UnknownPrice where there is a limit in dollars and the price of a model is not `known`."""
@@ -137,14 +149,24 @@ class Budget:
         if self._calls is not None and self.calls >= self._calls:
             raise BudgetReached(f"the budget of {self._calls} model calls is used up")
         if self._tokens is not None and self._spent_tokens >= self._tokens:
-            raise BudgetReached(f"the budget of {self._tokens} tokens is used up ({self._spent_tokens} spent)")
+            raise BudgetReached(
+                f"the budget of {self._tokens} tokens is used up ({self._spent_tokens} spent)"
+            )
         if self._tokens is not None and self._unmetered:
-            unknown = "a call had no usage reported, so how many tokens it took is not known; use --budget-calls"
+            unknown = (
+                "a call had no usage reported, so how many tokens it took is not known; use "
+                "--budget-calls"
+            )
             raise BudgetReached(unknown, larger=False)
         if self._usd is not None and self._spent_usd >= self._usd:
-            raise BudgetReached(f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)")
+            raise BudgetReached(
+                f"the budget of ${self._usd:g} is used up (${self._spent_usd:.4f} spent)"
+            )
         if self._usd is not None and self._unpriced:
-            unknown = "what a call cost is not known, for it had no usage reported, or no price; use --budget-calls"
+            unknown = (
+                "what a call cost is not known, for it had no usage reported, or no price; use "
+                "--budget-calls"
+            )
             raise BudgetReached(unknown, larger=False)
 
     def describe_end(self, problem: BudgetReached) -> BudgetReached:
@@ -167,7 +189,9 @@ class Budget:
         calls = [*self._in_flight, expected]
         tokens = self._spent_tokens + sum(one.tokens for one in calls)
         usd = self._spent_usd + sum(one.usd for one in calls)
-        return (self._tokens is not None and tokens > self._tokens) or (self._usd is not None and usd > self._usd)
+        return (self._tokens is not None and tokens > self._tokens) or (
+            self._usd is not None and usd > self._usd
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +199,11 @@ class Patience:
     """How often, and for how long, a request without an answer is sent again; then its query stays pending."""
 
     attempts: int = 6
-    first: float = 0.5  # seconds before the second attempt, unless the provider says how many; doubled each time
-    before: float = 5.0  # seconds from the first failure on, for a model that has not answered anything yet
+    # Seconds before the second attempt, unless the provider says how many; doubled each time
+    first: float = 0.5
+    before: float = (
+        5.0  # seconds from the first failure on, for a model that has not answered anything yet
+    )
     after: float = 30.0  # the same, once it has, and for one that is overloaded
     call: float = 600.0  # seconds until a request is cut off
 
@@ -215,12 +242,22 @@ class Terms(Shared):
 
     def __post_init__(self) -> None:
         self.ledger: Ledger | None = None
-        self.answered_before = False  # whether a model of the run has answered in an earlier sitting
-        self.cassette: tuple[Mapping[str, Answer], str] | None = None  # all there are, and their file; nothing is sent
-        self.servers = dict[str, dict[str, Any]]()  # by model: "kind", "window" as found, "learnt" by a refusal
-        self._place: tuple[Path, Path | None] | None = None  # the folder of the run and that of all runs
+        self.answered_before = (
+            False  # whether a model of the run has answered in an earlier sitting
+        )
+        self.cassette: tuple[Mapping[str, Answer], str] | None = (
+            None  # all there are, and their file; nothing is sent
+        )
+        self.servers = dict[
+            str, dict[str, Any]
+        ]()  # by model: "kind", "window" as found, "learnt" by a refusal
+        self._place: tuple[Path, Path | None] | None = (
+            None  # the folder of the run and that of all runs
+        )
         self._sends = False  # whether a model that sends something is connected
-        self._unbooked = list[tuple[str, str, Usage, float]]()  # (model, fault, usage, seconds) before the ledger
+        self._unbooked = list[
+            tuple[str, str, Usage, float]
+        ]()  # (model, fault, usage, seconds) before the ledger
         self._lock = threading.Lock()
 
     @property
@@ -261,10 +298,19 @@ class Terms(Shared):
     def check_sends(self, what: str) -> None:
         """Raise ProviderRefused for `what` when a cassette is replayed, because nothing may be sent."""
         if self.cassette:
-            raise ProviderRefused(f"{self.cassette[1]} has no answer to {what}, and nothing is sent beside it")
+            raise ProviderRefused(
+                f"{self.cassette[1]} has no answer to {what}, and nothing is sent beside it"
+            )
 
     def book(
-        self, model: str, usage: Usage, *, fault: str = "", seconds: float = 0.0, query_id: str = "", key: str = ""
+        self,
+        model: str,
+        usage: Usage,
+        *,
+        fault: str = "",
+        seconds: float = 0.0,
+        query_id: str = "",
+        key: str = "",
     ) -> None:
         """Book a request without an answer, by its `fault`, or one whose answer an index keeps."""
         with self._lock:
@@ -293,7 +339,9 @@ class Terms(Shared):
         failed = sum(books.faults.values())
         calls = books.usage.calls + books.cached
         usage = replace(books.usage, calls=calls, cached_calls=books.cached)
-        return Status(gate.in_flight, gate.limit, gate.waiting, *gate.pause(), books.sent, failed, usage)
+        return Status(
+            gate.in_flight, gate.limit, gate.waiting, *gate.pause(), books.sent, failed, usage
+        )
 
 
 class Cassette:
@@ -308,7 +356,9 @@ class Cassette:
     def __init__(self, path: Path, terms: Terms, *, sends: bool) -> None:
         """Replay the file at `path`, if any. UsageError where a run `sends` nothing or no file can be made."""
         if not sends:
-            raise UsageError("--cassette is for runs with a model; offline needs none, nor does the retriever")
+            raise UsageError(
+                "--cassette is for runs with a model; offline needs none, nor does the retriever"
+            )
         self._path = path
         self._terms = terms
         if path.is_dir():
@@ -319,7 +369,9 @@ class Cassette:
         elif not path.parent.is_dir():
             raise UsageError(f"--cassette {path}: there is no folder {path.parent}")
         elif not os.access(path.parent, os.W_OK):
-            raise UsageError(f"--cassette {path}: nothing can be written there; choose another place")
+            raise UsageError(
+                f"--cassette {path}: nothing can be written there; choose another place"
+            )
 
     def record(self, *, complete: bool) -> None:
         """Write what the run has used, if it is complete and not replayed."""
@@ -330,13 +382,18 @@ class Cassette:
             say(f"{self._path} is written when the run is complete")
             return
         answers = ledger.answers.of_run(ledger.run)
-        say(f"{write_cassette(self._path, answers, self._terms.servers)} answers are in {self._path}")
+        say(
+            f"{write_cassette(self._path, answers, self._terms.servers)} answers are in "
+            f"{self._path}"
+        )
 
 
 _HEAD = {"cassette": 1}  # the first line; the number is the format's
 
 
-def write_cassette(path: Path, answers: Iterable[tuple[str, Answer]], servers: Mapping[str, Any] | None = None) -> int:
+def write_cassette(
+    path: Path, answers: Iterable[tuple[str, Answer]], servers: Mapping[str, Any] | None = None
+) -> int:
     """Write answers by key, and return how many there were. The file appears when all of it is written.
 
     What was found of the `servers` shapes prompts, so it is in the first line.
@@ -346,9 +403,16 @@ def write_cassette(path: Path, answers: Iterable[tuple[str, Answer]], servers: M
     with disk.replacing(path) as file:
         file.write(json.dumps(_HEAD | ({"servers": found} if found else {})) + "\n")
         for key, answer in answers:
-            row: dict[str, Any] = {"key": key, "outputs": answer.outputs, "usage": usage_json(answer.usage)}
+            row: dict[str, Any] = {
+                "key": key,
+                "outputs": answer.outputs,
+                "usage": usage_json(answer.usage),
+            }
             row |= {"finish": answer.finish, "seconds": answer.seconds}
-            file.write(json.dumps(row | ({"reasoning": answer.reasoning} if answer.reasoning else {})) + "\n")
+            file.write(
+                json.dumps(row | ({"reasoning": answer.reasoning} if answer.reasoning else {}))
+                + "\n"
+            )
             count += 1
     return count
 
@@ -357,7 +421,10 @@ def read_cassette(path: Path) -> Iterator[tuple[str, Answer]]:
     """Yield the keys and answers of a cassette. DataError when the file is something else."""
 
     def damaged(why: str) -> DataError:
-        return DataError(f"{path}, line {number} is no line of a cassette ({why}); record it again, under another name")
+        return DataError(
+            f"{path}, line {number} is no line of a cassette ({why}); record it again, under "
+            f"another name"
+        )
 
     size = number = 0
     for number, text in enumerate(disk.lines(path), start=1):

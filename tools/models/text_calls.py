@@ -1,8 +1,10 @@
-"""Calls of tools that stand in the text of an answer, because the server has no parser for its model.
+"""Calls of tools that stand in the text of an answer, because the server has no parser for its
+model.
 
-Models write calls in some twenty forms, which come down to five: JSON with a name and arguments; a name before JSON
-arguments; tags for function and parameters; a call as in Python; "Action:" and "Action Input:". Each is read here,
-whatever marks are around it. To add a form: a pattern, and a reader in `_READERS`.
+Models write calls in some twenty forms, which come down to five: JSON with a name and arguments; a
+name before JSON arguments; tags for function and parameters; a call as in Python; "Action:" and
+"Action Input:". Each is read here, whatever marks are around it. To add a form: a pattern, and a
+reader in `_READERS`.
 """
 
 import ast
@@ -96,7 +98,9 @@ def find_tool(name: str, names: Collection[str]) -> str:
     return name
 
 
-def identify(calls: Sequence[Mapping[str, Any]], conversation: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def identify(
+    calls: Sequence[Mapping[str, Any]], conversation: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """Return the calls of a conversation's next turn, each with an id that no other call has.
 
     An id that came is kept, because the server may want to see it again. Others are nine letters and digits, which
@@ -132,11 +136,14 @@ def shorten_ids(conversation: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 def _write(call: TextCall, names: Collection[str]) -> dict[str, str]:
     given = call.arguments
-    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    arguments = (
+        given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    )
     return {"id": "", "name": find_tool(call.name.strip(), names), "arguments": arguments}
 
 
-# Tags: <function=search><parameter=query>...; <invoke name="search"><parameter name="query">...; <function=search>{...}
+# Tags: <function=search><parameter=query>...; <invoke name="search"><parameter name="query">...;
+# <function=search>{...}
 
 _FUNCTION = re.compile(
     r"<(?:\uff5cDSML\uff5c)?(?:function|invoke)(?:\s*=\s*|\s+name\s*=\s*)[\"']?([^\"'>\s{(]+)[\"']?"
@@ -149,7 +156,9 @@ _PARAMETER = re.compile(
     re.DOTALL,
 )
 _GLM = re.compile(r"<tool_call>\s*([\w.-]+)\s*(<arg_key>.*?)(?:</tool_call>|$)", re.DOTALL)
-_GLM_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>)|$)", re.DOTALL)
+_GLM_PAIR = re.compile(
+    r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>)|$)", re.DOTALL
+)
 
 
 def _read_tags(text: str, names: Collection[str]) -> Iterator[TextCall]:
@@ -158,7 +167,9 @@ def _read_tags(text: str, names: Collection[str]) -> Iterator[TextCall]:
         most = starts[place + 1].start() if place + 1 < len(starts) else len(text)
         ended = _FUNCTION_END.search(text, start.end(), most)
         body = text[start.end() : ended.start() if ended else most]
-        given: dict[str, Any] | str = {one["name"]: _plain(one["value"]) for one in _PARAMETER.finditer(body)}
+        given: dict[str, Any] | str = {
+            one["name"]: _plain(one["value"]) for one in _PARAMETER.finditer(body)
+        }
         if not given and body.strip():
             given = _object(body) or body.strip()
         yield TextCall(start.start(), ended.end() if ended else most, start[1], given)
@@ -176,7 +187,8 @@ def _plain(value: str) -> Any:
     return stripped
 
 
-# A name before JSON: harmony's to=functions.search ... {...}, [TOOL_CALLS]search[ARGS]{...}, Kimi's, DeepSeek's
+# A name before JSON: harmony's to=functions.search ... {...}, [TOOL_CALLS]search[ARGS]{...},
+# Kimi's, DeepSeek's
 
 _NAME = r"(?P<name>[A-Za-z_][\w.\-]*(?::\d+)?)"
 _BEFORE_JSON = re.compile(
@@ -197,7 +209,9 @@ def _read_names_before_json(text: str, names: Collection[str]) -> Iterator[TextC
             yield TextCall(start.start(), end, next(filter(None, start.groups())), value)
     known = "|".join(re.escape(name) for name in names)
     for start in (
-        re.finditer(rf"^[\s`]*(?:functions\.)?({known})\s*[:=]?\s*(?=\{{)", text, re.MULTILINE) if known else ()
+        re.finditer(rf"^[\s`]*(?:functions\.)?({known})\s*[:=]?\s*(?=\{{)", text, re.MULTILINE)
+        if known
+        else ()
     ):
         value, end = _decode(text, start.end())
         if isinstance(value, dict):
@@ -212,7 +226,9 @@ def _read_json(text: str, names: Collection[str]) -> Iterator[TextCall]:
     marked = bool(_MARK.search(text))
     place = 0
     tried = 0
-    while tried < _MOST_STARTS and (start := re.compile(r"[\[{](?=\s*[\[{\"'\w])").search(text, place)):
+    while tried < _MOST_STARTS and (
+        start := re.compile(r"[\[{](?=\s*[\[{\"'\w])").search(text, place)
+    ):
         tried = tried + 1
         place = start.start() + 1
         value, end = _decode(text, start.start())
@@ -221,7 +237,11 @@ def _read_json(text: str, names: Collection[str]) -> Iterator[TextCall]:
         found = list(_shaped(value, names))
         is_all = outside.removeprefix("json").strip() == text[start.start() : end].strip()
         if not (marked or is_all):
-            found = [(name, given) for name, given in found if not names or find_tool(name, names) in names]
+            found = [
+                (name, given)
+                for name, given in found
+                if not names or find_tool(name, names) in names
+            ]
         for name, given in found:
             yield TextCall(start.start(), end, name, given)
         if found or (isinstance(value, dict) and not names):
@@ -242,7 +262,9 @@ def _shaped(value: Any, names: Collection[str]) -> Iterator[tuple[str, dict[str,
     if isinstance(value.get("function"), dict):
         yield from _shaped(value["function"], names)
         return
-    name_key = next((key for key in _NAME_KEYS if isinstance(value.get(key), str) and value[key].strip()), None)
+    name_key = next(
+        (key for key in _NAME_KEYS if isinstance(value.get(key), str) and value[key].strip()), None
+    )
     argument_key = next((key for key in _ARGUMENT_KEYS if key in value), None)
     if name_key and argument_key:
         given = value[argument_key]
@@ -250,7 +272,10 @@ def _shaped(value: Any, names: Collection[str]) -> Iterator[tuple[str, dict[str,
             given = inside  # JSON in a text, as in the protocol
         yield value[name_key], given if isinstance(given, dict | str) else {}
     elif name_key and find_tool(value[name_key], names) in names:
-        yield value[name_key], {key: value[key] for key in value if key not in (name_key, *_META_KEYS)}
+        yield (
+            value[name_key],
+            {key: value[key] for key in value if key not in (name_key, *_META_KEYS)},
+        )
     elif len(value) == 1:
         [(name, given)] = value.items()
         if names and find_tool(name, names) in names and isinstance(given, dict):
@@ -290,7 +315,9 @@ def _read_python(text: str, names: Collection[str]) -> Iterator[TextCall]:
     for start in re.finditer(r"(?<![\w.])([A-Za-z_][\w.]*)\(", text):
         if not marked and find_tool(start[1], names) not in names:
             continue
-        if not (marked or re.search(r"(?:^|[\[,;:`(=])\s*$", text[: start.start()].rpartition("\n")[2])):
+        if not (
+            marked or re.search(r"(?:^|[\[,;:`(=])\s*$", text[: start.start()].rpartition("\n")[2])
+        ):
             continue  # in the midst of a sentence
         parsed = _parse_python(text, start.start())
         if parsed is not None and (parsed[1] or not marked or start[1] in names):
@@ -330,9 +357,14 @@ def _read_words(text: str, names: Collection[str]) -> Iterator[TextCall]:
         written = action["input"].strip().removeprefix("```json").strip("` \n")
         yield TextCall(action.start(), action.end(), action["name"], _object(written) or written)
     for name in names:
-        for tag in re.finditer(rf"<{re.escape(name)}>\s*(<\w+>.*?|\{{.*?)\s*</{re.escape(name)}>", text, re.DOTALL):
+        for tag in re.finditer(
+            rf"<{re.escape(name)}>\s*(<\w+>.*?|\{{.*?)\s*</{re.escape(name)}>", text, re.DOTALL
+        ):
             inside = _object(tag[1])
-            pairs = {key: _plain(value) for key, value in re.findall(r"<(\w+)>(.*?)</\1>", tag[1], re.DOTALL)}
+            pairs = {
+                key: _plain(value)
+                for key, value in re.findall(r"<(\w+)>(.*?)</\1>", tag[1], re.DOTALL)
+            }
             yield TextCall(tag.start(), tag.end(), name, pairs if inside is None else inside)
 
 
@@ -345,7 +377,9 @@ _READERS: tuple[Callable[[str, Collection[str]], Iterator[TextCall]], ...] = (
 )
 
 
-def read_arguments(written: Any, parameters: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+def read_arguments(
+    written: Any, parameters: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """Return the arguments of a call as an object, in whatever form they came; None where they are none.
 
     With the names of the tool's `parameters`, a text that is no JSON is the value of the only one.

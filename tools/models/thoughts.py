@@ -1,7 +1,9 @@
-"""Thoughts that stand in the text of an answer, told apart from it by the marks that models put around them.
+"""Thoughts that stand in the text of an answer, told apart from it by the marks that models put
+around them.
 
-A server with a parser for its model takes them out; many servers have none. What stands between two marks, or before a
-closing mark whose opening one was in the prompt, is no part of the answer. To add a form: a row in a table below.
+A server with a parser for its model takes them out; many servers have none. What stands between two
+marks, or before a closing mark whose opening one was in the prompt, is no part of the answer. To
+add a form: a row in a table below.
 """
 
 import re
@@ -18,12 +20,29 @@ class Parted(NamedTuple):
 
 # Tags, as in <think>...</think>.
 _TAGS = (
-    *("think", "mm:think", "seed:think", "seed:cot_budget_reflect", "antthinking", "thinking", "thought", "thoughts"),
-    *("reason", "reasoning", "reflection", "scratchpad", "inner_monologue", "analysis", "internal_monologue"),
+    *(
+        "think",
+        "mm:think",
+        "seed:think",
+        "seed:cot_budget_reflect",
+        "antthinking",
+        "thinking",
+        "thought",
+        "thoughts",
+    ),
+    *(
+        "reason",
+        "reasoning",
+        "reflection",
+        "scratchpad",
+        "inner_monologue",
+        "analysis",
+        "internal_monologue",
+    ),
     *("inner_thoughts", "chain_of_thought", "thinking_process"),
 )
-# These are no names of fields. The others may be, in a prompt that asks for tags (DSPy's XMLAdapter): where the
-# instruction has such a tag, it is a field.
+# These are no names of fields. The others may be, in a prompt that asks for tags (DSPy's
+# XMLAdapter): where the instruction has such a tag, it is a field.
 _NO_FIELDS = _TAGS[:5]
 # Other marks: what opens thoughts, and what closes them.
 _MARKS = (
@@ -44,7 +63,8 @@ _MARK = re.compile(
     rf"|(?P<opening>{_OPENING})|(?P<closing>{_CLOSING})",
     re.IGNORECASE,
 )
-# What a text has that has any of these marks, in lower case: to search for the marks themselves takes milliseconds.
+# What a text has that has any of these marks, in lower case: to search for the marks themselves
+# takes milliseconds.
 _HINT = re.compile(rf"<[|/]{{0,2}}(?:{'|'.join(_TAGS)}|message|channel)")
 _HINTS = [mark.lower() for marks in _MARKS for mark in marks]
 _BARE_BEGINNINGS = ("analysis", "commentary", "assistantanalysis", "assistantcommentary")
@@ -58,24 +78,45 @@ _AROUND = re.compile(
 )
 # Tokens that end a turn, which some servers leave in the text.
 _TURN_ENDS = (
-    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|end|>", "<|return|>", "<|endoftext|>", "<|end_of_text|>"),
-    *("<|end_of_turn|>", "<|END_OF_TURN_TOKEN|>", "</s>", "<end_of_turn>", "<turn|>", "<｜end▁of▁sentence｜>"),
+    *(
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|eot|>",
+        "<|end|>",
+        "<|return|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+    ),
+    *(
+        "<|end_of_turn|>",
+        "<|END_OF_TURN_TOKEN|>",
+        "</s>",
+        "<end_of_turn>",
+        "<turn|>",
+        "<｜end▁of▁sentence｜>",
+    ),
 )
-# A field that is open where a text ends: DSPy's marker, or a string in a JSON object (in a list, after other strings).
+# A field that is open where a text ends: DSPy's marker, or a string in a JSON object (in a list,
+# after other strings).
 _MARKER = re.compile(r"\[\[\s*##\s*(\w+)\s*##\s*\]\]")
 _BEGINNING = re.compile(r"[\s*`>#-]*(?:json)?\s*(?:\[\[\s*##|\{)")
 _STRING = r'"(?:[^"\\]|\\.)*'
-_OPEN_STRING = re.compile(rf'"(\w+)"\s*:\s*\[?(?:\s*{_STRING}"\s*,)*\s*"(?=(?:[^"\\]|\\.)*$)', re.DOTALL)
+_OPEN_STRING = re.compile(
+    rf'"(\w+)"\s*:\s*\[?(?:\s*{_STRING}"\s*,)*\s*"(?=(?:[^"\\]|\\.)*$)', re.DOTALL
+)
 
-# Harmony, OpenAI's format: each part of an answer has a channel. `final` is the answer, and what has a receiver is a
-# call of a tool.
+# Harmony, OpenAI's format: each part of an answer has a channel. `final` is the answer, and what
+# has a receiver is a call of a tool.
 _PART = re.compile(
     r"(?:<\|start\|>(?P<role>[^<]*))?<\|channel\|>(?P<channel>[^<]*)(?:<\|constrain\|>[^<]*)?<\|message\|>"
 )
 _PART_END = re.compile(r"<\|(?:end|return|call|start|channel)\|>")
 # The same from a server that leaves its tokens out, so that the words run into each other.
 _BARE_PART = re.compile(
-    r"\s*(?:assistant)?(?:analysis|commentary(?! to=))(?P<text>.*?)assistant(?=final|analysis|commentary)", re.DOTALL
+    r"\s*(?:assistant)?(?:analysis|commentary(?! "
+    r"to=))(?P<text>.*?)assistant(?=final|analysis|commentary)",
+    re.DOTALL,
 )
 
 
@@ -128,7 +169,9 @@ def _part_by_marks(text: str, instruction: str) -> Parted:
             thoughts.append(before[len(kept) :])
             place = mark.end()
     if is_open:
-        thoughts.append(text[place:])  # it was cut off, or the model forgot the mark: no answer is known
+        thoughts.append(
+            text[place:]
+        )  # it was cut off, or the model forgot the mark: no answer is known
     elif thoughts:
         kept += text[place:]
     else:

@@ -1,4 +1,5 @@
-"""Values as models write them, made into the types that are asked for: [101] for ["101"], "yes" for true, "8/10" for 8.
+"""Values as models write them, made into the types that are asked for: [101] for ["101"], "yes" for
+true, "8/10" for 8.
 
 Only what can mean one thing is taken. Ids are looked for among those that were shown.
 """
@@ -21,7 +22,8 @@ import pydantic
 
 from tools import forms
 
-_LOOKS = 500_000  # characters that a repair may read, about half a second; a list of 1,000 ids takes a tenth of it
+# Characters that a repair may read, about half a second; a list of 1,000 ids takes a tenth of it
+_LOOKS = 500_000
 
 
 class TooBroken(Exception):
@@ -69,7 +71,9 @@ _FALSE = ("false", "no", "n", "0", "incorrect")
 _FENCED = re.compile(r"\s*```[\w-]*\s*\n?(.*?)\n?\s*```\s*", re.DOTALL)
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d*"
 _ITEM = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d+[.)\]:](?=\s))\s+")
-_CHAIN = re.compile(r"\[[^\[\]\"']+\](?:\s*[>,\n]\s*\[[^\[\]\"']+\])+")  # [1] > [2], as RankGPT asks for it
+_CHAIN = re.compile(
+    r"\[[^\[\]\"']+\](?:\s*[>,\n]\s*\[[^\[\]\"']+\])+"
+)  # [1] > [2], as RankGPT asks for it
 _NUMBER = re.compile(
     r"(?:[A-Za-z][\w ]{0,30}[:=]\s*)?(?P<number>[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+)\.?\s*"
     r"(?P<share>%|percent\b)?\s*(?:(?:/|out of|of)\s*(?P<most>\d+(?:\.\d+)?))?"
@@ -107,7 +111,9 @@ def _validate(annotation: Any, value: Any) -> Any:
 
 
 def _convert_to_one(kinds: Iterable[Any], value: Any, bounds: Mapping[str, Any] | None) -> Any:
-    if type(None) in kinds and (value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)):
+    if type(None) in kinds and (
+        value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)
+    ):
         return None
     for kind in kinds:
         if kind is not type(None):
@@ -152,7 +158,11 @@ def _find_items(value: Any) -> list[Any]:
     if isinstance(value, str):
         text = _unfence(value).strip()
         with suppress(ValueError):  # JSON in JSON
-            text = inside if text.startswith('"') and isinstance(inside := json.loads(text), str) else text
+            text = (
+                inside
+                if text.startswith('"') and isinstance(inside := json.loads(text), str)
+                else text
+            )
         if _CHAIN.fullmatch(text) or text[:1] not in ("[", "{", "("):
             return list(split_list(text))
         parsed = _parse(text)
@@ -180,7 +190,9 @@ def split_list(text: str) -> list[str]:
 
 def _to_bool(annotation: Any, value: Any, bounds: Any = None) -> bool:
     if isinstance(value, str):
-        said = re.match(r"(\w+)\s*(?:$|[.,;:!(\u2013\u2014-])", _unfence(value).strip().strip(_QUOTES).lower())
+        said = re.match(
+            r"(\w+)\s*(?:$|[.,;:!(\u2013\u2014-])", _unfence(value).strip().strip(_QUOTES).lower()
+        )
         if said and said[1] in _TRUE + _FALSE:
             return said[1] in _TRUE
     if isinstance(value, bool) or value in (0, 1):
@@ -324,7 +336,9 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _EDGES = " \t\r\n.,;:!?*#`\"'()[]{}<>\u2018\u2019\u201c\u201d"
-_AFTER = re.compile(r"\s*(?:[:(\u2013\u2014]|\s-+\s|->|=)")  # what ends an id, before a title or a score
+_AFTER = re.compile(
+    r"\s*(?:[:(\u2013\u2014]|\s-+\s|->|=)"
+)  # what ends an id, before a title or a score
 _BETWEEN = re.compile(r"\s*(?:[,;>|\n]|\band\b|\s&\s)\s*|(?<=\])\s*(?=\[)")  # two ids
 
 
@@ -333,7 +347,9 @@ class Ids:
 
     def __init__(self, among: Collection[str]) -> None:
         self.among = among
-        self._alike: dict[str, set[str]] | None = None  # ids by each of their plain forms; made when it is needed
+        self._alike: dict[str, set[str]] | None = (
+            None  # ids by each of their plain forms; made when it is needed
+        )
 
     def find(self, written: Any) -> str | None:
         """Return the id that is meant; None where it is none of them, or may be several."""

@@ -1,4 +1,5 @@
-"""The engines behind `Session.search`: `build("fusion(bm25,dense)", corpus, home)`, and the language of `--retriever`:
+"""The engines behind `Session.search`: `build("fusion(bm25,dense)", corpus, home)`, and the
+language of `--retriever`:
 
     bm25                                                  a kind
     bm25(k1=1.2,b=0.75)                                   with options
@@ -9,8 +10,9 @@
     splade:"a folder, with a comma"                       quotes around what has commas or brackets in it
     my.py:Overlap(prefix=5)                               a class in a file of one's own, or package.module:Overlap
 
-What a kind takes is read off its constructor: a positional parameter is, by its annotation, a model, an embedder,
-another retriever or what makes one; keyword parameters are the options, with their types and defaults.
+What a kind takes is read off its constructor: a positional parameter is, by its annotation, a
+model, an embedder, another retriever or what makes one; keyword parameters are the options, with
+their types and defaults.
 """
 
 import inspect
@@ -57,18 +59,22 @@ RETRIEVERS = {
     "sharded": "tools.retrievers.sharded:Sharded",
 }
 
-# What fills vectors, for the kinds that only store them. To add one: a class that satisfies Embedder, named here.
+# What fills vectors, for the kinds that only store them. To add one: a class that satisfies
+# Embedder, named here.
 EMBEDDERS = {
     "dense": "tools.retrievers.neural.dense:SentenceEmbedder",
     "api": "tools.retrievers.neural.api:ApiEmbedder",
 }
 
-FILLS = ContextVar("fills", default=False)  # whether an index on a service is filled where it is not whole
+FILLS = ContextVar(
+    "fills", default=False
+)  # whether an index on a service is filled where it is not whole
 PUSH = "`python -m tools.retrievers push RETRIEVER --task TASK` fills it"
 
 _GIVEN = ("corpus", "home", "terms")  # parameters of constructors that no expression has
 _NAME = r"[A-Za-z_]\w*"
-_OWN = rf'[^\s(),\[\]=":]*\.py:{_NAME}|{_NAME}(?:\.{_NAME})+:{_NAME}'  # in a file, or a module; others are quoted
+# In a file, or a module; others are quoted
+_OWN = rf'[^\s(),\[\]=":]*\.py:{_NAME}|{_NAME}(?:\.{_NAME})+:{_NAME}'
 _FILES = dict[str, str]()  # FILE.py:NAME without the file's folder, as in outputs -> with it
 
 
@@ -97,17 +103,28 @@ class Spec(NamedTuple):
 
 
 def require_same(where: str, found: tuple[str, str, int], whole: tuple[str, str, int]) -> None:
-    """Raise DataError unless a service's version, and an index's corpus and number of documents, are as expected."""
+    """Raise DataError unless a service's version, and an index's corpus and number of
+    documents, are as expected.
+    """
     if found != whole:
         said = ("version {}, corpus {}, {:,} documents".format(*one) for one in (found, whole))
         raise DataError("{} has {}, and not {}; {}".format(where, *said, PUSH))
 
 
-def spell(kind: str, subject: str = "", parts: Sequence[str] = (), options: Mapping[str, Value] | None = None) -> str:
+def spell(
+    kind: str,
+    subject: str = "",
+    parts: Sequence[str] = (),
+    options: Mapping[str, Value] | None = None,
+) -> str:
     """Write an expression as `parse` reads it."""
     inside = [*parts, *(f"{name}={_write(value)}" for name, value in (options or {}).items())]
     written = kind if re.fullmatch(rf"{_OWN}|{_NAME}", kind) else f'"{kind}"'
-    return written + (f":{_write(subject)}" if subject else "") + (f"({','.join(inside)})" if inside else "")
+    return (
+        written
+        + (f":{_write(subject)}" if subject else "")
+        + (f"({','.join(inside)})" if inside else "")
+    )
 
 
 def _write(value: Value) -> str:
@@ -138,7 +155,10 @@ class _Reader:
     def error(self, expected: str) -> UsageError:
         found = f"{self.rest()!r}" if self.rest() else "nothing"
         form = "KIND, KIND:MODEL, FILE.py:CLASS or KIND(PART,...,option=value)"
-        return UsageError(f"the retriever {self._text!r} has {found} where {expected} is expected; the form is {form}")
+        return UsageError(
+            f"the retriever {self._text!r} has {found} where {expected} is expected; the form is "
+            f"{form}"
+        )
 
     def spec(self) -> Spec:
         kind = self._take(_OWN) or self._take(_NAME) or (self._take(r'"[^"]+"') or "").strip('"')
@@ -147,7 +167,9 @@ class _Reader:
         subject = self._word(r"[^\s(),](?:[^(),]*[^\s(),])?", "a model") if self._take(":") else ""
         parts = list[Spec]()
         options = dict[str, Value]()
-        for name, value in self._list(r"\)", "a closing bracket", self._argument) if self._take(r"\(") else ():
+        for name, value in (
+            self._list(r"\)", "a closing bracket", self._argument) if self._take(r"\(") else ()
+        ):
             if isinstance(value, Spec):
                 parts.append(value)
             elif name in options:
@@ -199,13 +221,17 @@ class Kind(NamedTuple):
     made: Any
     positional: tuple[inspect.Parameter, ...]
     options: dict[str, inspect.Parameter]
-    subject: str  # the type of its first positional parameter: "str" for a model, "Embedder", "Callable" or "Retriever"
+    # The type of its first positional parameter: "str" for a model, "Embedder", "Callable" or
+    # "Retriever"
+    subject: str
     model: str  # the one that it has where none is named; "" where it needs a name, or has no model
     many: bool  # whether it is made of any number of retrievers
 
 
 def kind_of(name: str, *, embedder: bool = False) -> Kind:
-    """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the nearest names."""
+    """Look up a retriever, or an embedder, and read its constructor; UnknownName, with the
+    nearest names.
+    """
     if embedder:
         return _read(name, names.pick("embedder", name, EMBEDDERS), own=False)
     made = names.pick("retriever", _FILES.get(name, name), RETRIEVERS, names.RETRIEVERS)
@@ -214,28 +240,52 @@ def kind_of(name: str, *, embedder: bool = False) -> Kind:
 
 @cache
 def _read(name: str, made: Any, own: bool) -> Kind:
-    if own and (not (isinstance(made, type) and hasattr(made, "_search_many")) or inspect.isabstract(made)):
-        needs = "a subclass of tools.retriever.Retriever with a method _search_many(self, searches, k)"
+    if own and (
+        not (isinstance(made, type) and hasattr(made, "_search_many")) or inspect.isabstract(made)
+    ):
+        needs = (
+            "a subclass of tools.retriever.Retriever with a method _search_many(self, searches, k)"
+        )
         example = find_page("docs/guide/retriever.md")
         raise UsageError(f"{name} is no retriever; write {needs}, as in {example}")
     try:
         hints = typing.get_type_hints(made.__init__)
         parameters = inspect.signature(made).parameters
     except NameError as error:  # what a module imports for type checkers alone
-        raise UsageError(f"{name}: {error}, which a type in its constructor names; import it") from None
+        raise UsageError(
+            f"{name}: {error}, which a type in its constructor names; import it"
+        ) from None
     asked = [one for key, one in parameters.items() if key not in _GIVEN]
     typed = [one.replace(annotation=hints.get(one.name, type(one.default))) for one in asked]
-    options = {one.name: one for one in typed if one.kind is one.KEYWORD_ONLY or _is_plain(one.annotation)}
+    options = {
+        one.name: one for one in typed if one.kind is one.KEYWORD_ONLY or _is_plain(one.annotation)
+    }
     positional = tuple(one for one in typed if one.name not in options)
     subject = positional[0].annotation.__name__ if positional else ""
-    simple = all(one.default is not one.empty and _is_plain(one.annotation, str) for one in options.values())
-    if own and not (simple and "corpus" in parameters and subject in ("", "str", "Embedder", "Callable", "Retriever")):
-        what = "`corpus`, `home` if it keeps an index, and options by keyword, with a default and a type"
+    simple = all(
+        one.default is not one.empty and _is_plain(one.annotation, str) for one in options.values()
+    )
+    if own and not (
+        simple
+        and "corpus" in parameters
+        and subject in ("", "str", "Embedder", "Callable", "Retriever")
+    ):
+        what = (
+            "`corpus`, `home` if it keeps an index, and options by keyword, with a default and a "
+            "type"
+        )
         types = "str, int, float, bool, Literal, or a tuple of one of these"
         raise UsageError(f"{name}: its constructor takes {what}: {types}")
     default = positional[0].default if subject == "str" else ""
     many = any(one.kind is one.VAR_POSITIONAL for one in positional)
-    return Kind(made, positional, options, subject, "" if default is inspect.Parameter.empty else default, many)
+    return Kind(
+        made,
+        positional,
+        options,
+        subject,
+        "" if default is inspect.Parameter.empty else default,
+        many,
+    )
 
 
 def _is_plain(kind: Any, *others: type) -> bool:
@@ -243,15 +293,19 @@ def _is_plain(kind: Any, *others: type) -> bool:
 
 
 def check(text: str) -> Spec:
-    """Parse `text`, type its options and leave out defaults: equal for equal retrievers. Nothing is loaded or built.
+    """Parse `text`, type its options and leave out defaults: equal for equal retrievers. Nothing is
+    loaded or built.
 
     UsageError, or UnknownName with the nearest names, for what no constructor takes.
     """
     return _check(parse(text))
 
 
-def build(spec: str | Spec, corpus: "Corpus", home: Path | None = None, *, terms: "Terms | None" = None) -> "Retriever":
-    """Build the retriever that `spec` describes over `corpus`. Indexes are kept under `home`, or not kept when None.
+def build(
+    spec: str | Spec, corpus: "Corpus", home: Path | None = None, *, terms: "Terms | None" = None
+) -> "Retriever":
+    """Build the retriever that `spec` describes over `corpus`. Indexes are kept under `home`, or
+    not kept when None.
 
     A lens needs the `terms` on which a run asks models.
     """
@@ -264,13 +318,20 @@ def build(spec: str | Spec, corpus: "Corpus", home: Path | None = None, *, terms
 
 
 def refuse_files(text: str, where: object) -> None:
-    """Raise UsageError where `text`, which is from a file, names Python code in some folder: that is for you to do."""
+    """Raise UsageError where `text`, which is from a file, names Python code in some folder:
+    that is for you to do.
+    """
     if found := re.search(r"[^\s(,]*/[^/]*\.py:\w+", text):
-        raise UsageError(f"{where} would have {found[0]} run, which only you can allow: read it, and give --retriever")
+        raise UsageError(
+            f"{where} would have {found[0]} run, which only you can allow: read it, and give "
+            f"--retriever"
+        )
 
 
 def classes(spec: Spec) -> Iterator[tuple[Spec, Any]]:
-    """Yield the classes that `spec` is built of, each with its own expression: the outer ones first, embedders too."""
+    """Yield the classes that `spec` is built of, each with its own expression: the outer ones
+    first, embedders too.
+    """
     kind = kind_of(spec.kind)
     yield spec, kind.made
     if kind.subject == "Embedder":
@@ -287,29 +348,49 @@ def lenses(spec: Spec) -> list[Spec]:
 
 def models(spec: Spec) -> list[str]:
     """Return the language models that the lenses in `spec` ask."""
-    return [str(lens.options["model"]) for lens in lenses(spec) if lens.options.get("model", "offline") != "offline"]
+    return [
+        str(lens.options["model"])
+        for lens in lenses(spec)
+        if lens.options.get("model", "offline") != "offline"
+    ]
 
 
 def apis(spec: Spec) -> list[Spec]:
-    """Return the parts of `spec` that send texts to an API, such as `api:MODEL`, embedders of stores included."""
+    """Return the parts of `spec` that send texts to an API, such as `api:MODEL`, embedders of
+    stores included.
+    """
     return [one for one, made in classes(spec) if made.sends]
 
 
 def sources(spec: Spec) -> set[str]:
-    """Return what `spec` is answered by outside of this process, as errors name it: `ProviderRefused.source`."""
-    parts = {f"{one.kind}:{one.subject}" for one, made in classes(spec) if made.sends or one.kind == "http"}
+    """Return what `spec` is answered by outside of this process, as errors name it:
+    `ProviderRefused.source`.
+    """
+    parts = {
+        f"{one.kind}:{one.subject}"
+        for one, made in classes(spec)
+        if made.sends or one.kind == "http"
+    }
     return parts | set(models(spec))
 
 
 def with_attribute(spec: Spec, attribute: str) -> Spec:
-    """Give `attribute` to every lens in `spec` that names none. NotApplicable when that is empty, too."""
+    """Give `attribute` to every lens in `spec` that names none.
+
+    NotApplicable when that is empty, too.
+    """
     options = dict(spec.options)
     if kind_of(spec.kind).made.needs_lens and not options.get("attribute"):
         if not attribute:
-            why = f"because the task has no lens of its own; {find_page('docs/decisions/lens-retriever.md')}"
+            why = (
+                f"because the task has no lens of its own; "
+                f"{find_page('docs/decisions/lens-retriever.md')}"
+            )
             raise NotApplicable(f"{spec} needs attribute=..., {why}")
         options = {"attribute": attribute, **options}
-    return spec._replace(parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options)
+    return spec._replace(
+        parts=tuple(with_attribute(part, attribute) for part in spec.parts), options=options
+    )
 
 
 def require(spec: Spec) -> None:
@@ -320,24 +401,33 @@ def require(spec: Spec) -> None:
     else:
         for part in spec.parts:
             require(part)
-    given = {name: spec.options.get(name, parameter.default) for name, parameter in kind.options.items()}
+    given = {
+        name: spec.options.get(name, parameter.default) for name, parameter in kind.options.items()
+    }
     kind.made.require(spec.subject or kind.model, len(spec.parts), given)
 
 
 def needs_pool(spec: Spec) -> bool:
     """Tell whether the retriever is only for tasks that rank candidate pools."""
     made = kind_of(spec.kind).made
-    return made.needs_pool or any(map(needs_pool, spec.parts[:1] if made.gives_pool else spec.parts))
+    return made.needs_pool or any(
+        map(needs_pool, spec.parts[:1] if made.gives_pool else spec.parts)
+    )
 
 
-def _place(kind: str) -> str:  # as in outputs: a file without its folder, which is remembered; of each name one
+def _place(
+    kind: str,
+) -> str:  # as in outputs: a file without its folder, which is remembered; of each name one
     source, _, name = kind.rpartition(":")
     if kind in _FILES or not source.endswith(".py"):
         return kind
     reference = f"{names.file_of(source)}:{name}"
     label = names.label(kind)
     if _FILES.setdefault(label, reference) != reference:
-        raise UsageError(f"{kind} and {_FILES[label]} would have the same name in outputs; rename one of the files")
+        raise UsageError(
+            f"{kind} and {_FILES[label]} would have the same name in outputs; rename one of the "
+            f"files"
+        )
     return label
 
 
@@ -348,22 +438,33 @@ def _check(spec: Spec, *, embedder: bool = False) -> Spec:
     parts = spec.parts
     match kind.subject:
         case "str":
-            if not subject and len(parts) == 1 and "//" in parts[0].kind + parts[0].subject:  # an address
+            if (
+                not subject and len(parts) == 1 and "//" in parts[0].kind + parts[0].subject
+            ):  # an address
                 subject = f"{parts[0].kind}:{parts[0].subject}".rstrip(":")
                 parts = ()
             if parts:
-                raise UsageError(f"{spec.kind} takes a model, as in {spec.kind}:MODEL, and no other retriever")
+                raise UsageError(
+                    f"{spec.kind} takes a model, as in {spec.kind}:MODEL, and no other retriever"
+                )
             if not subject and not kind.model:
-                raise UsageError(f"{spec.kind} needs a model: {spec.kind}:MODEL, by name or by folder")
+                raise UsageError(
+                    f"{spec.kind} needs a model: {spec.kind}:MODEL, by name or by folder"
+                )
             subject = "" if subject == kind.model else subject
         case "Embedder":
             if bool(subject) + len(parts) != 1:
-                raise UsageError(f"{spec.kind} stores the vectors of one of {', '.join(EMBEDDERS)}: {spec.kind}:dense")
+                raise UsageError(
+                    f"{spec.kind} stores the vectors of one of {', '.join(EMBEDDERS)}: "
+                    f"{spec.kind}:dense"
+                )
             part = _embedder_of(spec)
             subject, parts = ("", (part,)) if part.options else (str(part), ())
         case _:
             if subject:
-                raise UsageError(f"{spec.kind} takes no model; write {spec.kind} without {subject!r}")
+                raise UsageError(
+                    f"{spec.kind} takes no model; write {spec.kind} without {subject!r}"
+                )
             parts = tuple(map(_check, parts))
             _check_number(spec, kind)
     for name in spec.options:
@@ -382,18 +483,33 @@ def _check_number(spec: Spec, kind: Kind) -> None:
     found = len(spec.parts)
     needed = len(kind.positional)
     if not needed and found:
-        raise UsageError(f"{spec.kind} is not made of other retrievers; {spec.parts[0]} does not belong in it")
+        raise UsageError(
+            f"{spec.kind} is not made of other retrievers; {spec.parts[0]} does not belong in it"
+        )
     if found < 2 if kind.many else found != needed:
         one = needed == 1 and not kind.many
-        number = "one retriever" if one else "two or more retrievers" if kind.many else f"{needed} retrievers"
+        number = (
+            "one retriever"
+            if one
+            else "two or more retrievers"
+            if kind.many
+            else f"{needed} retrievers"
+        )
         example = "bm25" if one else "bm25,dense"
-        raise UsageError(f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {found}")
+        raise UsageError(
+            f"{spec.kind} is made of {number}, as in {spec.kind}({example}); {spec} has {found}"
+        )
 
 
-def _read_value(what: str, value: Value, kind: Any) -> Value:  # str, int, float, bool, a choice, a tuple of these
+def _read_value(
+    what: str, value: Value, kind: Any
+) -> Value:  # str, int, float, bool, a choice, a tuple of these
     choices = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
-        return tuple(_read_value(what, one, choices[0]) for one in (value if isinstance(value, tuple) else (value,)))
+        return tuple(
+            _read_value(what, one, choices[0])
+            for one in (value if isinstance(value, tuple) else (value,))
+        )
     if isinstance(value, tuple):
         raise UsageError(f"{what} is one value, not a list")
     if choices and value not in choices:
@@ -425,7 +541,9 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
             arguments = [_make(part, corpus, home, terms) for part in spec.parts]
     try:
         with names.contained():
-            made = kind.made(*place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options)
+            made = kind.made(
+                *place.values(), *arguments, **_select(kind.made, terms=terms), **spec.options
+            )
     except Exception as error:
         line = names.user_line(error)
         if not line or isinstance(error, OwnCodeFailed):
@@ -434,10 +552,16 @@ def _make(spec: Spec, corpus: "Corpus", home: Path | None, terms: "Terms | None"
             raise OwnCodeFailed(f"{spec} cannot be built: {error}{line}") from error
         if isinstance(error, SextantError):
             raise
-        raise OwnCodeFailed(f"{spec} cannot be built: {type(error).__name__}: {names.show(error)}{line}") from error
+        raise OwnCodeFailed(
+            f"{spec} cannot be built: {type(error).__name__}: {names.show(error)}{line}"
+        ) from error
     if not hasattr(made, "name"):  # a user's class may leave it to us
-        given = {name: spec.options.get(name, option.default) for name, option in kind.options.items()}
-        made.name = spell(spec.kind, spec.subject or kind.model, [part.name for part in made.parts], given)
+        given = {
+            name: spec.options.get(name, option.default) for name, option in kind.options.items()
+        }
+        made.name = spell(
+            spec.kind, spec.subject or kind.model, [part.name for part in made.parts], given
+        )
     return made
 
 
@@ -453,4 +577,6 @@ def _embedder_of(spec: Spec) -> Spec:
 
 
 def _select(made: Any, **given: Any) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name in inspect.signature(made).parameters}
+    return {
+        name: value for name, value in given.items() if name in inspect.signature(made).parameters
+    }

@@ -29,7 +29,10 @@ from tools.retrievers.neural.models import rows
 
 def parser() -> Parser:
     """Return the command line."""
-    made = Parser(prog="python -m tools.retrievers", description="Kinds of retrievers, models, and kept indexes.")
+    made = Parser(
+        prog="python -m tools.retrievers",
+        description="Kinds of retrievers, models, and kept indexes.",
+    )
     verbs = made.add_subparsers(dest="verb", metavar="list | check | push | indexes | delete")
     about = {
         "list": "kinds and models, and what each needs (the default)",
@@ -41,14 +44,27 @@ def parser() -> Parser:
     listing, checking, push, indexes, delete = (
         verbs.add_parser(name, help=text, description=text) for name, text in about.items()
     )
-    checking.add_argument("spec", metavar="SPEC", help="as for --retriever, e.g. my.py:MyRetriever(option=3)")
-    push.add_argument("spec", metavar="SPEC", help="as for --retriever, e.g. milvus(http://host:19530)")
-    push.add_argument("--task", required=True, metavar="TASK", help="whose documents; as for evals.run")
-    push.add_argument("--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched")
+    checking.add_argument(
+        "spec", metavar="SPEC", help="as for --retriever, e.g. my.py:MyRetriever(option=3)"
+    )
+    push.add_argument(
+        "spec", metavar="SPEC", help="as for --retriever, e.g. milvus(http://host:19530)"
+    )
+    push.add_argument(
+        "--task", required=True, metavar="TASK", help="whose documents; as for evals.run"
+    )
+    push.add_argument(
+        "--data", metavar="WHAT", help="mini, full or a folder; full where it is fetched"
+    )
     delete.add_argument("names", nargs="*", metavar="NAME", help="as `indexes` prints it")
     delete.add_argument("--all", action="store_true", help="every one")
     for verb in (listing, checking, indexes, delete):
-        verb.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON and nothing else")
+        verb.add_argument(
+            "--json",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="print JSON and nothing else",
+        )
     made.add_argument("--json", action="store_true", help="the same for the list")
     made.set_defaults(verb="list")
     return made
@@ -63,7 +79,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    kinds = [_kind(name) | {"from": where} for name, where in names.known(RETRIEVERS, names.RETRIEVERS).items()]
+    kinds = [
+        _kind(name) | {"from": where}
+        for name, where in names.known(RETRIEVERS, names.RETRIEVERS).items()
+    ]
     columns = ("name", "kind", "expression", "instructed", "needs", "unsupported", "source")
     models = [{name: getattr(row, name) for name in columns} for row in rows().values()]
     if arguments.json:
@@ -71,15 +90,25 @@ def _list(arguments: argparse.Namespace) -> None:
         return
     lines = ["kinds"]
     for kind in kinds:
-        lines.append(f"  {kind['form']:<22} {clean(' '.join((kind['what'], kind['from'])))}".rstrip())
+        lines.append(
+            f"  {kind['form']:<22} {clean(' '.join((kind['what'], kind['from'])))}".rstrip()
+        )
         if kind["options"]:
             options = ", ".join(f"{name}={value}" for name, value in kind["options"].items())
             lines.append(f"  {'':<22} options: {options}")
     guide = find_page("docs/guide/retriever.md")
-    lines.append(f"  {'FILE.py:CLASS':<22} A class of your own, also as package.module:CLASS; {guide}")
-    lines += ["", "models of the papers, and some more; every other sentence-transformers model works by its folder"]
+    lines.append(
+        f"  {'FILE.py:CLASS':<22} A class of your own, also as package.module:CLASS; {guide}"
+    )
+    lines += [
+        "",
+        "models of the papers, and some more; every other sentence-transformers model works by "
+        "its folder",
+    ]
     for model in models:
-        lines.append(f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}")
+        lines.append(
+            f"  {model['expression']}{'  (takes instructions)' if model['instructed'] else ''}"
+        )
         lines.append(f"      {model['unsupported'] or model['needs']}")
     put_out("\n".join(lines) + "\n")
 
@@ -97,7 +126,11 @@ def _kind(name: str) -> dict[str, Any]:
         case "Embedder":
             form = f"{name}:EMBEDDER"
         case _:
-            parts = ["A", "B", "..."] if kind.many else [parameter.name.upper() for parameter in kind.positional]
+            parts = (
+                ["A", "B", "..."]
+                if kind.many
+                else [parameter.name.upper() for parameter in kind.positional]
+            )
             form = f"{name}({','.join(parts)})"
     what = (inspect.getdoc(kind.made) or "").partition("\n")[0]
     options = {option: _default(parameter) for option, parameter in kind.options.items()}
@@ -111,16 +144,22 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    logging.getLogger("sextant").setLevel(logging.ERROR)  # it is warned of an index that cannot be kept, on purpose
+    logging.getLogger("sextant").setLevel(
+        logging.ERROR
+    )  # it is warned of an index that cannot be kept, on purpose
     found = list[dict[str, str]]()
     for holds, wrong in contract.run(spec := check(arguments.spec)):
         found.append({"check": holds, "wrong": wrong})
         if not arguments.json:
-            put_out(clean(f"{'WRONG' if wrong else 'ok   '}  {holds}{wrong and f': {wrong}'}") + "\n")
+            put_out(
+                clean(f"{'WRONG' if wrong else 'ok   '}  {holds}{wrong and f': {wrong}'}") + "\n"
+            )
     if arguments.json:
         put_out(json.dumps({"retriever": str(spec), "checks": found}) + "\n")
     if broken := [one for one in found if one["wrong"]]:
-        raise DataError(f"{spec} breaks {len(broken)} of {len(found)} checks, first: {broken[0]['check']}")
+        raise DataError(
+            f"{spec} breaks {len(broken)} of {len(found)} checks, first: {broken[0]['check']}"
+        )
 
 
 def _push(arguments: argparse.Namespace) -> None:
@@ -135,11 +174,26 @@ def _indexes(arguments: argparse.Namespace) -> None:
         put_out(json.dumps([index._asdict() for index in found]) + "\n")
         return
     for index in found:
-        state = "" if index.finished else "being built" if index.in_use else "half built; the next use goes on"
+        state = (
+            ""
+            if index.finished
+            else "being built"
+            if index.in_use
+            else "half built; the next use goes on"
+        )
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(index.built))
-        shown = {name: value for name, value in index.key.items() if name not in ("kind", "corpus", "code", "format")}
-        what = " ".join(f"{n}={v}" for n, v in shown.items() if isinstance(v, str | int | float) and v != "")
-        put_out(f"{clean(index.name):<32} {decimal(index.bytes):>9}  {day}  {clean(what)} {state}".rstrip() + "\n")
+        shown = {
+            name: value
+            for name, value in index.key.items()
+            if name not in ("kind", "corpus", "code", "format")
+        }
+        what = " ".join(
+            f"{n}={v}" for n, v in shown.items() if isinstance(v, str | int | float) and v != ""
+        )
+        put_out(
+            f"{clean(index.name):<32} {decimal(index.bytes):>9}  {day}  {clean(what)} {state}".rstrip()
+            + "\n"
+        )
     total = decimal(sum(index.bytes for index in found))
     place = home() / "indexes"
     say(f"{len(found)} indexes, {total}, in {place}" if found else f"no indexes in {place}")
@@ -147,7 +201,10 @@ def _indexes(arguments: argparse.Namespace) -> None:
 
 def _delete(arguments: argparse.Namespace) -> None:
     if bool(arguments.names) == arguments.all:
-        raise UsageError("give the names of indexes, as `python -m tools.retrievers indexes` prints them, or --all")
+        raise UsageError(
+            "give the names of indexes, as `python -m tools.retrievers indexes` prints them, or "
+            "--all"
+        )
     chosen = [index.name for index in store.list_kept(home())] if arguments.all else arguments.names
     deleted = list[str]()
     refused = list[UsageError]()

@@ -1,12 +1,13 @@
 """BM25 as Lucene computes it, and the inverted index that it shares with rank_bm25.
 
-Kamphuis et al., "Which BM25 do you mean?" (ECIR 2020), variant "Lucene (accurate)": a word that n of N documents have,
-and this one of dl words `count` times, adds
+Kamphuis et al., "Which BM25 do you mean?" (ECIR 2020), variant "Lucene (accurate)": a word that n
+of N documents have, and this one of dl words `count` times, adds
 
     ln(1 + (N - n + 0.5) / (n + 0.5)) * count / (count + k1 * (1 - b + b * dl / mean dl))
 
-for every time that the query has it. "Accurate" is that dl is exact: Lucene's own index rounds it to one byte.
-The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are equal to the last bit.
+for every time that the query has it. "Accurate" is that dl is exact: Lucene's own index rounds it
+to one byte. The arithmetic is that of the package bm25s with NumPy 2, and scores and rankings are
+equal to the last bit.
 """
 
 import math
@@ -30,9 +31,14 @@ from tools.text import STOP_WORDS, TermStatistics, words
 
 _SOURCES = (
     "tools/text",
-    *(f"tools/retrievers/{name}" for name in ("bm25", "english", "kernels", "rank_bm25", "segments")),
+    *(
+        f"tools/retrievers/{name}"
+        for name in ("bm25", "english", "kernels", "rank_bm25", "segments")
+    ),
 )
-_WORD_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"  # the ASCII ones of \w
+_WORD_CHARACTERS = (
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"  # the ASCII ones of \w
+)
 
 
 class WordRetriever(Retriever):
@@ -40,8 +46,12 @@ class WordRetriever(Retriever):
 
     mapped = True
     dtype: ClassVar[type[np.floating[Any]]] = np.float32  # of weights and scores
-    ordered: ClassVar[bool] = False  # needs the words in the order of the corpus, and so segments of its own
-    above: ClassVar[float] = 0.0  # what a score must be over: the documents that share a word have more
+    ordered: ClassVar[bool] = (
+        False  # needs the words in the order of the corpus, and so segments of its own
+    )
+    above: ClassVar[float] = (
+        0.0  # what a score must be over: the documents that share a word have more
+    )
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
@@ -51,7 +61,9 @@ class WordRetriever(Retriever):
         if k1 < 0 or not 0 <= b <= 1:
             raise UsageError(f"BM25 takes k1 of 0 or more and b from 0 to 1, not k1={k1} and b={b}")
 
-    def open(self, corpus: Corpus, home: Path | None, analyzer: Analyzer, key: Mapping[str, object]) -> None:
+    def open(
+        self, corpus: Corpus, home: Path | None, analyzer: Analyzer, key: Mapping[str, object]
+    ) -> None:
         """Build or open the index that `key` determines together with the corpus."""
         self._analyzer = analyzer
         self._reading = analyzer.reading()
@@ -60,7 +72,9 @@ class WordRetriever(Retriever):
         key = {**key, "corpus": corpus.fingerprint, "code": code(*_SOURCES)}
 
         def build(folder: Path) -> None:
-            segments.build(corpus, analyzer, folder, () if self.ordered else find_relatives(home, key))
+            segments.build(
+                corpus, analyzer, folder, () if self.ordered else find_relatives(home, key)
+            )
 
         self._index = open_index(home, key, build=build, load=segments.Index)
 
@@ -69,7 +83,9 @@ class WordRetriever(Retriever):
         """Return the factor of each word that so many of the documents have."""
 
     @abstractmethod
-    def weigh_counts(self, counts: Ints, lengths: Ints, average_length: float) -> NDArray[np.float64]:
+    def weigh_counts(
+        self, counts: Ints, lengths: Ints, average_length: float
+    ) -> NDArray[np.float64]:
         """Return the other factor: of words that are so often in documents of so many words."""
 
     def statistics(self) -> TermStatistics:
@@ -83,26 +99,37 @@ class WordRetriever(Retriever):
         return self._index.totals
 
     def frequencies(self, text: str) -> Ints:
-        """Return how many documents have each word of `text` that is no stop word, in order, with repeats."""
+        """Return how many documents have each word of `text` that is no stop word, in order,
+        with repeats.
+        """
         return self._look_up(text)[1]
 
-    def _look_up(self, text: str) -> tuple[list[Rows], Ints]:  # rows in each segment, and frequencies
+    def _look_up(
+        self, text: str
+    ) -> tuple[list[Rows], Ints]:  # rows in each segment, and frequencies
         data, prepared = self._analyzer.encode(text)
         read = np.frombuffer(data, dtype=np.uint8)
         sums = np.zeros(len(data), dtype=np.int64)
-        rows = [segment.look_up(read, prepared, self._reading, sums) for segment in self._index.segments]
+        rows = [
+            segment.look_up(read, prepared, self._reading, sums) for segment in self._index.segments
+        ]
         return rows, sums[: len(rows[0])]
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         return self.search_as_part(searches, k, self.totals)
 
     def search_as_part(
-        self, searches: Sequence[Search], k: int, totals: Totals, frequencies: Sequence[Ints] | None = None
+        self,
+        searches: Sequence[Search],
+        k: int,
+        totals: Totals,
+        frequencies: Sequence[Ints] | None = None,
     ) -> list[list[Hit]]:
         """Return the hits of every search as if the corpus were a part of one with these `totals`.
 
-        `frequencies` are, for each search, the sums of what `frequencies(text)` returns for the parts; None is its own.
-        Texts are not blank, and `k` is at least 1. Scores are equal to the last bit to those of the whole.
+        `frequencies` are, for each search, the sums of what `frequencies(text)` returns for the
+        parts; None is its own. Texts are not blank, and `k` is at least 1. Scores are equal to the
+        last bit to those of the whole.
         """
 
         def search(place: int) -> list[Hit]:
@@ -121,16 +148,23 @@ class WordRetriever(Retriever):
                 for number in numbers:
                     segment = self._index.segments[number]
                     if segment.shares[0] != (average := totals.words / totals.documents):
-                        segment.shares = average, self.weigh_counts(segment.pairs[0], segment.pairs[1], average)
+                        segment.shares = (
+                            average,
+                            self.weigh_counts(segment.pairs[0], segment.pairs[1], average),
+                        )
                     scores = buffer[: len(segment.rows)]
                     scores.fill(0)
-                    kernels.add_counts(segment.lists, rows[number], weights, segment.shares[1], scores)
+                    kernels.add_counts(
+                        segment.lists, rows[number], weights, segment.shares[1], scores
+                    )
                     if allowed is not None:
                         scores[~allowed[segment.rows]] = -np.inf
                     if segment.gone is not None:
                         scores[segment.rows < 0] = -np.inf
                     floor = find_floor(scores, k) if floor == -np.inf else floor
-                    found = np.flatnonzero(scores >= floor if floor > self.above else scores > self.above)
+                    found = np.flatnonzero(
+                        scores >= floor if floor > self.above else scores > self.above
+                    )
                     of = np.concatenate((of, segment.rows[found]))
                     best = np.concatenate((best, scores[found]))
                     if len(best) > room:
@@ -141,7 +175,9 @@ class WordRetriever(Retriever):
                 return of, best
 
             numbers = range(len(rows))
-            threads = len(searches) == 1 and len(numbers) > 4  # of fewer, starting them takes longer
+            threads = (
+                len(searches) == 1 and len(numbers) > 4
+            )  # of fewer, starting them takes longer
             parts = run_in_threads(score, [numbers[::2], numbers[1::2]] if threads else [numbers])
             of, scores = map(np.concatenate, zip(*parts, strict=True))
             return self.ranker.hits(of, scores, k)
@@ -175,7 +211,9 @@ class BM25(WordRetriever):
         analyzer: Literal["plain", "english"] = "plain",
     ) -> None:
         options: dict[str, Value] = {"k1": k1, "b": b}
-        self.name = spell("bm25", options=options | ({} if analyzer == "plain" else {"analyzer": analyzer}))
+        self.name = spell(
+            "bm25", options=options | ({} if analyzer == "plain" else {"analyzer": analyzer})
+        )
         self._k1 = k1
         self._b = b
         self.open(corpus, home, analyzer_of(analyzer), {"kind": "bm25", "analyzer": analyzer})
@@ -185,7 +223,9 @@ class BM25(WordRetriever):
         idf = [math.log(1 + (documents - n + 0.5) / (n + 0.5)) for n in frequencies.tolist()]
         return np.array(idf, dtype=np.float32).astype(np.float64)
 
-    def weigh_counts(self, counts: Ints, lengths: Ints, average_length: float) -> NDArray[np.float64]:
+    def weigh_counts(
+        self, counts: Ints, lengths: Ints, average_length: float
+    ) -> NDArray[np.float64]:
         """Return the saturated counts."""
         return counts / (counts + self._k1 * ((1 - self._b) + self._b * lengths / average_length))
 

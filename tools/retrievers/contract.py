@@ -1,6 +1,8 @@
-"""What holds for every retriever, as checks over a tiny corpus: `python -m tools.retrievers check SPEC`.
+"""What holds for every retriever, as checks over a tiny corpus: `python -m tools.retrievers check
+SPEC`.
 
-A check's docstring says what has to hold; it yields whether it does, and what was found. Figures are not checked.
+A check's docstring says what has to hold; it yields whether it does, and what was found. Figures
+are not checked.
 """
 
 import math
@@ -17,7 +19,9 @@ from tools.records import Document, Hit
 from tools.retriever import Retriever, Search
 from tools.retrievers import Spec, build, check
 
-Over = Callable[..., Retriever]  # builds the retriever over a corpus, with an index in a folder or none
+Over = Callable[
+    ..., Retriever
+]  # builds the retriever over a corpus, with an index in a folder or none
 Found = Iterator[tuple[bool, str]]
 
 TEXTS = (
@@ -29,7 +33,12 @@ TEXTS = (
     "Why do octopuses have blue blood? A post in a forum.",
 )
 CORPUS = Corpus(Document(f"d{number}", text) for number, text in enumerate(TEXTS, start=1))
-QUERIES = ("blue blood octopus", "heart", "why is the blood of an octopus blue blue blood", "blue heart of a giraffe")
+QUERIES = (
+    "blue blood octopus",
+    "heart",
+    "why is the blood of an octopus blue blue blood",
+    "blue heart of a giraffe",
+)
 
 
 def run(spec: Spec) -> Iterator[tuple[str, str]]:
@@ -50,19 +59,28 @@ def _ids(hits: list[Hit]) -> list[str]:
 
 
 def _finds(made: Retriever, over: Over) -> Found:
-    """It finds different documents, the best first, with finite scores; a smaller k gives the beginning of the same."""
+    """It finds different documents, the best first, with finite scores; a smaller k gives the
+    beginning of the same.
+    """
     for text in QUERIES:
         hits = made.search(text, 100)
         scores = [hit.score for hit in hits]
-        right = len(CORPUS.keys() & set(_ids(hits))) == len(hits) and all(map(math.isfinite, scores))
-        yield right and scores == sorted(scores, reverse=True), f"search({text!r}, 100) gives {hits}"
+        right = len(CORPUS.keys() & set(_ids(hits))) == len(hits) and all(
+            map(math.isfinite, scores)
+        )
+        yield (
+            right and scores == sorted(scores, reverse=True),
+            f"search({text!r}, 100) gives {hits}",
+        )
         three = made.search(text, 3)
         yield three == hits[:3], f"search({text!r}, 3) gives {three}, and with k=100 {hits}"
     yield any(made.search(text, 1) for text in QUERIES), f"nothing is found for {QUERIES}"
 
 
 def _narrows(made: Retriever, over: Over) -> Found:
-    """Documents that are excluded, or not `among` those to look at, are left out before the cut to k."""
+    """Documents that are excluded, or not `among` those to look at, are left out before the
+    cut to k.
+    """
     for text in QUERIES:
         anywhere = _ids(made.search(text, 6))
         narrow = Search(text, excluded={"d1", "unheard of"}, among={"d1", "d3", "d5", "d6"})
@@ -70,7 +88,10 @@ def _narrows(made: Retriever, over: Over) -> Found:
             allowed = set(CORPUS if search.among is None else search.among) - set(search.excluded)
             found, two = (_ids(made.search_many([search], k)[0]) for k in (6, 2))
             right = set(anywhere) & allowed <= set(found) <= allowed and two == found[:2]
-            yield right, f"{search} gives {found}, and with k=2 {two}; without limits it gives {anywhere}"
+            yield (
+                right,
+                f"{search} gives {found}, and with k=2 {two}; without limits it gives {anywhere}",
+            )
 
 
 def _finds_nothing(made: Retriever, over: Over) -> Found:
@@ -82,13 +103,17 @@ def _finds_nothing(made: Retriever, over: Over) -> Found:
 def _takes_any_text(made: Retriever, over: Over) -> Found:
     """Odd characters are no error, in documents and in searches."""
     odd = ("?!", "zyzzyva", "\x00", "ﬁ ℵ 血", "a" * 5000, "\udcff lone half")
-    made = over(Corpus([*CORPUS.values(), *(Document(f"odd{n}", text) for n, text in enumerate(odd))]))
+    made = over(
+        Corpus([*CORPUS.values(), *(Document(f"odd{n}", text) for n, text in enumerate(odd))])
+    )
     for text in odd:
         yield len(made.search(text, 6)) <= 6, f"search({text!r}, 6) gives more"
 
 
 def _repeats_itself(made: Retriever, over: Over) -> Found:
-    """A search gives the same hits again, in a batch, in threads, and when the retriever is built again."""
+    """A search gives the same hits again, in a batch, in threads, and when the retriever is
+    built again.
+    """
     searches = [Search(text) for text in (*QUERIES, "")]
     searches += [Search(QUERIES[0], excluded={"d1"}), Search(QUERIES[0], among={"d1", "d2", "d5"})]
 
@@ -105,28 +130,43 @@ def _repeats_itself(made: Retriever, over: Over) -> Found:
             "when built again": over(CORPUS).search_many(searches, 5),
         }
     for how, lists in found.items():
-        yield lists == one_by_one, f"{len(searches)} searches give {one_by_one} one by one, and {lists} {how}"
+        yield (
+            lists == one_by_one,
+            f"{len(searches)} searches give {one_by_one} one by one, and {lists} {how}",
+        )
 
 
 def _breaks_ties(made: Retriever, over: Over) -> Found:
     """Documents of equal text come in the order of their ids, unless `ties_by_id` is false."""
-    same = [Document(doc_id, "the blood of an octopus is blue") for doc_id in ("z", "b", "y", "a", "c")]
+    same = [
+        Document(doc_id, "the blood of an octopus is blue") for doc_id in ("z", "b", "y", "a", "c")
+    ]
     found = _ids(over(Corpus([*same, *CORPUS.values()])).search(QUERIES[0], 11))
     order = [doc_id for doc_id in found if doc_id not in CORPUS]
     other = not all(part.ties_by_id for part in (made, *made.parts))
-    yield other or order == sorted(order), f"{', '.join(order)}; use Ranker.top, or sort by (-score, doc_id)"
+    yield (
+        other or order == sorted(order),
+        f"{', '.join(order)}; use Ranker.top, or sort by (-score, doc_id)",
+    )
 
 
 def _has_a_name(made: Retriever, over: Over) -> Found:
     """Its name is an expression of the same retriever."""
     again = build(check(made.name), CORPUS, terms=Terms())
     same = again.search(QUERIES[0], 5) == made.search(QUERIES[0], 5)
-    yield again.name == made.name and same, f"{made.name} makes {again.name}" + ", with other hits" * (not same)
+    yield (
+        again.name == made.name and same,
+        f"{made.name} makes {again.name}" + ", with other hits" * (not same),
+    )
 
 
 def _keeps_indexes(made: Retriever, over: Over) -> Found:
-    """A kept index gives the hits of one in memory, another corpus has its own, and none is needed."""
-    changed = Corpus(map(Document, CORPUS, [*TEXTS[1:], TEXTS[0]]))  # each id has the text of the next
+    """A kept index gives the hits of one in memory, another corpus has its own, and none is
+    needed.
+    """
+    changed = Corpus(
+        map(Document, CORPUS, [*TEXTS[1:], TEXTS[0]])
+    )  # each id has the text of the next
     with TemporaryDirectory() as folder:
         (file := Path(folder, "file")).touch()  # where no folder can be made
         for corpus, home in ((CORPUS, folder), (CORPUS, folder), (changed, folder), (CORPUS, file)):

@@ -8,6 +8,7 @@ def device() -> str:
     """Return where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
     if chosen := os.environ.get("SEXTANT_DEVICE"):
         return chosen
-    # No import statement: that would make PyTorch a part of what each run depends on (tools/sources.py).
+    # No import statement: that would make PyTorch a part of what each run depends on
+    # (tools/sources.py).
     torch = import_module("torch")
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,11 +1,13 @@
-"""The words of an English text as Lucene's EnglishAnalyzer has them, which Anserini and Pyserini index with by default.
+"""The words of an English text as Lucene's EnglishAnalyzer has them, which Anserini and Pyserini
+index with by default.
 
-StandardTokenizer (the word boundaries of Unicode's UAX #29, at most 255 characters), the English possessive off, lower
-case, Lucene's 33 stop words out, Porter's stemmer with the departures of its author's own program. The golden file of
-tests/fast/retrievers/test_lexical.py has what Lucene 8.8.1 itself makes of hard cases.
+StandardTokenizer (the word boundaries of Unicode's UAX #29, at most 255 characters), the English
+possessive off, lower case, Lucene's 33 stop words out, Porter's stemmer with the departures of its
+author's own program. The golden file of tests/fast/retrievers/test_lexical.py has what Lucene 8.8.1
+itself makes of hard cases.
 
-Left out: the scripts that UAX #29 segments by character (Han, Hiragana) or by dictionary (Thai, Lao, Khmer, Myanmar)
-are single characters here; emoji are dropped, where Lucene keeps them.
+Left out: the scripts that UAX #29 segments by character (Han, Hiragana) or by dictionary (Thai,
+Lao, Khmer, Myanmar) are single characters here; emoji are dropped, where Lucene keeps them.
 """
 
 import re
@@ -17,9 +19,12 @@ from tools.text import STOP_WORDS
 
 _LONGEST = 255  # characters; a longer word becomes several
 
-# UAX #29, rules WB5 to WB13b, on Python's character classes: letters join across one of . ' : and the like (WB6, WB7),
-# digits across one of . , ' ; (WB11, WB12), and connectors such as _ join anything (WB13).
-_IDEOGRAPH = r"\u3005-\u3007\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# UAX #29, rules WB5 to WB13b, on Python's character classes: letters join across one of . ' : and
+# the like (WB6, WB7), digits across one of . , ' ; (WB11, WB12), and connectors such as _ join
+# anything (WB13).
+_IDEOGRAPH = (
+    r"\u3005-\u3007\u3040-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
 _MARK = r"[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u064b-\u065f\u0900-\u0903\u093a-\u094f\u200d\u00ad\ufe0f]*"
 # What is \w and no letter.
 _NUMBER = r"\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2089\u2150-\u215f\u2460-\u249b\u24ea-\u24ff\u2776-\u2793"
@@ -37,7 +42,11 @@ _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 def words(text: str) -> list[str]:
     """Return the stems of the words of `text`, in order, with repeats."""
-    pieces = (word[start : start + _LONGEST] for word in _WORD.findall(text) for start in range(0, len(word), _LONGEST))
+    pieces = (
+        word[start : start + _LONGEST]
+        for word in _WORD.findall(text)
+        for start in range(0, len(word), _LONGEST)
+    )
     return [stem for piece in pieces if (stem := _stem(piece))]
 
 
@@ -45,5 +54,7 @@ def words(text: str) -> list[str]:
 def _stem(word: str) -> str:  # empty for a stop word
     if word.endswith(_POSSESSIVE):
         word = word[:-2]
-    word = "".join("i" if letter == "\u0130" else letter.lower() for letter in word)  # one for one, as in Java
+    word = "".join(
+        "i" if letter == "\u0130" else letter.lower() for letter in word
+    )  # one for one, as in Java
     return "" if word in STOP_WORDS else _STEMMER.stem(word, to_lowercase=False)

@@ -1,4 +1,6 @@
-"""Several retrievers as one: their rankings merged, or the one's order of what the other has found."""
+"""Several retrievers as one: their rankings merged, or the one's order of what the other has
+found.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +13,9 @@ from tools.records import Hit
 from tools.retriever import Retriever, Search, best
 from tools.retrievers import Value, spell
 
-CONSTANT = 60  # k in the formula of Cormack et al., who found it near the best on all of their collections
+CONSTANT = (
+    60  # k in the formula of Cormack et al., who found it near the best on all of their collections
+)
 
 
 class Fusion(Retriever):
@@ -35,7 +39,9 @@ class Fusion(Retriever):
         depth: int = 1000,
         weights: tuple[float, ...] = (),
     ) -> None:
-        self.require("", len(retrievers), {"weights": weights, "constant": constant, "depth": depth})
+        self.require(
+            "", len(retrievers), {"weights": weights, "constant": constant, "depth": depth}
+        )
         self._weights = tuple(map(float, weights)) or (1.0,) * len(retrievers)
         self.parts = retrievers
         self._depth = depth
@@ -43,7 +49,9 @@ class Fusion(Retriever):
         options: dict[str, Value] = {"method": method, "depth": depth, "weights": self._weights}
         if method == "rrf":
             options["constant"] = constant
-        self.name = spell("fusion", parts=[retriever.name for retriever in retrievers], options=options)
+        self.name = spell(
+            "fusion", parts=[retriever.name for retriever in retrievers], options=options
+        )
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
@@ -69,15 +77,23 @@ class Fusion(Retriever):
 
 
 def check_options(kind: str, parts: int, options: Mapping[str, Any]) -> None:
-    """UsageError, which names the `kind`, for a constant, a depth or weights with which `parts` cannot be fused."""
+    """UsageError, which names the `kind`, for a constant, a depth or weights with which
+    `parts` cannot be fused.
+    """
     at_least(0, kind, constant=options["constant"])
     at_least(1, kind, depth=options["depth"])
     weights = options["weights"]
     if weights and len(weights) != parts:
-        raise UsageError(f"{kind}: weights has {len(weights)} numbers for {parts} retrievers; give one for each")
-    if weights and not (all(math.isfinite(weight) and weight >= 0 for weight in weights) and any(weights)):
+        raise UsageError(
+            f"{kind}: weights has {len(weights)} numbers for {parts} retrievers; give one for each"
+        )
+    if weights and not (
+        all(math.isfinite(weight) and weight >= 0 for weight in weights) and any(weights)
+    ):
         written = ",".join(map(str, weights))
-        raise UsageError(f"{kind}: weights is [{written}]; each is at least 0, and one at least is larger than 0")
+        raise UsageError(
+            f"{kind}: weights is [{written}]; each is at least 0, and one at least is larger than 0"
+        )
 
 
 class Rerank(Retriever):
@@ -91,7 +107,13 @@ class Rerank(Retriever):
     gives_pool = mapped = True
 
     def __init__(
-        self, corpus: Corpus, home: Path | None, first: Retriever, second: Retriever, *, depth: int = 100
+        self,
+        corpus: Corpus,
+        home: Path | None,
+        first: Retriever,
+        second: Retriever,
+        *,
+        depth: int = 100,
     ) -> None:
         self.parts = (first, second)
         self._depth = depth
@@ -107,7 +129,10 @@ class Rerank(Retriever):
         found = first.search_many(searches, max(k, self._depth))
         pools = [frozenset(hit.doc_id for hit in hits[: self._depth]) for hits in found]
         # Exclusions hold already, the pools being made of what the first gave back.
-        narrow = [search._replace(excluded=(), among=pool) for search, pool in zip(searches, pools, strict=True)]
+        narrow = [
+            search._replace(excluded=(), among=pool)
+            for search, pool in zip(searches, pools, strict=True)
+        ]
         ranked = second.search_many(narrow, self._depth)
         return [_follow(head, tail)[:k] for head, tail in zip(ranked, found, strict=True)]
 
@@ -117,4 +142,6 @@ def _follow(head: list[Hit], hits: list[Hit]) -> list[Hit]:
         return hits
     ranked = {hit.doc_id for hit in head}
     rest = [hit.doc_id for hit in hits if hit.doc_id not in ranked]
-    return head + [Hit(doc_id, head[-1].score - place) for place, doc_id in enumerate(rest, start=1)]
+    return head + [
+        Hit(doc_id, head[-1].score - place) for place, doc_id in enumerate(rest, start=1)
+    ]

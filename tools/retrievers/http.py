@@ -1,8 +1,10 @@
-"""The searches of a server elsewhere, by ids: Anserini's REST server, Search-R1's, or a run's (python -m evals.serve).
+"""The searches of a server elsewhere, by ids: Anserini's REST server, Search-R1's, or a run's
+(python -m evals.serve).
 
-The server has to have indexed the task's own documents under their ids; texts are taken from the task. A server knows
-no exclusions and no pools, so it is asked for more until enough of what may come back is there. Searches are not kept:
-a cassette does not have them. Left out: documents below rank 10,000.
+The server has to have indexed the task's own documents under their ids; texts are taken from the
+task. A server knows no exclusions and no pools, so it is asked for more until enough of what may
+come back is there. Searches are not kept: a cassette does not have them. Left out: documents below
+rank 10,000.
 """
 
 import logging
@@ -48,7 +50,9 @@ class Http(Retriever):
         terms: Terms | None = None,
     ) -> None:
         """`url` is http://host:port/v1/INDEX of Anserini, or http://host:port of Search-R1."""
-        self.name = spell("http", url, options={"dialect": dialect} if dialect != "anserini" else None)
+        self.name = spell(
+            "http", url, options={"dialect": dialect} if dialect != "anserini" else None
+        )
         self._corpus = corpus
         self._url = url
         self._dialect = dialect
@@ -56,14 +60,19 @@ class Http(Retriever):
         headers = {"Content-Type": "application/json"}
         if key := secret(SERVER_KEY):
             headers["Authorization"] = f"Bearer {key}"
-        self._server = Server(url.removesuffix("/retrieve").removesuffix("/search"), headers, largest=LARGEST)
+        self._server = Server(
+            url.removesuffix("/retrieve").removesuffix("/search"), headers, largest=LARGEST
+        )
         self._said = False  # that there are unknown ids
 
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse what is no address. Nothing is sent."""
         if not is_server(model):
-            raise UsageError(f"http({model}) is no server; write http(http://host:port/v1/INDEX,dialect=anserini)")
+            raise UsageError(
+                f"http({model}) is no server; write "
+                f"http(http://host:port/v1/INDEX,dialect=anserini)"
+            )
 
     def left_out(self, text: str, instruction: str = "") -> int:
         """Return how many words at the end of a text are too many for an address."""
@@ -79,7 +88,11 @@ class Http(Retriever):
             for place, hits in zip(pending, answers, strict=True):
                 found[place] = self._narrow(searches[place], hits)[:k]
             full = [len(hits) >= asked < DEEPEST for hits in answers]  # there may be more
-            pending = [place for place, more in zip(pending, full, strict=True) if more and len(found[place]) < k]
+            pending = [
+                place
+                for place, more in zip(pending, full, strict=True)
+                if more and len(found[place]) < k
+            ]
             asked *= 4
         return [found[place] for place in range(len(searches))]
 
@@ -91,25 +104,39 @@ class Http(Retriever):
         unknown = [doc_id for doc_id in given if doc_id not in self._corpus]
         if unknown and not self._said:
             self._said = True
-            said = f"{len(unknown)} documents of {len(given)} that the task lacks, e.g. {unknown[0][:60]!r}"
+            said = (
+                f"{len(unknown)} documents of {len(given)} that the task lacks, e.g. "
+                f"{unknown[0][:60]!r}"
+            )
             _LOG.warning(f"{self.name} gives {said}; such ones are left out")
         among = self._corpus if search.among is None else search.among
         barred = {*unknown, *search.excluded}
         return [hit for doc_id, hit in given.items() if doc_id in among and doc_id not in barred]
 
     def _ask(self, texts: Sequence[str], k: int) -> list[list[Hit]]:
-        """Return so many hits of each text, by falling score. DataError for an answer that has none."""
+        """Return so many hits of each text, by falling score.
+
+        DataError for an answer that has none.
+        """
         try:
             if self._dialect == "anserini":
-                asked = [f"/search?query={quote(_cut(text), safe='')}&hits={k}" for text in encodable(texts)]
-                return [_sorted([(one["docid"], one) for one in self._send(path)["candidates"]], k) for path in asked]
+                asked = [
+                    f"/search?query={quote(_cut(text), safe='')}&hits={k}"
+                    for text in encodable(texts)
+                ]
+                return [
+                    _sorted([(one["docid"], one) for one in self._send(path)["candidates"]], k)
+                    for path in asked
+                ]
             found = list[list[Hit]]()
             most = max(1, DEEPEST // k)
             for start in range(0, len(texts), most):
                 batch = encodable(texts[start : start + most])
                 asked_for = {"queries": batch, "topk": k, "return_scores": True}
                 lists = self._send("/retrieve", orjson.dumps(asked_for))["result"]
-                made = [_sorted([(one["document"]["id"], one) for one in hits], k) for hits in lists]
+                made = [
+                    _sorted([(one["document"]["id"], one) for one in hits], k) for hits in lists
+                ]
                 found += [hits for _, hits in zip(batch, made, strict=True)]
             return found
         except (KeyError, TypeError, ValueError) as error:
@@ -117,13 +144,18 @@ class Http(Retriever):
             raise DataError(f"{self._url} {wrong}; is its dialect {self._dialect}?") from None
 
     def _send(self, path: str, body: bytes = b"") -> Any:
-        """Return the JSON that answers a request. RunIncomplete where none comes, ProviderRefused for a 4xx."""
+        """Return the JSON that answers a request.
+
+        RunIncomplete where none comes, ProviderRefused for a 4xx.
+        """
         patience = self._terms.patience
         wrong = ""
         for attempt in range(patience.attempts):
             pause = patience.first * 2.0**attempt
             try:
-                answer = self._server.post(path, body, deadline=min(time.monotonic() + SLOWEST, DEADLINE.get()))
+                answer = self._server.post(
+                    path, body, deadline=min(time.monotonic() + SLOWEST, DEADLINE.get())
+                )
                 if answer.status == 200:
                     return orjson.loads(answer.body)
                 wrong = f"status {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
@@ -135,7 +167,9 @@ class Http(Retriever):
                 wrong = str(failure)
             if attempt + 1 < patience.attempts and time.monotonic() + pause < DEADLINE.get():
                 self._terms.gate.rest(pause)  # or Interrupted
-        raise RunIncomplete(f"{self._url} does not answer: {hide_keys(wrong)}; the same command goes on")
+        raise RunIncomplete(
+            f"{self._url} does not answer: {hide_keys(wrong)}; the same command goes on"
+        )
 
 
 def _sorted(entries: list[tuple[Any, Any]], k: int) -> list[Hit]:

@@ -1,14 +1,18 @@
-"""The compiled loops of an inverted index: reading words, turning counts into postings, and searching these.
+"""The compiled loops of an inverted index: reading words, turning counts into postings, and
+searching these.
 
-The loops hold no lock of the interpreter, so threads run them side by side. Their machine code is kept on disk where
-numba finds a place for it, so only the first process on a machine waits some seconds for the compiler.
+The loops hold no lock of the interpreter, so threads run them side by side. Their machine code is
+kept on disk where numba finds a place for it, so only the first process on a machine waits some
+seconds for the compiler.
 
-A score is the sum of the weights of the query's terms, in the query's order and with its repeats. Additions are never
-reordered and never contracted: that would change the last digits, and so the order of nearly equal documents.
+A score is the sum of the weights of the query's terms, in the query's order and with its repeats.
+Additions are never reordered and never contracted: that would change the last digits, and so the
+order of nearly equal documents.
 
-Segments (segments.py) hold counts. `Postings` hold weights that a model has made. Most postings that a query reads are
-of terms that a large part of the documents have. Such a term also has a weight for every document, 0 where it is not:
-adding that row to all scores takes a quarter of the time.
+Segments (segments.py) hold counts. `Postings` hold weights that a model has made. Most postings
+that a query reads are of terms that a large part of the documents have. Such a term also has a
+weight for every document, 0 where it is not: adding that row to all scores takes a quarter of the
+time.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +38,9 @@ Floats = NDArray[Any]  # float32 or float64
 Kinds = NDArray[np.uint16] | NDArray[np.uint32]
 
 _BLOCK = 1 << 15  # documents whose scores are added up at a time: 128 kB of float32
-_COMMON = 1 / 3  # of the documents have a common term; from a quarter on, a row takes less time than a list
+_COMMON = (
+    1 / 3
+)  # of the documents have a common term; from a quarter on, a row takes less time than a list
 
 
 class Words(NamedTuple):
@@ -49,7 +55,8 @@ class Words(NamedTuple):
 class Reading(NamedTuple):
     """How bytes become words."""
 
-    table: Bytes  # (2, 256): what each byte counts as, 0 where it separates words; of plain and of prepared texts
+    # (2, 256): what each byte counts as, 0 where it separates words; of plain and of prepared texts
+    table: Bytes
     skipped: int  # the stop words are the first rows; other rows count from there
 
 
@@ -58,7 +65,9 @@ class Block(NamedTuple):
 
     data: Bytes
     ends: Ints  # where each text ends, shape (texts,)
-    prepared: NDArray[np.bool_]  # whether it is words joined by blanks; elsewhere a word has two letters or more
+    prepared: NDArray[
+        np.bool_
+    ]  # whether it is words joined by blanks; elsewhere a word has two letters or more
 
 
 class Counts(NamedTuple):
@@ -107,8 +116,9 @@ def _find(word: Bytes, length: int, code: int, words: Words) -> int:
 
 @compile_loop()
 def _read(data: Bytes, at: int, end: int, letter: Bytes, word: Bytes) -> tuple[int, int, int]:
-    # Puts the next run of letters in data[at:end] into `word`; returns its length, its hash (FNV-1a), and its end.
-    # `letter` says for each byte which one it counts as; 0 separates. The length is 0 when there is no other word.
+    # Puts the next run of letters in data[at:end] into `word`; returns its length, its hash
+    # (FNV-1a), and its end. `letter` says for each byte which one it counts as; 0 separates. The
+    # length is 0 when there is no other word.
     while at < end and letter[data[at]] == 0:
         at += 1
     length = 0
@@ -133,7 +143,9 @@ def rehash(slots: Rows, codes: Ints, words: int) -> None:
 
 @compile_loop()
 def find_rows(wanted: Ints, digests: Ints) -> Ints:
-    """Return the row of each wanted digest, -1 for none; a table of all is only made where their orders differ."""
+    """Return the row of each wanted digest, -1 for none; a table of all is only made where
+    their orders differ.
+    """
     rows = np.empty(len(wanted), np.int64)
     slots = np.empty(0, np.int32)
     after = 0
@@ -154,9 +166,17 @@ def find_rows(wanted: Ints, digests: Ints) -> Ints:
 
 @compile_loop()
 def look_up(
-    data: Bytes, prepared: bool, reading: Reading, words: Words, indptr: Ints, found: Rows, frequencies: Ints
+    data: Bytes,
+    prepared: bool,
+    reading: Reading,
+    words: Words,
+    indptr: Ints,
+    found: Rows,
+    frequencies: Ints,
 ) -> int:
-    """Put the row of each word that is no stop word into `found`, -1 for none, add its frequency; return how many."""
+    """Put the row of each word that is no stop word into `found`, -1 for none, add its
+    frequency; return how many.
+    """
     word = np.empty(len(data), np.uint8)
     number = 0
     at = 0
@@ -176,12 +196,20 @@ def look_up(
 
 @compile_loop()
 def count(
-    block: Block, reading: Reading, words: Words, known: int, first: int, seen: Ints, place: Ints, counts: Counts
+    block: Block,
+    reading: Reading,
+    words: Words,
+    known: int,
+    first: int,
+    seen: Ints,
+    place: Ints,
+    counts: Counts,
 ) -> tuple[int, int]:
-    """Count the words of a block of documents, and enter the new ones; return the numbers of words and of postings.
+    """Count the words of a block of documents, and enter the new ones; return the numbers of words
+    and of postings.
 
-    Text n of the block is document `first` + n of the corpus. `known` words are in the table. `seen` and `place` say of
-    each word in which document it was last, and where its count is.
+    Text n of the block is document `first` + n of the corpus. `known` words are in the table.
+    `seen` and `place` say of each word in which document it was last, and where its count is.
     """
     data = block.data
     (slots, codes, starts, letters) = words
@@ -192,7 +220,9 @@ def count(
     for document in range(len(block.ends)):
         before = postings
         end = block.ends[document]
-        letter, shortest = (reading.table[1], 1) if block.prepared[document] else (reading.table[0], 2)
+        letter, shortest = (
+            (reading.table[1], 1) if block.prepared[document] else (reading.table[0], 2)
+        )
         while True:
             length, code, at = _read(data, at, end, letter, word)
             if length == 0:
@@ -223,10 +253,13 @@ def count(
 
 
 @compile_loop()
-def place_postings(counts: Counts, first: int, bases: Ints, numbers: Kinds, free: Ints, lists: Lists) -> None:
+def place_postings(
+    counts: Counts, first: int, bases: Ints, numbers: Kinds, free: Ints, lists: Lists
+) -> None:
     """Put the counts of a block, which begins with document `first`, where they belong by word.
 
-    free[row] is the next free place of each word; the kind of a count in document n is numbers[bases[n] + count - 1].
+    free[row] is the next free place of each word; the kind of a count in document n is
+    numbers[bases[n] + count - 1].
     """
     at = 0
     for n in range(len(counts.distinct)):
@@ -241,9 +274,14 @@ def place_postings(counts: Counts, first: int, bases: Ints, numbers: Kinds, free
 
 @compile_loop()
 def add_counts(
-    lists: Lists, rows: Rows, weights: NDArray[np.float64], shares: NDArray[np.float64], scores: Floats
+    lists: Lists,
+    rows: Rows,
+    weights: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    scores: Floats,
 ) -> None:
-    """Add to every document's score, word after word, the word's weight times its kind's share, as one rounded number.
+    """Add to every document's score, word after word, the word's weight times its kind's share, as
+    one rounded number.
 
     A row of -1 is a word that no document has.
     """
@@ -261,7 +299,9 @@ def add_counts(
             for kind in range(len(shares)):
                 table[kind] = weights[n] * shares[kind]
         i = first
-        while i < last - 3:  # four different documents at a time, which need not wait for each other
+        while (
+            i < last - 3
+        ):  # four different documents at a time, which need not wait for each other
             a = documents[i]
             b = documents[i + 1]
             c = documents[i + 2]
@@ -284,8 +324,8 @@ def add_counts(
 def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores: Floats) -> int:
     """Add the postings of the documents before `end`; returns how many they are."""
     i = 0
-    # Half the time: four different documents at a time, which need not wait for each other, and unsigned numbers,
-    # because a signed index is compared with 0 first.
+    # Half the time: four different documents at a time, which need not wait for each other, and
+    # unsigned numbers, because a signed index is compared with 0 first.
     while i < len(documents) - 3 and documents[i + 3] < end:
         a = np.uint32(documents[i])
         b = np.uint32(documents[i + 1])
@@ -308,9 +348,11 @@ def _add_list(documents: Rows, weights: Floats, amount: float, end: int, scores:
 
 @compile_loop()
 def add(lists: WeighedLists, terms: Ints, amounts: Floats, scores: Floats) -> None:
-    """Add to every document's score, term after term, the amount of the term times its weight in the document.
+    """Add to every document's score, term after term, the amount of the term times its weight in
+    the document.
 
-    The weights of a term are common[places[term]], or, where that is -1, in its list. A block's scores stay cached.
+    The weights of a term are common[places[term]], or, where that is -1, in its list. A block's
+    scores stay cached.
     """
     indptr, documents, weights, places, common = lists
     at = indptr[terms]  # the next posting of each list
@@ -326,12 +368,16 @@ def add(lists: WeighedLists, terms: Ints, amounts: Floats, scores: Floats) -> No
                     block[i] += amount * row[i]
             else:
                 last = indptr[term + 1]
-                at[n] += _add_list(documents[at[n] : last], weights[at[n] : last], amount, end, scores)
+                at[n] += _add_list(
+                    documents[at[n] : last], weights[at[n] : last], amount, end, scores
+                )
 
 
 def map_array(path: Path) -> NDArray[Any]:
     """Memory-map an array: processes share its pages, and it costs no memory until it is read."""
-    with path.open("rb") as file:  # in a third of the time of np.load; a large index has a thousand of them
+    with path.open(
+        "rb"
+    ) as file:  # in a third of the time of np.load; a large index has a thousand of them
         np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         data = mmap(file.fileno(), 0, access=ACCESS_READ)
@@ -341,12 +387,15 @@ def map_array(path: Path) -> NDArray[Any]:
 def complete_lists(folder: Path, size: int) -> None:
     """Complete the postings of a corpus of `size` documents in `folder`, for `Postings` to open.
 
-    There are `indptr.npy` (int64, shape (terms + 1,)), `documents.npy` (int32) and `weights.npy` (float32 or float64),
-    both of shape (postings,): the list of term t is documents[indptr[t]:indptr[t + 1]], ascending positions in the
-    corpus, with the weights at the same places. No list is empty. This adds the weights of common terms in all
-    documents (`common.npy`), and which of its rows each term has, -1 for none (`places.npy`).
+    There are `indptr.npy` (int64, shape (terms + 1,)), `documents.npy` (int32) and `weights.npy`
+    (float32 or float64), both of shape (postings,): the list of term t is
+    documents[indptr[t]:indptr[t + 1]], ascending positions in the corpus, with the weights at the
+    same places. No list is empty. This adds the weights of common terms in all documents
+    (`common.npy`), and which of its rows each term has, -1 for none (`places.npy`).
     """
-    indptr, documents, weights = (map_array(folder / f"{name}.npy") for name in ("indptr", "documents", "weights"))
+    indptr, documents, weights = (
+        map_array(folder / f"{name}.npy") for name in ("indptr", "documents", "weights")
+    )
     terms = np.flatnonzero(np.diff(indptr) >= _COMMON * size)
     places = np.full(len(indptr) - 1, -1, dtype=np.int32)
     places[terms] = np.arange(len(terms))
@@ -361,15 +410,24 @@ class Postings:
     """The posting lists of a corpus, from `complete_lists`; threads share it. Scores have the weights' precision."""
 
     def __init__(self, folder: Path, ranker: Ranker) -> None:
-        self._lists = WeighedLists(*(map_array(folder / f"{name}.npy") for name in WeighedLists._fields))
+        self._lists = WeighedLists(
+            *(map_array(folder / f"{name}.npy") for name in WeighedLists._fields)
+        )
         self._ranker = ranker
 
     def search(
-        self, terms: NDArray[np.integer[Any]], k: int, *, amounts: Floats, excluded: Ids = (), among: Ids | None = None
+        self,
+        terms: NDArray[np.integer[Any]],
+        k: int,
+        *,
+        amounts: Floats,
+        excluded: Ids = (),
+        among: Ids | None = None,
     ) -> list[Hit]:
         """Return the `k` best documents with scores over 0.
 
-        `terms`, shape (n,), are the query's, with repeats; `amounts`, shape (n,), positive, multiply their weights.
+        `terms`, shape (n,), are the query's, with repeats; `amounts`, shape (n,), positive,
+        multiply their weights.
         """
         dtype = self._lists.weights.dtype
         scores = np.zeros(len(self._ranker), dtype)

@@ -1,8 +1,10 @@
-"""Searches of Milvus (https://milvus.io), a store for clusters: by words, with its BM25, or by vectors, with HNSW.
+"""Searches of Milvus (https://milvus.io), a store for clusters: by words, with its BM25, or by
+vectors, with HNSW.
 
-`python -m tools.retrievers push` fills an index; a run only reads it, and looks after every search whether it is still
-the same. Both in one ranking are fusion(milvus(URL),milvus_vectors:dense(url=URL)). Left out, for they are Milvus's
-limits: documents below rank 16,384, and what a text has after 65,535 bytes.
+`python -m tools.retrievers push` fills an index; a run only reads it, and looks after every search
+whether it is still the same. Both in one ranking are
+fusion(milvus(URL),milvus_vectors:dense(url=URL)). Left out, for they are Milvus's limits: documents
+below rank 16,384, and what a text has after 65,535 bytes.
 """
 
 import logging
@@ -23,7 +25,13 @@ from tools.records import Hit
 from tools.retriever import Ranker, Retriever, Search
 from tools.retrievers import FILLS, PUSH, require_same, spell
 from tools.retrievers.store import name_of
-from tools.retrievers.vectors.embedding import Embedder, OfVectors, embed_queries, open_vectors, vectors_key
+from tools.retrievers.vectors.embedding import (
+    Embedder,
+    OfVectors,
+    embed_queries,
+    open_vectors,
+    vectors_key,
+)
 from tools.text import encodable
 
 # documents of one search, bytes of a text
@@ -33,7 +41,11 @@ SPARE = 32  # documents asked for beyond k, to see which ones are tied with the 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before a service that did not answer is asked again
 TIMEOUT = 60.0  # seconds
 BLOCK = 500  # documents in one call, which takes 64 MB
-_REFUSALS = {100: PUSH, 1100: "change the retriever", 6: "change the retriever"}  # by codes; the last is milvus-lite's
+_REFUSALS = {
+    100: PUSH,
+    1100: "change the retriever",
+    6: "change the retriever",
+}  # by codes; the last is milvus-lite's
 
 
 class Milvus(Retriever):
@@ -47,7 +59,12 @@ class Milvus(Retriever):
     _ef = 0  # documents that a search of a graph keeps in view
 
     def __init__(
-        self, corpus: Corpus, url: str, *, analyzer: Literal["english", "standard"] = "english", server: str = ""
+        self,
+        corpus: Corpus,
+        url: str,
+        *,
+        analyzer: Literal["english", "standard"] = "english",
+        server: str = "",
     ) -> None:
         self._analyzer = analyzer
         server = self._open(url, corpus, {"kind": "milvus", "analyzer": analyzer}, server)
@@ -57,17 +74,25 @@ class Milvus(Retriever):
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse what is no address. Nothing is sent."""
         if not is_server(options.get("url", model)):
-            raise UsageError("Milvus needs an address: milvus(http://host:19530), milvus_vectors:dense(url=http://...)")
+            raise UsageError(
+                "Milvus needs an address: milvus(http://host:19530), "
+                "milvus_vectors:dense(url=http://...)"
+            )
 
     def _open(self, url: str, corpus: Corpus, key: Mapping[str, object], server: str) -> str:
-        """Return the service's version. DataError where none answers, it is not `server`, or the index is not whole."""
+        """Return the service's version.
+
+        DataError where none answers, it is not `server`, or the index is not whole.
+        """
         self._url = url
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
         self._name = name_of({**key, "corpus": corpus.fingerprint, "milvus": 1}).replace("-", "_")
         try:
             connect = import_module("pymilvus").MilvusClient
-            logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it would print what it raises
+            logging.getLogger("pymilvus").setLevel(
+                logging.CRITICAL
+            )  # it would print what it raises
             self._client = connect(url, token=secret(SERVER_KEY), timeout=TIMEOUT)
             version = str(self._client.get_server_version())
         except ImportError:
@@ -80,18 +105,23 @@ class Milvus(Retriever):
             self._fill()
         self._ask(self._client.load_collection)
         self._require_whole("Strong")
-        logging.getLogger("sextant").info(f"Milvus {version} at {url} answers from its collection {self._name}")
+        logging.getLogger("sextant").info(
+            f"Milvus {version} at {url} answers from its collection {self._name}"
+        )
         return version
 
     def _fill(self) -> None:
-        # Documents go in by their order, so the count says where a killed push was; its last block goes in once more.
+        # Documents go in by their order, so the count says where a killed push was; its last block
+        # goes in once more.
         if not self._ask(self._client.has_collection):
             schema = self._client.create_schema()
             index = self._client.prepare_index_params()
             schema.add_field("row", import_module("pymilvus").DataType.INT64, is_primary=True)
             index.add_index("searched", **self._describe(schema))
             corpus = {"sextant.corpus": self._corpus.fingerprint}
-            self._ask(self._client.create_collection, schema=schema, index_params=index, properties=corpus)
+            self._ask(
+                self._client.create_collection, schema=schema, index_params=index, properties=corpus
+            )
         self._ask(self._client.load_collection)
         count = self._look("Strong")[2]
         documents = len(self._corpus)
@@ -99,23 +129,35 @@ class Milvus(Retriever):
         progress = Progress(f"Milvus at {self._url}", documents, done=done)
         for first in range(done, documents, BLOCK):
             rows = range(first, min(first + BLOCK, documents))
-            self._ask(self._client.upsert, data=[{"row": row, **self._content(row)} for row in rows])
+            self._ask(
+                self._client.upsert, data=[{"row": row, **self._content(row)} for row in rows]
+            )
             progress.add(len(rows))
         self._ask(self._client.flush)
 
-    def _describe(self, schema: Any) -> dict[str, Any]:  # adds the fields that there are beside the row
+    def _describe(
+        self, schema: Any
+    ) -> dict[str, Any]:  # adds the fields that there are beside the row
         milvus = import_module("pymilvus")
-        text = {"max_length": LONGEST, "enable_analyzer": True, "analyzer_params": {"type": self._analyzer}}
+        text = {
+            "max_length": LONGEST,
+            "enable_analyzer": True,
+            "analyzer_params": {"type": self._analyzer},
+        }
         schema.add_field("text", milvus.DataType.VARCHAR, **text)
         schema.add_field("searched", milvus.DataType.SPARSE_FLOAT_VECTOR)
-        schema.add_function(milvus.Function("bm25", milvus.FunctionType.BM25, ["text"], ["searched"]))
+        schema.add_function(
+            milvus.Function("bm25", milvus.FunctionType.BM25, ["text"], ["searched"])
+        )
         return {"index_type": "SPARSE_INVERTED_INDEX", "metric_type": "BM25"}
 
     def _content(self, row: int) -> dict[str, Any]:
         text = indexed_text(self._corpus[self._corpus.doc_ids[row]]).encode("utf-8", "replace")
         return {"text": text[:LONGEST].decode("utf-8", "ignore")}
 
-    def _look(self, level: str) -> tuple[str, str, int]:  # of consistency: Strong sees all that was written before
+    def _look(
+        self, level: str
+    ) -> tuple[str, str, int]:  # of consistency: Strong sees all that was written before
         corpus = self._ask(self._client.describe_collection)["properties"].get("sextant.corpus", "")
         [count] = self._ask(self._client.query, output_fields=["count(*)"], consistency_level=level)
         return self._client.get_server_version(), corpus, count["count(*)"]
@@ -131,15 +173,22 @@ class Milvus(Retriever):
             except Exception as error:
                 todo = _REFUSALS.get(getattr(error, "code", 0), "")
                 if todo or not (wait := next(waits, 0)):
-                    failed, todo = (DataError, todo) if todo else (RunIncomplete, "the same command goes on")
-                    raise failed(f"Milvus at {self._url}, {self._name}: {_line(error)}; {todo}") from error
+                    failed, todo = (
+                        (DataError, todo) if todo else (RunIncomplete, "the same command goes on")
+                    )
+                    raise failed(
+                        f"Milvus at {self._url}, {self._name}: {_line(error)}; {todo}"
+                    ) from error
                 time.sleep(wait)
 
     def _queries(self, searches: Sequence[Search]) -> Sequence[Any]:
         return encodable(search.text for search in searches)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
-        found = [self._find(search, query, k) for search, query in zip(searches, self._queries(searches), strict=True)]
+        found = [
+            self._find(search, query, k)
+            for search, query in zip(searches, self._queries(searches), strict=True)
+        ]
         self._require_whole()
         return found
 
@@ -149,11 +198,18 @@ class Milvus(Retriever):
         condition = f"row not in {sorted(rows)}" if rows else ""
         if search.among is not None:
             condition = f"row in {sorted({*self._ranker.rows(search.among)} - rows)}"
-        asked = {"data": [query], "anns_field": "searched", "filter": condition, "output_fields": ["row"]}
+        asked = {
+            "data": [query],
+            "anns_field": "searched",
+            "filter": condition,
+            "output_fields": ["row"],
+        }
         while True:  # until all that are tied with the k-th are there, of which Milvus gives any
             params = {"params": {"ef": max(self._ef, limit)} if self._ef else {}}
             [hits] = self._ask(self._client.search, limit=limit, search_params=params, **asked)
-            scores = np.array(hits.distances) if self._ef else np.abs(hits.distances)  # milvus-lite's BM25 is negative
+            scores = (
+                np.array(hits.distances) if self._ef else np.abs(hits.distances)
+            )  # milvus-lite's BM25 is negative
             if len(hits) < limit or limit == DEEPEST or scores[k - 1] != scores[-1]:
                 return self._ranker.hits(np.array(hits.ids, dtype=np.int64), scores, k)
             limit = min(4 * limit, DEEPEST)
@@ -166,17 +222,38 @@ class MilvusVectors(OfVectors, Milvus):
     """
 
     def __init__(
-        self, corpus: Corpus, home: Path | None, embedder: Embedder, *, url: str = "", ef: int = 400, server: str = ""
+        self,
+        corpus: Corpus,
+        home: Path | None,
+        embedder: Embedder,
+        *,
+        url: str = "",
+        ef: int = 400,
+        server: str = "",
     ) -> None:
         self._embedder = embedder
         self._ef = max(1, ef)
-        self._vectors = open_vectors(embedder, corpus, home) if FILLS.get() else np.empty((0, 0), dtype=np.float32)
-        server = self._open(url, corpus, {**vectors_key(embedder, corpus), "kind": "milvus_vectors"}, server)
-        self.name = spell("milvus_vectors", "", [embedder.name], {"url": url, "ef": ef, "server": server})
+        self._vectors = (
+            open_vectors(embedder, corpus, home)
+            if FILLS.get()
+            else np.empty((0, 0), dtype=np.float32)
+        )
+        server = self._open(
+            url, corpus, {**vectors_key(embedder, corpus), "kind": "milvus_vectors"}, server
+        )
+        self.name = spell(
+            "milvus_vectors", "", [embedder.name], {"url": url, "ef": ef, "server": server}
+        )
 
     def _describe(self, schema: Any) -> dict[str, Any]:
-        schema.add_field("searched", import_module("pymilvus").DataType.FLOAT_VECTOR, dim=self._vectors.shape[1])
-        return {"index_type": "HNSW", "metric_type": "IP", "params": {"M": 32, "efConstruction": 200}}
+        schema.add_field(
+            "searched", import_module("pymilvus").DataType.FLOAT_VECTOR, dim=self._vectors.shape[1]
+        )
+        return {
+            "index_type": "HNSW",
+            "metric_type": "IP",
+            "params": {"M": 32, "efConstruction": 200},
+        }
 
     def _content(self, row: int) -> dict[str, Any]:
         return {"searched": self._vectors[row]}

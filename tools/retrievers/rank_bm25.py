@@ -1,14 +1,17 @@
-"""BM25 exactly as the rank-bm25 package scores it: over the corpus, by an inverted index, and over each pool.
+"""BM25 exactly as the rank-bm25 package scores it: over the corpus, by an inverted index, and over
+each pool.
 
-OBLIQ-Bench and MultiConIR publish their BM25 rows with `rank_bm25.BM25Okapi` and its defaults (k1=1.5, b=0.75,
-epsilon=0.25). Its idf is ln((N - n + 0.5) / (n + 0.5)), and a negative one (a word in more than half of the documents)
-is replaced by epsilon times the mean idf. All of it is done in double precision and in the library's order of
-operations, so the scores are equal to the last bit. As in the library, and unlike the other retrievers, every document
-is a hit, also one that shares no word with the query, and of equal scores the later document goes first.
+OBLIQ-Bench and MultiConIR publish their BM25 rows with `rank_bm25.BM25Okapi` and its defaults
+(k1=1.5, b=0.75, epsilon=0.25). Its idf is ln((N - n + 0.5) / (n + 0.5)), and a negative one (a word
+in more than half of the documents) is replaced by epsilon times the mean idf. All of it is done in
+double precision and in the library's order of operations, so the scores are equal to the last bit.
+As in the library, and unlike the other retrievers, every document is a hit, also one that shares no
+word with the query, and of equal scores the later document goes first.
 
-MultiConIR's script makes an index of the two or eleven documents of a row, with `text.lower().split()` as words. Of two
-documents, a word of one weighs nothing, and the negative weight of a word of both is replaced, so a changed word is
-never seen: that is what the published figures measure. `PoolBM25` repeats it.
+MultiConIR's script makes an index of the two or eleven documents of a row, with
+`text.lower().split()` as words. Of two documents, a word of one weighs nothing, and the negative
+weight of a word of both is replaced, so a changed word is never seen: that is what the published
+figures measure. `PoolBM25` repeats it.
 """
 
 import math
@@ -30,8 +33,9 @@ from tools.retrievers.bm25 import WordRetriever
 from tools.retrievers.kernels import Ints
 from tools.retrievers.segments import Analyzer
 
-# As OBLIQ-Bench's WildChat script, the only one there that calls rank_bm25: lower case, everything but ASCII letters,
-# digits and blanks becomes a blank, words of one character are dropped, no stop words.
+# As OBLIQ-Bench's WildChat script, the only one there that calls rank_bm25: lower case, everything
+# but ASCII letters, digits and blanks becomes a blank, words of one character are dropped, no stop
+# words.
 _OTHER = re.compile(r"[^a-z0-9\s]")
 
 
@@ -52,7 +56,13 @@ class RankBM25(WordRetriever):
     ties_by_id = False  # as in the library, the later one goes first
 
     def __init__(
-        self, corpus: Corpus, home: Path | None = None, *, k1: float = 1.5, b: float = 0.75, epsilon: float = 0.25
+        self,
+        corpus: Corpus,
+        home: Path | None = None,
+        *,
+        k1: float = 1.5,
+        b: float = 0.75,
+        epsilon: float = 0.25,
     ) -> None:
         self._k1 = k1
         self._b = b
@@ -61,11 +71,15 @@ class RankBM25(WordRetriever):
         self.open(corpus, home, _ANALYZER, {"kind": "rank_bm25"})
 
     @cached_property
-    def _floor(self) -> float:  # epsilon times the mean idf, whose sum is in order of first appearance
+    def _floor(
+        self,
+    ) -> float:  # epsilon times the mean idf, whose sum is in order of first appearance
         documents = self.totals.documents
         total = 0.0
         numbers = self.statistics().frequency.values()
-        for n in numbers:  # not sum(): from Python 3.12 on that one compensates, and differs in the last digit
+        for n in (
+            numbers
+        ):  # not sum(): from Python 3.12 on that one compensates, and differs in the last digit
             total += math.log(documents - n + 0.5) - math.log(n + 0.5)
         return self._epsilon * (total / len(numbers))
 
@@ -74,7 +88,9 @@ class RankBM25(WordRetriever):
         idf = [math.log(documents - n + 0.5) - math.log(n + 0.5) for n in frequencies.tolist()]
         return np.array([self._floor if value < 0 else value for value in idf])
 
-    def weigh_counts(self, counts: Ints, lengths: Ints, average_length: float) -> NDArray[np.float64]:
+    def weigh_counts(
+        self, counts: Ints, lengths: Ints, average_length: float
+    ) -> NDArray[np.float64]:
         """Return the saturated counts."""
         norm = self._k1 * (1 - self._b + self._b * lengths / average_length)
         return counts * (self._k1 + 1) / (counts + norm)
@@ -84,7 +100,8 @@ class PoolBM25(Retriever):
     """`BM25Okapi` with its defaults over the documents of one pool at a time; nothing is kept."""
 
     mapped = True
-    needs_pool = True  # a run without pools is refused: it would make an index of the whole corpus for every query
+    # A run without pools is refused: it would make an index of the whole corpus for every query
+    needs_pool = True
 
     def __init__(self, corpus: Corpus, home: Path | None = None) -> None:
         self.name = "pool_bm25"
@@ -95,8 +112,12 @@ class PoolBM25(Retriever):
 
     def _search(self, search: Search, k: int) -> list[Hit]:
         among = self._corpus if search.among is None else search.among
-        pool = sorted(doc_id for doc_id in set(among) - set(search.excluded) if doc_id in self._corpus)
+        pool = sorted(
+            doc_id for doc_id in set(among) - set(search.excluded) if doc_id in self._corpus
+        )
         texts = [self._corpus[doc_id].text.lower().split() for doc_id in pool]
         if not any(texts):
             return []  # the package divides by the number of words
-        return Ranker(pool).top(np.asarray(BM25Okapi(texts).get_scores(search.text.lower().split())), k)
+        return Ranker(pool).top(
+            np.asarray(BM25Okapi(texts).get_scores(search.text.lower().split())), k
+        )

@@ -1,15 +1,19 @@
-"""The inverted index of a corpus: segments of some documents each, which no change of the corpus changes.
+"""The inverted index of a corpus: segments of some documents each, which no change of the corpus
+changes.
 
-A segment holds counts and no weights: a posting is a document of the segment and a kind, which is a row of the table
-of the pairs (count in the document, words of the document) that the segment has. Weights are made when a query is
-answered, from the number and lengths of all documents and the frequencies of the query's words in all segments.
+A segment holds counts and no weights: a posting is a document of the segment and a kind, which is a
+row of the table of the pairs (count in the document, words of the document) that the segment has.
+Weights are made when a query is answered, from the number and lengths of all documents and the
+frequencies of the query's words in all segments.
 
-So the index of a corpus that has most documents of an earlier one takes over that one's segments, as hard links, and
-says which row of its own corpus each of their documents is, or that it has been deleted. Only documents that none has
-are read. Memory is that of one segment, and a build that was killed keeps those that it had finished.
+So the index of a corpus that has most documents of an earlier one takes over that one's segments,
+as hard links, and says which row of its own corpus each of their documents is, or that it has been
+deleted. Only documents that none has are read. Memory is that of one segment, and a build that was
+killed keeps those that it had finished.
 
-Compiled loops (kernels.py) count the words of about a megabyte of ASCII texts at a time; a text with any other
-character is split by the analyzer's Python function first. The hash table of words is part of the segment.
+Compiled loops (kernels.py) count the words of about a megabyte of ASCII texts at a time; a text
+with any other character is split by the analyzer's Python function first. The hash table of words
+is part of the segment.
 """
 
 import json
@@ -31,15 +35,20 @@ from tools.retrievers import kernels
 from tools.retrievers.kernels import Block, Counts, Ints, Lists, Reading, Rows, Words, map_array
 
 _NAME = "segment-"
-SIZE = 1 << 16  # documents of a segment: their numbers take two bytes, and their scores stay in a core's cache
+SIZE = (
+    1 << 16
+)  # documents of a segment: their numbers take two bytes, and their scores stay in a core's cache
 BLOCK = 1 << 20  # bytes of text that are counted at a time
 
 
 class Analyzer(NamedTuple):
     """How texts are split into words."""
 
-    words: Callable[[str], list[str]]  # in order, with repeats; no word is empty or has a blank in it
-    # Words of ASCII texts are runs of two or more of these, in lower case, for the compiled loop; "" if they are not.
+    words: Callable[
+        [str], list[str]
+    ]  # in order, with repeats; no word is empty or has a blank in it
+    # Words of ASCII texts are runs of two or more of these, in lower case, for the compiled loop;
+    # "" if they are not.
     characters: str = ""
     stop_words: frozenset[str] = frozenset()
 
@@ -53,7 +62,9 @@ class Analyzer(NamedTuple):
         return Reading(table, len(self.stop_words))
 
     def encode(self, text: str) -> tuple[bytes, bool]:
-        """Encode `text` for the compiled loop; the flag says whether it is words joined by blanks."""
+        """Encode `text` for the compiled loop; the flag says whether it is words joined by
+        blanks.
+        """
         if self.characters and text.isascii():
             return text.encode(), False
         return " ".join(self.words(text)).encode("utf-8", "surrogatepass"), True
@@ -72,16 +83,29 @@ class Segment:
     def __init__(self, folder: Path, rows: Rows, gone: Ints | None) -> None:
         self.words = Words(*(map_array(folder / f"{name}.npy") for name in Words._fields))
         self.lists = Lists(*(map_array(folder / f"{name}.npy") for name in Lists._fields))
-        self.pairs = map_array(folder / "pairs.npy")  # count and length of each kind of posting, shape (2, kinds)
+        self.pairs = map_array(
+            folder / "pairs.npy"
+        )  # count and length of each kind of posting, shape (2, kinds)
         # and how many of each word's documents are deleted; None is none of any
         self.rows = rows
         self.gone = gone
-        self.shares: tuple[float, NDArray[np.float64]] = 0.0, np.empty(0)  # of each kind, at an average length
+        self.shares: tuple[float, NDArray[np.float64]] = (
+            0.0,
+            np.empty(0),
+        )  # of each kind, at an average length
 
-    def look_up(self, data: NDArray[np.uint8], prepared: bool, reading: Reading, frequencies: Ints) -> Rows:
-        """Return the row of each word of an encoded text that is no stop word, -1 for none; add its frequency."""
+    def look_up(
+        self, data: NDArray[np.uint8], prepared: bool, reading: Reading, frequencies: Ints
+    ) -> Rows:
+        """Return the row of each word of an encoded text that is no stop word, -1 for none;
+        add its frequency.
+        """
         found = np.empty(len(data), dtype=np.int32)
-        found = found[: kernels.look_up(data, prepared, reading, self.words, self.lists.indptr, found, frequencies)]
+        found = found[
+            : kernels.look_up(
+                data, prepared, reading, self.words, self.lists.indptr, found, frequencies
+            )
+        ]
         if self.gone is not None:
             frequencies[: len(found)] -= np.where(found < 0, 0, self.gone[found])
         return found
@@ -90,7 +114,9 @@ class Segment:
         """Return its words, by row."""
         letters = self.words.letters.tobytes()
         ends = self.words.starts[reading.skipped :].tolist()
-        return [letters[first:last].decode("utf-8", "surrogatepass") for first, last in pairwise(ends)]
+        return [
+            letters[first:last].decode("utf-8", "surrogatepass") for first, last in pairwise(ends)
+        ]
 
     def frequencies(self) -> Ints:
         """Return in how many documents each word is, by row."""
@@ -110,22 +136,28 @@ class Index:
         for name, size in summary["segments"].items():
             gone = folder / f"gone-{name}.npy"
             own = rows[first : first + size]
-            self.segments.append(Segment(folder / name, own, map_array(gone) if gone.is_file() else None))
+            self.segments.append(
+                Segment(folder / name, own, map_array(gone) if gone.is_file() else None)
+            )
             first += size
 
     def frequencies(self, reading: Reading) -> dict[str, int]:
         """Return in how many documents each word of the corpus is, in the order of the segments."""
         total = dict[str, int]()
         for segment in self.segments:
-            for word, number in zip(segment.list_words(reading), segment.frequencies().tolist(), strict=True):
+            for word, number in zip(
+                segment.list_words(reading), segment.frequencies().tolist(), strict=True
+            ):
                 total[word] = total.get(word, 0) + number
         return {word: number for word, number in total.items() if number}
 
 
 def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[Path] = ()) -> None:
-    """Write the index of `corpus`, with what a killed call has left in `folder`, or else segments of a relative.
+    """Write the index of `corpus`, with what a killed call has left in `folder`, or else segments
+    of a relative.
 
-    `relatives` are folders of indexes of other corpora, by the same analyzer and code. DataError without any word.
+    `relatives` are folders of indexes of other corpora, by the same analyzer and code. DataError
+    without any word.
     """
     digests = np.array(corpus.digests, dtype=np.uint64).view(np.int64)
     draft = folder / "draft"
@@ -155,15 +187,24 @@ def build(corpus: Corpus, analyzer: Analyzer, folder: Path, relatives: Iterable[
         raise DataError("the corpus has no words in it; nothing can be searched")
     np.save(folder / "rows.npy", np.concatenate(list(rows_of.values())).astype(np.int32))
     sizes = {name: len(rows) for name, rows in rows_of.items()}
-    (folder / "summary.json").write_text(json.dumps({"totals": Totals(len(digests), words), "segments": sizes}))
+    (folder / "summary.json").write_text(
+        json.dumps({"totals": Totals(len(digests), words), "segments": sizes})
+    )
 
 
-def _count_words(folder: Path, name: str, rows: Ints) -> int:  # of the documents that are not deleted
+def _count_words(
+    folder: Path, name: str, rows: Ints
+) -> int:  # of the documents that are not deleted
     lengths = np.load(folder / name / "lengths.npy")
     deleted = rows < 0
     if deleted.any():
-        indptr, documents = (map_array(folder / name / f"{part}.npy") for part in ("indptr", "documents"))
-        np.save(folder / f"gone-{name}.npy", np.add.reduceat(deleted[documents], indptr[:-1], dtype=np.int64))
+        indptr, documents = (
+            map_array(folder / name / f"{part}.npy") for part in ("indptr", "documents")
+        )
+        np.save(
+            folder / f"gone-{name}.npy",
+            np.add.reduceat(deleted[documents], indptr[:-1], dtype=np.int64),
+        )
     return int(lengths[~deleted].sum())
 
 
@@ -172,12 +213,15 @@ def _list(folder: Path) -> list[Path]:
 
 
 def _link_best(digests: Ints, relatives: Iterable[Path], folder: Path) -> None:
-    # The relative that has most of the documents, by those of some ten thousand whose digests end with zeros.
+    # The relative that has most of the documents, by those of some ten thousand whose digests end
+    # with zeros.
     ending = (1 << (len(digests) // SIZE).bit_length()) - 1
 
     def shared(relative: Path) -> int:
         own = [digests[:0], *(map_array(path / "digests.npy") for path in _list(relative))]
-        return len(np.intersect1d(*(each[each & ending == 0] for each in (digests, np.concatenate(own)))))
+        return len(
+            np.intersect1d(*(each[each & ending == 0] for each in (digests, np.concatenate(own))))
+        )
 
     shares = {relative: shared(relative) for relative in relatives}
     if any(shares.values()):
@@ -190,7 +234,8 @@ def _link_best(digests: Ints, relatives: Iterable[Path], folder: Path) -> None:
 
 
 def _keep(digests: Ints, folder: Path) -> dict[str, Ints]:
-    """Remove segments that are half deleted, or small beside what is to be built; return the rows of the others.
+    """Remove segments that are half deleted, or small beside what is to be built; return the rows
+    of the others.
 
     So an index to which documents are added again and again has few segments.
     """
@@ -207,12 +252,15 @@ def _keep(digests: Ints, folder: Path) -> dict[str, Ints]:
     return rows_of
 
 
-class _Counter:  # a growing hash table of words, whose first rows are the stop words, and counts by document
+# A growing hash table of words, whose first rows are the stop words, and counts by document
+class _Counter:
     def __init__(self, analyzer: Analyzer) -> None:
         self._analyzer = analyzer
         self._reading = analyzer.reading()
         integers = np.empty(0, dtype=np.int64)
-        self._words = Words(np.full(2, -1, np.int32), integers, np.zeros(1, np.int64), np.empty(0, np.uint8))
+        self._words = Words(
+            np.full(2, -1, np.int32), integers, np.zeros(1, np.int64), np.empty(0, np.uint8)
+        )
         self._seen = self._place = integers  # see kernels.count
         self._known = self._documents = 0  # words and documents
         self._counts = list[Counts]()
@@ -243,7 +291,14 @@ class _Counter:  # a growing hash table of words, whose first rows are the stop 
         distinct, lengths = np.zeros((2, len(texts)), dtype=np.int64)
         counts = Counts(rows, numbers, distinct, lengths)
         self._known, postings = kernels.count(
-            block, self._reading, self._words, self._known, self._documents, self._seen, self._place, counts
+            block,
+            self._reading,
+            self._words,
+            self._known,
+            self._documents,
+            self._seen,
+            self._place,
+            counts,
         )
         return counts._replace(rows=rows[:postings].copy(), numbers=numbers[:postings].copy())
 
@@ -268,7 +323,9 @@ class _Counter:  # a growing hash table of words, whose first rows are the stop 
     def save(self, folder: Path) -> None:
         _, codes, starts, letters = self._words
         slots = self._hash(codes, self._known)
-        whole = Words(slots, codes[: self._known], starts[: self._known + 1], letters[: starts[self._known]])
+        whole = Words(
+            slots, codes[: self._known], starts[: self._known + 1], letters[: starts[self._known]]
+        )
         frequency = np.zeros(self._known - self._reading.skipped, dtype=np.int64)
         for counts in self._counts:
             frequency += np.bincount(counts.rows, minlength=len(frequency))
@@ -280,15 +337,18 @@ class _Counter:  # a growing hash table of words, whose first rows are the stop 
         first = 0
         free = indptr[:-1].copy()
         for counts in self._counts:
-            kernels.place_postings(counts, first, bases, numbers, free, Lists(indptr, documents, kinds))
+            kernels.place_postings(
+                counts, first, bases, numbers, free, Lists(indptr, documents, kinds)
+            )
             first += len(counts.distinct)
         arrays = Lists(indptr, documents, kinds)._asdict() | whole._asdict()
         for name, array in {**arrays, "pairs": pairs, "lengths": lengths}.items():
             np.save(folder / f"{name}.npy", array)
 
     def _number(self, lengths: Ints) -> tuple[Ints, Ints, NDArray[Any]]:
-        # The pairs of a count and a length that the segment has, shape (2, pairs), by count; and their numbers: of the
-        # pair (count, length of document n) it is numbers[bases[n] + count - 1].
+        # The pairs of a count and a length that the segment has, shape (2, pairs), by count; and
+        # their numbers: of the pair (count, length of document n) it is numbers[bases[n] + count -
+        # 1].
         sizes, which = np.unique(lengths, return_inverse=True)
         # the largest count in documents of each length
         most = np.zeros(len(sizes), dtype=np.int64)

@@ -1,4 +1,5 @@
-"""A corpus in parts, each with an index in a process of its own, ranked as by one index: `sharded(bm25,parts=16)`.
+"""A corpus in parts, each with an index in a process of its own, ranked as by one index:
+`sharded(bm25,parts=16)`.
 
 A part has a run of the corpus' rows. The first part is in this process, the others in processes of this machine or,
 where Ray is initialized here or ELSEWHERE is set, in actors of a cluster. Ids, order and scores are those of the
@@ -36,9 +37,13 @@ from tools.retrievers.segments import Totals
 from tools.retrievers.vectors.exact_search import VectorRetriever
 
 _KINDS = ("bm25", "bm25s", "dense")
-_Begin: TypeAlias = Callable[[], Connection]  # starts the process of a part, which is sent what a Server is made of
+_Begin: TypeAlias = Callable[
+    [], Connection
+]  # starts the process of a part, which is sent what a Server is made of
 _Listen: TypeAlias = Callable[[Connection], Any]  # as processes.hear, with Ended
-ELSEWHERE: ContextVar[tuple[_Begin, _Listen] | None] = ContextVar("elsewhere", default=None)  # for other machines
+ELSEWHERE: ContextVar[tuple[_Begin, _Listen] | None] = ContextVar(
+    "elsewhere", default=None
+)  # for other machines
 
 
 class Ended(Exception):
@@ -49,7 +54,12 @@ class Sharded(Retriever):
     """The ranking of one retriever over the whole corpus, with its name: the `parts` change nothing of the ranking."""
 
     def __init__(
-        self, corpus: Corpus, home: Path | None, part: Callable[[Corpus], Retriever], *, parts: int = 8
+        self,
+        corpus: Corpus,
+        home: Path | None,
+        part: Callable[[Corpus], Retriever],
+        *,
+        parts: int = 8,
     ) -> None:
         build = cast("partial[Retriever]", part)
         if (spec := build.args[0]).kind not in _KINDS:
@@ -62,17 +72,27 @@ class Sharded(Retriever):
         finalize(self, ends.close)
         lines = elsewhere or (ends.enter_context(starting(__name__)), listen)
         parts = min(parts, max(1, len(corpus)))
-        own, *slices = [corpus.slice(*rows) for rows in pairwise(len(corpus) * n // parts for n in range(parts + 1))]
-        self._others = [_Part(*lines, make, rows, name=f"part {n} of {parts}") for n, rows in enumerate(slices, 2)]
+        own, *slices = [
+            corpus.slice(*rows)
+            for rows in pairwise(len(corpus) * n // parts for n in range(parts + 1))
+        ]
+        self._others = [
+            _Part(*lines, make, rows, name=f"part {n} of {parts}")
+            for n, rows in enumerate(slices, 2)
+        ]
         self._lock = Lock()  # an exchange with the parts at a time
         self.parts = (make(own),)
         self.name = self.parts[0].name
         progress = Progress("sharded", len(slices), "parts")
         at_once = len(os.sched_getaffinity(0))
-        if elsewhere or isinstance(self.parts[0], VectorRetriever):  # other machines; or a model, which uses all cores
+        if elsewhere or isinstance(
+            self.parts[0], VectorRetriever
+        ):  # other machines; or a model, which uses all cores
             at_once = len(slices) if elsewhere else 1
         for first in range(0, len(slices), max(1, at_once)):
-            self._exchange(lot := self._others[first : first + at_once], Retriever.search_many, (), 1)
+            self._exchange(
+                lot := self._others[first : first + at_once], Retriever.search_many, (), 1
+            )
             progress.add(len(lot))
 
     @classmethod
@@ -84,20 +104,28 @@ class Sharded(Retriever):
         with self._lock:
             if isinstance(own := self.parts[0], VectorRetriever):
                 vectors = own.prepare(searches)
-                found = self._exchange(self._others, VectorRetriever.search_with, vectors, searches, k)
+                found = self._exchange(
+                    self._others, VectorRetriever.search_with, vectors, searches, k
+                )
             else:
                 totals, counts = zip(*self._exchange(self._others, _count, searches), strict=True)
                 whole = Totals(*map(sum, zip(*totals, strict=True)))
                 frequencies = [sum(parts) for parts in zip(*counts, strict=True)]
-                found = self._exchange(self._others, WordRetriever.search_as_part, searches, k, whole, frequencies)
+                found = self._exchange(
+                    self._others, WordRetriever.search_as_part, searches, k, whole, frequencies
+                )
         return [_merge(lists, k) for lists in zip(*found, strict=True)]
 
-    def _exchange(self, others: "list[_Part]", call: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def _exchange(
+        self, others: "list[_Part]", call: Callable[..., Any], *arguments: Any
+    ) -> list[Any]:
         try:
             for one in others:
                 one.send(call, *arguments)
             return [call(self.parts[0], *arguments), *(one.receive() for one in others)]
-        except BaseException:  # such as a Ctrl-C: what others will answer is not the answer to the next call
+        except (
+            BaseException
+        ):  # such as a Ctrl-C: what others will answer is not the answer to the next call
             for one in others:
                 one.line = None
             raise
@@ -109,7 +137,9 @@ def _count(words: WordRetriever, searches: Sequence[Search]) -> tuple[Totals, li
 
 def _merge(lists: Sequence[list[Hit]], k: int) -> list[Hit]:
     hits = sorted(chain.from_iterable(lists), key=attrgetter("doc_id"))
-    return sorted(hits, key=attrgetter("score"), reverse=True)[:k]  # which leaves equal scores in the order of ids
+    return sorted(hits, key=attrgetter("score"), reverse=True)[
+        :k
+    ]  # which leaves equal scores in the order of ids
 
 
 class Server:
@@ -156,7 +186,9 @@ class _Part:  # the other end of a Server
         except Ended:
             if not again:
                 why = "see whether there is memory for it, and give the same command again"
-                raise DataError(f"the process of {self._name} of the index has ended by itself twice; {why}") from None
+                raise DataError(
+                    f"the process of {self._name} of the index has ended by itself twice; {why}"
+                ) from None
             self.line = None
             self.send(*self._call)
             return self.receive(again=False)

@@ -1,8 +1,9 @@
 """Built indexes on disk, each in a folder named by what determines it. Knows no kind of index.
 
-A folder is complete or absent: an index is written into a draft beside its place, under a lock, and moved there in one
-step with the sizes and checksums of its files. So two processes that need the same index build it once, and altered
-bytes are noticed. A draft outlives its process, for the next build to go on from. Several people may write one home.
+A folder is complete or absent: an index is written into a draft beside its place, under a lock, and
+moved there in one step with the sizes and checksums of its files. So two processes that need the
+same index build it once, and altered bytes are noticed. A draft outlives its process, for the next
+build to go on from. Several people may write one home.
 """
 
 import hashlib
@@ -37,12 +38,17 @@ _ROOT = Path(__file__).parents[2]
 
 
 def code(*modules: str, **rooms: str) -> str:
-    """Return a digest of the code that decides what an index holds: `code("tools/text", neural="dense quantized")`.
+    """Return a digest of the code that decides what an index holds: `code("tools/text",
+    neural="dense quantized")`.
 
     The code in neural/ gives other vectors on an accelerator, which counts where there is one.
     """
-    own = (f"tools/retrievers/{room}/{name}" for room, names in rooms.items() for name in names.split())
-    texts = "\0".join(sources.read(_ROOT / f"{module}.py").code for module in sorted((*modules, *own)))
+    own = (
+        f"tools/retrievers/{room}/{name}" for room, names in rooms.items() for name in names.split()
+    )
+    texts = "\0".join(
+        sources.read(_ROOT / f"{module}.py").code for module in sorted((*modules, *own))
+    )
     texts += accelerator() if "neural" in rooms else ""
     return hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
 
@@ -64,10 +70,11 @@ def open_index(
 ) -> T:
     """Load the index for `key` from under `home`, where it is built first if it is not there.
 
-    `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the versions of the
-    libraries, and the `code` that makes it. `build` fills a folder, in which it finds what a killed call left, or, with
-    `salvage`, a damaged index. With no home, or one that cannot be written, the folder is a temporary one, removed when
-    it is loaded: what `load` returns may keep its files open or mapped.
+    `key` must hold all that shapes the index: its kind, its parameters, the corpus fingerprint, the
+    versions of the libraries, and the `code` that makes it. `build` fills a folder, in which it
+    finds what a killed call left, or, with `salvage`, a damaged index. With no home, or one that
+    cannot be written, the folder is a temporary one, removed when it is loaded: what `load` returns
+    may keep its files open or mapped.
     """
     place = home and home / "indexes" / name_of(key)
     if place and _writable(place.parent):
@@ -85,7 +92,8 @@ def open_index(
 
 
 def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any, Any]":
-    """Make a file of zeros for an array that is filled in place. OSError where there is no room for all of it.
+    """Make a file of zeros for an array that is filled in place. OSError where there is no room for
+    all of it.
 
     Without room set aside, a disk that fills up later ends the process with SIGBUS.
     """
@@ -97,12 +105,16 @@ def new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> "np.memmap[Any,
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     except OSError as error:
         needed = math.prod(shape) * np.dtype(dtype).itemsize / 1e6
-        raise OSError(error.errno, f"{error.strerror or error}; it needs {needed:,.1f} MB", str(path)) from None
+        raise OSError(
+            error.errno, f"{error.strerror or error}; it needs {needed:,.1f} MB", str(path)
+        ) from None
     return array
 
 
 def in_blocks(array: "NDArray[Any]") -> "Iterator[tuple[slice, NDArray[Any]]]":
-    """Yield an array's rows, some thousands at a time, with their place; of a file, only those stay in memory."""
+    """Yield an array's rows, some thousands at a time, with their place; of a file, only
+    those stay in memory.
+    """
     for start in range(0, len(array), _ROWS):
         place = slice(start, start + _ROWS)
         yield place, array[place]
@@ -110,7 +122,9 @@ def in_blocks(array: "NDArray[Any]") -> "Iterator[tuple[slice, NDArray[Any]]]":
 
 
 def release(array: "NDArray[Any]") -> None:
-    """Give back the memory of a mapped file, which grows with all that is read or written; nothing is lost."""
+    """Give back the memory of a mapped file, which grows with all that is read or written;
+    nothing is lost.
+    """
     if isinstance(array.base, mmap.mmap):
         array.base.madvise(mmap.MADV_DONTNEED)
 
@@ -122,10 +136,14 @@ def name_of(key: Mapping[str, object]) -> str:
 
 
 def find_relatives(home: Path | None, key: Mapping[str, object]) -> list[Path]:
-    """Return the folders of the indexes under `home` whose keys differ from `key` in the corpus alone."""
+    """Return the folders of the indexes under `home` whose keys differ from `key` in the
+    corpus alone.
+    """
     folders = sorted(home.glob(f"indexes/{key['kind']}-*")) if home else []
     return [
-        each for each in folders if {**_manifest(each).get("key", {}), "corpus": key["corpus"]} == key and _sound(each)
+        each
+        for each in folders
+        if {**_manifest(each).get("key", {}), "corpus": key["corpus"]} == key and _sound(each)
     ]
 
 
@@ -153,7 +171,9 @@ def list_kept(home: Path) -> list[Kept]:
                 key = _manifest(folder).get("key")
                 size = sum(file.st_size for file in files)
                 in_use = _is_held(folder.with_name(name))
-                found.append(Kept(name, key if isinstance(key, dict) else {}, size, finished, in_use, newest))
+                found.append(
+                    Kept(name, key if isinstance(key, dict) else {}, size, finished, in_use, newest)
+                )
     return found
 
 
@@ -165,7 +185,10 @@ def _files(folder: Path) -> Iterator[os.stat_result]:
 
 
 def delete(home: Path, name: str) -> None:
-    """Remove the index called `name`, and its draft. UsageError where there is none, or a process uses it."""
+    """Remove the index called `name`, and its draft.
+
+    UsageError where there is none, or a process uses it.
+    """
     place = home / "indexes" / name
     names = [index.name for index in list_kept(home)]
     if name not in names:
@@ -181,11 +204,15 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
     started = time.monotonic()
     with _naming_room(draft):
         draft.mkdir(parents=True, exist_ok=True)
-        disk.replace(draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED)  # says whose draft it is
+        disk.replace(
+            draft / _MANIFEST, json.dumps({"key": key}), disk.SHARED
+        )  # says whose draft it is
         build(draft)
     files = dict[str, list[int]]()
     sealed = _list_seals(place.parent.glob(f"{key.get('kind', 'index')}-*"))
-    for path in sorted(path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST):
+    for path in sorted(
+        path for path in draft.rglob("*") if path.is_file() and path.name != _MANIFEST
+    ):
         disk.sync(path)
         files[str(path.relative_to(draft))] = sealed.get(_identity(path)) or disk.seal(path)
     manifest = {"key": key, "seconds": round(time.monotonic() - started, 3), "files": files}
@@ -197,8 +224,15 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
 
 def _list_seals(folders: Iterable[Path]) -> dict[tuple[int, ...], list[int]]:
     """Return the seals of the files of indexes: one that is a hard link of any need not be read."""
-    listed = ((each, files) for each in folders if isinstance(files := _manifest(each).get("files"), dict))
-    sealed = ((each / name, seal) for each, files in listed for name, seal in files.items() if isinstance(seal, list))
+    listed = (
+        (each, files) for each in folders if isinstance(files := _manifest(each).get("files"), dict)
+    )
+    sealed = (
+        (each / name, seal)
+        for each, files in listed
+        for name, seal in files.items()
+        if isinstance(seal, list)
+    )
     found = ((_identity(path), seal) for path, seal in sealed if path.is_file())
     return {identity: seal for identity, seal in found if [*identity[1:]] == [*seal[:1], *seal[2:]]}
 
@@ -209,7 +243,9 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 @contextmanager
-def _naming_room(folder: Path) -> Iterator[None]:  # an OSError of the disk says how much room there is
+def _naming_room(
+    folder: Path,
+) -> Iterator[None]:  # an OSError of the disk says how much room there is
     try:
         yield
     except (ConnectionError, TimeoutError):
@@ -217,7 +253,9 @@ def _naming_room(folder: Path) -> Iterator[None]:  # an OSError of the disk says
     except OSError as error:  # NumPy's has no number for a full disk
         free = f"{shutil.disk_usage(folder.parent).free / 1e6:,.1f} MB are free"
         todo = "make room there, or let $SEXTANT_HOME name another place"
-        raise DataError(f"the index cannot be built in {folder}, where {free}: {error}; {todo}") from error
+        raise DataError(
+            f"the index cannot be built in {folder}, where {free}: {error}; {todo}"
+        ) from error
 
 
 def _sound(place: Path) -> bool:  # every file as it was written, see `disk.check_seals`
@@ -232,7 +270,11 @@ def _sound(place: Path) -> bool:  # every file as it was written, see `disk.chec
         return False
     if now != files:
         with suppress(OSError):  # a home that may only be read
-            disk.replace(place / _MANIFEST, json.dumps(manifest | {"files": now}, indent=1) + "\n", disk.SHARED)
+            disk.replace(
+                place / _MANIFEST,
+                json.dumps(manifest | {"files": now}, indent=1) + "\n",
+                disk.SHARED,
+            )
     return True
 
 

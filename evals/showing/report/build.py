@@ -12,7 +12,13 @@ from evals.showing.report.groups import Group, group_runs, short
 from evals.showing.report.losses import gap_table, losses_table, plot_losses, searchers_table
 from evals.showing.report.page import Report, Section, Words
 from evals.showing.report.plots import SWEPT, Plot, plot_by_task, plot_conditions, plot_sweep
-from evals.showing.report.tables import Table, make_tables, sweep_table, sweep_tasks, why_no_published
+from evals.showing.report.tables import (
+    Table,
+    make_tables,
+    sweep_table,
+    sweep_tasks,
+    why_no_published,
+)
 from evals.showing.tables import model
 from tools.console import number, plural
 from tools.errors import DataError, UnknownName
@@ -21,14 +27,16 @@ from tools.errors import DataError, UnknownName
 def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = False) -> Report:
     """The report of the runs in `paths` and below them.
 
-    DataError where no run has scores; UnknownName for a metric that is none; UsageError where runs of one column are
-    over different data, unless `force`.
+    DataError where no run has scores; UnknownName for a metric that is none; UsageError where runs
+    of one column are over different data, unless `force`.
     """
     for name in metrics:
         check_metric(name.partition(" [")[0])
     runs, others = find(paths)
     if not runs:
-        raise DataError(f"none of the {len(others)} run folders has scores, e.g. {next(iter(others.values()))}")
+        raise DataError(
+            f"none of the {len(others)} run folders has scores, e.g. {next(iter(others.values()))}"
+        )
     runs, problems = fill_metrics(runs, metrics)
     known = {name for run in runs for name in run.columns if "[" not in name}
     if strange := [name for name in metrics if name not in known]:
@@ -36,16 +44,29 @@ def build(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool = F
     groups, forced = group_runs(runs, force=force)
     sections = [_section(group, metrics) for group in groups]
     left_out = {path.as_posix(): why for path, why in sorted(others.items())}
-    reasons = Words("left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1})
+    reasons = Words(
+        "left-out", "Left out", ["run", "why"], [[*row] for row in left_out.items()], long={1}
+    )
     parts: list[list[Plot | Words | None]] = [[gap_table(groups, metrics)]]
-    parts += [[*map(plot_losses, groups), losses_table(groups)], [searchers_table(groups)], [compilations_table(paths)]]
+    parts += [
+        [*map(plot_losses, groups), losses_table(groups)],
+        [searchers_table(groups)],
+        [compilations_table(paths)],
+    ]
     parts += [[_runs_table(groups)], [reasons if left_out else None]]
     for items in parts:
-        if shown := [item for item in items if item]:  # a section is called as its table, after the plots
+        if shown := [
+            item for item in items if item
+        ]:  # a section is called as its table, after the plots
             sections.append(Section(shown[-1].stem, shown[-1].title, shown))
     tasks = {task for group in groups for task in group.tasks}
-    fewer = f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
-    summary = f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{fewer}. Made by python -m evals.report."
+    fewer = (
+        f"; {plural(len(others), 'folder')} left out, for the reasons given below" if others else ""
+    )
+    summary = (
+        f"{plural(len(runs), 'run')} of {plural(len(tasks), 'task')}{fewer}. Made by python -m "
+        f"evals.report."
+    )
     warnings = [f"Forced: {problem}" for problem in forced]
     warnings += [str(problem) for problem in problems if isinstance(problem, DataError)]
     for run in runs:
@@ -64,7 +85,10 @@ def _section(group: Group, metrics: Sequence[str]) -> Section:
     headlines = {run.metric for run in group.runs}
     items: list[Table | Words | Plot | None] = []
     for table in sorted(tables, key=lambda table: table.title not in headlines):
-        items += [table, plot_by_task(group, table) if table.title in (metrics or headlines) else None]
+        items += [
+            table,
+            plot_by_task(group, table) if table.title in (metrics or headlines) else None,
+        ]
     items.append(plot_conditions(group))
     for name in metrics or ("",):
         for task in sweep_tasks(group):
@@ -78,7 +102,18 @@ def _section(group: Group, metrics: Sequence[str]) -> Section:
 
 
 def _runs_table(groups: Sequence[Group]) -> Words:
-    names = ["system", "task", "data", "split", "queries", "failed", "calls", "tokens", "list price", "run"]
+    names = [
+        "system",
+        "task",
+        "data",
+        "split",
+        "queries",
+        "failed",
+        "calls",
+        "tokens",
+        "list price",
+        "run",
+    ]
     more = ["full task", "data fingerprint", "judgements", "retriever", "model", "code"]
     rows = []
     for group, run in [(one, run) for one in groups for run in one.runs]:
@@ -86,15 +121,29 @@ def _runs_table(groups: Sequence[Group]) -> Words:
         scores = run.scores
         usage = run.scores["usage"]
         many = run.scores["queries"]
-        known = [short(config["task"]), config["data"], config["split"], str(many), str(scores["failed"])]
+        known = [
+            short(config["task"]),
+            config["data"],
+            config["split"],
+            str(many),
+            str(scores["failed"]),
+        ]
         cost = ["unknown"] * 3  # of an imported run
         if run.usage_known:
             price = None if usage["list_usd"] is None else usage["list_usd"] / many
             tokens = f"{(usage['input_tokens'] + usage['output_tokens']) / many:,.0f}"
-            tokens += f" ({thinking / many:,.0f} thinking)" if (thinking := usage.get("reasoning_tokens")) else ""
+            tokens += (
+                f" ({thinking / many:,.0f} thinking)"
+                if (thinking := usage.get("reasoning_tokens"))
+                else ""
+            )
             cost = [f"{usage['calls'] / many:,.1f}", tokens, number(price, "${:.5f}")]
         exact = [config["task"], config["data_fingerprint"], scores["judgements"]]
-        exact += [str(config["retriever"].get("with", "")), config["lm"]["name"], str(config.get("code", ""))]
+        exact += [
+            str(config["retriever"].get("with", "")),
+            config["lm"]["name"],
+            str(config.get("code", "")),
+        ]
         rows.append([str(group.system(run)), *known, *cost, run.name, *exact])
     notes = ["calls, tokens and list price are those of a query on average"]
     return Words("runs", "Runs", names, rows, {1, 2, 3}, {9}, more, notes)

@@ -1,9 +1,9 @@
 """Group runs that may stand in one table, and name the systems in it.
 
-A group is a suite's variant, over the same data, split and queries. Within it a column is a task; its runs must have
-the same data fingerprint, or the difference between two of them would not be that of the systems. A system is the same
-program, retriever and model in several columns; where two runs of a column would have the same name, what differs in
-their configurations is added to it.
+A group is a suite's variant, over the same data, split and queries. Within it a column is a task;
+its runs must have the same data fingerprint, or the difference between two of them would not be
+that of the systems. A system is the same program, retriever and model in several columns; where two
+runs of a column would have the same name, what differs in their configurations is added to it.
 """
 
 import hashlib
@@ -64,18 +64,27 @@ class Group(NamedTuple):
         """What the heading of its tables says."""
         variant = f":{self.variant}" if self.variant else ""
         parts = [DATA.get(self.data, self.data), SPLITS.get(self.split, self.split), self.queries]
-        return readable(f"{PAPERS.get(self.suite, self.suite)}{variant}, {', '.join(filter(None, parts))}")
+        return readable(
+            f"{PAPERS.get(self.suite, self.suite)}{variant}, {', '.join(filter(None, parts))}"
+        )
 
     @property
     def stem(self) -> str:
-        """The beginning of its files' names: a group that was asked other queries has another one."""
+        """The beginning of its files' names: a group that was asked other queries has another
+        one.
+        """
         digest = hashlib.sha256(self.queries.encode("utf-8", "replace")).hexdigest()
         part = f"-part-{digest[:6]}" if self.queries else ""
-        return in_file("-".join(filter(None, [self.suite, self.variant, self.data, self.split]))) + part
+        return (
+            in_file("-".join(filter(None, [self.suite, self.variant, self.data, self.split])))
+            + part
+        )
 
     @property
     def whole(self) -> bool:
-        """Whether these are all queries of a split of the full release: what a paper's figure may stand beside."""
+        """Whether these are all queries of a split of the full release: what a paper's figure
+        may stand beside.
+        """
         return self.data == "full" and not self.queries
 
     @property
@@ -104,7 +113,10 @@ def short(task: str) -> str:
 
 def in_file(text: str) -> str:
     """A name as a part of a file's name: letters, digits and what is between them."""
-    return re.sub(r"[^\w.-]+", "-", readable(text).replace("@", ""), flags=re.ASCII).strip("-.") or "other"
+    return (
+        re.sub(r"[^\w.-]+", "-", readable(text).replace("@", ""), flags=re.ASCII).strip("-.")
+        or "other"
+    )
 
 
 def _task_order(task: str) -> tuple[int, int, str]:
@@ -119,11 +131,16 @@ def _place_in(known: Iterable[str], name: str) -> int:
 
 
 def group_runs(runs: Iterable[Run], *, force: bool = False) -> tuple[list[Group], list[str]]:
-    """(the groups in the order of a report, what was forced). UsageError for columns of different data."""
+    """(the groups in the order of a report, what was forced).
+
+    UsageError for columns of different data.
+    """
     members: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.name):
         suite, _, variant = environments.parts(run.config["task"])
-        members[suite, variant, run.config["data"], run.config["split"], _queries(run.config)].append(run)
+        members[
+            suite, variant, run.config["data"], run.config["split"], _queries(run.config)
+        ].append(run)
     forced = []
     first: dict[tuple[Any, ...], Run] = {}  # of each column; the objective is part of a fingerprint
     for key, run in [(group, one) for group, grouped in members.items() for one in grouped]:
@@ -159,15 +176,28 @@ def _group(key: tuple[str, ...], runs: list[Run]) -> Group:
     models = {run.config["lm"]["name"] for run in runs}
     systems = _systems(runs, name_models=len(models) > 1)
 
-    def order(run: Run) -> tuple[Any, ...]:  # bare retrievers first, pools by size after everything else
+    def order(
+        run: Run,
+    ) -> tuple[Any, ...]:  # bare retrievers first, pools by size after everything else
         one = systems[run.name]
         searching = run.config["program"] != FLOOR
         instruction = _place_in(("task", "generic", "none"), one.instruction), one.instruction
-        return (one.pool, searching, one.name, one.of, one.size, instruction, _task_order(run.config["task"]), run.name)
+        return (
+            one.pool,
+            searching,
+            one.name,
+            one.of,
+            one.size,
+            instruction,
+            _task_order(run.config["task"]),
+            run.name,
+        )
 
     suite, variant, data, split, queries = key
     model = "" if len(models) > 1 else models.pop()
-    return Group(suite, variant, data, split, queries, tuple(sorted(runs, key=order)), systems, model)
+    return Group(
+        suite, variant, data, split, queries, tuple(sorted(runs, key=order)), systems, model
+    )
 
 
 def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
@@ -180,7 +210,9 @@ def _systems(runs: Sequence[Run], *, name_models: bool) -> dict[str, System]:
         for run in members:
             system = _system(run, with_model=name_models)
             extra = extras[run.name]
-            systems[run.name] = replace(system, name=readable(f"{system.name} ({extra})")) if extra else system
+            systems[run.name] = (
+                replace(system, name=readable(f"{system.name} ({extra})")) if extra else system
+            )
     return systems
 
 
@@ -190,7 +222,9 @@ def _system(run: Run, *, with_model: bool) -> System:
     name = f"{config['program']} over {config['retriever']['name']}"
     if compiled := config.get("compiled"):
         by = compiled.get("optimizer")
-        name += ", prompts by hand" if by == "hand" else f", compiled with {by}" if by else ", compiled"
+        name += (
+            ", prompts by hand" if by == "hand" else f", compiled with {by}" if by else ", compiled"
+        )
     name += f", {config['lm']['name']}" if with_model else ""
     name += ", imported" if config.get("imported") else ""
     kind = str(pool.get("kind", ""))
@@ -206,11 +240,17 @@ def _shorten(text: str) -> str:
     return line if len(line) <= 60 else f"{line[:50]} ... ({digest})"
 
 
-# What tells runs of one name apart, from what a reader wants to know to what is only there to be exact.
-_LEVELS = (("parameters", "compiled", "lm", "retriever", "files", "depth", "max_p", "judgements"), ("code", "versions"))
+# What tells runs of one name apart, from what a reader wants to know to what is only there to be
+# exact.
+_LEVELS = (
+    ("parameters", "compiled", "lm", "retriever", "files", "depth", "max_p", "judgements"),
+    ("code", "versions"),
+)
 
 
-def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:  # run.name -> what is added to the name, or ""
+def _tell_apart(
+    runs: Sequence[Run],
+) -> dict[str, str]:  # run.name -> what is added to the name, or ""
     by_task: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         by_task[run.config["task"]].append(run.name)
@@ -219,9 +259,18 @@ def _tell_apart(runs: Sequence[Run]) -> dict[str, str]:  # run.name -> what is a
     keys = list[str]()
     for level in ((), *_LEVELS):  # with nothing added, at first
         known = sorted({key for one in flat.values() for key in one if key.split(".")[0] in level})
-        keys += [key for key in known if any(len({flat[name].get(key) for name in column}) > 1 for column in several)]
-        named = {key: key.partition(".")[2] or key for key in keys}  # "hops"; of what is there to be exact, its key
-        extra = {name: ", ".join(f"{named[key]}={one.get(key, 'none')}" for key in keys) for name, one in flat.items()}
+        keys += [
+            key
+            for key in known
+            if any(len({flat[name].get(key) for name in column}) > 1 for column in several)
+        ]
+        named = {
+            key: key.partition(".")[2] or key for key in keys
+        }  # "hops"; of what is there to be exact, its key
+        extra = {
+            name: ", ".join(f"{named[key]}={one.get(key, 'none')}" for key in keys)
+            for name, one in flat.items()
+        }
         if all(len({extra[name] for name in column}) == len(column) for column in several):
             return extra
     return {run.name: run.path.name for run in runs}  # the same configuration in several folders

@@ -1,8 +1,9 @@
-"""What runs miss: floor and ceiling of each program, and where relevant documents were lost; tables and plots.
+"""What runs miss: floor and ceiling of each program, and where relevant documents were lost; tables
+and plots.
 
-The shares of a row of losses sum to 1: what was found in the first k is R@k, the rest is what it misses
-(evals/measuring/traces.py). A system's mean over its tasks stands below them, each task counted once. Runs that an
-earlier version scored have no row.
+The shares of a row of losses sum to 1: what was found in the first k is R@k, the rest is what it
+misses (evals/measuring/traces.py). A system's mean over its tasks stands below them, each task
+counted once. Runs that an earlier version scored have no row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +22,33 @@ from evals.showing.report.plots import PAPER, Plot, draw
 from tools.console import number
 from tools.errors import DataError
 
-HEADS = ["program", "task", "floor", "lower bound", "program's", "ceiling", "gain", "missing", "closed"]
+HEADS = [
+    "program",
+    "task",
+    "floor",
+    "lower bound",
+    "program's",
+    "ceiling",
+    "gain",
+    "missing",
+    "closed",
+]
 HEADS += ["bounds by other systems"]
-MORE = ["task's name", "floor is", "best bare", "best bare is", "lower bound is", "ceiling is", "run"]
+MORE = [
+    "task's name",
+    "floor is",
+    "best bare",
+    "best bare is",
+    "lower bound is",
+    "ceiling is",
+    "run",
+]
 NOTES = [
-    "floor: its bare retriever; lower bound: the same system over a pool as retrieved; ceiling: over one with gold "
+    "floor: its bare retriever; lower bound: the same system over a pool as retrieved; ceiling: "
+    "over one with gold "
     "in it; best bare retriever: of all that were run",
-    "gain, missing and closed, the share of ceiling - floor, are paired by query, with 95 % bootstrap intervals",
+    "gain, missing and closed, the share of ceiling - floor, are paired by query, with 95 % "
+    "bootstrap intervals",
     "closed has none where the ceiling is not clearly above the floor",
 ]
 
@@ -63,7 +84,16 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
     used = {metric for metric, _, _ in rows}
     if len(used) > 1:
         cells = [[*shown[:2], metric, *shown[2:], *more] for metric, shown, more in rows]
-        return Words("gap", title, [*HEADS[:2], "metric", *HEADS[2:]], cells, {1, 2}, {len(HEADS)}, MORE, NOTES)
+        return Words(
+            "gap",
+            title,
+            [*HEADS[:2], "metric", *HEADS[2:]],
+            cells,
+            {1, 2},
+            {len(HEADS)},
+            MORE,
+            NOTES,
+        )
     cells = [[*shown, *more, metric] for metric, shown, more in rows]  # the metric is said once
     notes = [f"by {used.pop()}", *NOTES]
     return Words("gap", title, HEADS, cells, {1}, {len(HEADS) - 1}, [*MORE, "metric"], notes)
@@ -72,7 +102,9 @@ def gap_table(groups: Sequence[Group], metrics: Sequence[str]) -> Words | None:
 def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
     run = bounds.run
     task = run.config["task"]
-    floor, _, union, ceiling = (_figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in LABELS)
+    floor, _, union, ceiling = (
+        _figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in LABELS
+    )
     *differences, share = bounds.compare()
     gained, missing = (_interval(*one[:3]) if one else "" for one in differences)
     closed = _interval(*share, percent=True) if share else ""
@@ -89,7 +121,11 @@ def _figure(value: float | None) -> str:
 def _interval(value: float, low: float | None, high: float | None, *, percent: bool = False) -> str:
     text = f"{value:.0%}" if percent else f"{round(value, 4) + 0.0:+.4f}"
     form = "{:.0%}" if percent else "{:.3f}"
-    return text if low is None or high is None else f"{text} ({form.format(low)} to {form.format(high)})"
+    return (
+        text
+        if low is None or high is None
+        else f"{text} ({form.format(low)} to {form.format(high)})"
+    )
 
 
 class _Row(NamedTuple):
@@ -110,7 +146,17 @@ def losses_table(groups: Sequence[Group]) -> Words | None:
     cells = []
     for group, row in known:
         shares = [f"{row.shares.get(fate, 0.0):.4f}" for fate in fates]
-        cells.append([str(row.system), row.task, f"R@{row.cutoff}", *shares, row.queries, group.title, row.run])
+        cells.append(
+            [
+                str(row.system),
+                row.task,
+                f"R@{row.cutoff}",
+                *shares,
+                row.queries,
+                group.title,
+                row.run,
+            ]
+        )
     names = ["system", "task", "of", *(fate.replace("_", " ") for fate in fates)]
     notes = [
         "of the recall in the third column: found is that, and the others sum to what it misses",
@@ -127,10 +173,22 @@ def searchers_table(groups: Sequence[Group]) -> Words | None:
             figures = behaviour.describe(run, behaviour.observe(run))["figures"]
             if figures["searches"]["mean"]:
                 means = [number(one["mean"], "{:.3f}", "") for one in figures.values()]
-                rows.append([str(group.system(run)), short(run.config["task"]), *means, group.title, run.name])
+                rows.append(
+                    [
+                        str(group.system(run)),
+                        short(run.config["task"]),
+                        *means,
+                        group.title,
+                        run.name,
+                    ]
+                )
     names = ["system", "task", *(name.replace("_", " ") for name in behaviour.FIGURES)]
     notes = [f"{name.replace('_', ' ')}: {said}" for name, said in behaviour.FIGURES.items()]
-    return Words("searchers", SEARCHERS, names, rows, {1}, set(), ["group", "run"], notes) if rows else None
+    return (
+        Words("searchers", SEARCHERS, names, rows, {1}, set(), ["group", "run"], notes)
+        if rows
+        else None
+    )
 
 
 def plot_losses(group: Group) -> Plot | None:
@@ -141,7 +199,10 @@ def plot_losses(group: Group) -> Plot | None:
     cutoffs = {row.cutoff for row in rows}
     recall = f"R@{cutoffs.pop()}" if len(cutoffs) == 1 else "recall"
     title = f"{LOSSES}, {recall}: {group.title}"
-    caption = "The blue part is recall; the others sum to what it misses, the redder the earlier it was lost."
+    caption = (
+        "The blue part is recall; the others sum to what it misses, the redder the earlier it was "
+        "lost."
+    )
     return draw(f"{group.stem}-losses", title, caption, lambda: _draw_bars(rows))
 
 
@@ -153,11 +214,15 @@ def _rows(group: Group) -> Iterator[_Row]:
         if many := losses.get("queries"):
             cutoff = losses["cutoff"]
             shares = losses["at"][str(losses["cutoff"])]
-            by_system.setdefault(system, []).append(_Row(system, short(task), cutoff, shares, str(many), run.name))
+            by_system.setdefault(system, []).append(
+                _Row(system, short(task), cutoff, shares, str(many), run.name)
+            )
     for system, rows in by_system.items():
         yield from rows
         if len(rows) > 1 and len({row.cutoff for row in rows}) == 1:
-            shares = {fate: sum(row.shares.get(fate, 0.0) for row in rows) / len(rows) for fate in WORDS}
+            shares = {
+                fate: sum(row.shares.get(fate, 0.0) for row in rows) / len(rows) for fate in WORDS
+            }
             yield _Row(system, MEAN, rows[0].cutoff, shares)
 
 
@@ -170,10 +235,14 @@ def _draw_bars(rows: Sequence[_Row]) -> Figure:
         widths = [row.shares.get(fate, 0.0) for row in rows]
         if any(widths):
             label = "found" if fate is Fate.FOUND else WORDS[fate].replace(" the first {k}", " k")
-            axes.barh(places, widths, left=left, color=colour, label=label, edgecolor=PAPER, linewidth=0.6)
+            axes.barh(
+                places, widths, left=left, color=colour, label=label, edgecolor=PAPER, linewidth=0.6
+            )
         left = [start + width for start, width in zip(left, widths, strict=True)]
     names = [f"{row.task}: {row.system}" for row in rows]
-    axes.set_yticks(places, [name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..." for name in names])
+    axes.set_yticks(
+        places, [name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..." for name in names]
+    )
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.margins(y=0.01)

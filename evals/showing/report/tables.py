@@ -1,8 +1,10 @@
-"""The tables of a group of runs: tasks are columns, systems are rows, and the papers' rows stand apart from ours.
+"""The tables of a group of runs: tasks are columns, systems are rows, and the papers' rows stand
+apart from ours.
 
-There is a table for each metric that the suite's paper prints, and for MultiConIR's protocols one with the conditions
-as columns (its Tables 1 and 13 to 20). Published rows are there only beside runs over whole splits of the full release,
-for the same split and judgements. Whether a difference is significant is for `python -m evals.compare`.
+There is a table for each metric that the suite's paper prints, and for MultiConIR's protocols one
+with the conditions as columns (its Tables 1 and 13 to 20). Published rows are there only beside
+runs over whole splits of the full release, for the same split and judgements. Whether a difference
+is significant is for `python -m evals.compare`.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,14 +24,22 @@ from tools.console import plural
 
 DECLINE = "Decline"  # Win(1) - Win(10), in Table 1 of MultiConIR
 CONDITIONS = tuple(range(1, 11))
-LADDERS = ("monotonicity", "format", "length512", "length1024")  # Win(k) is the k-th rung of a ladder of documents
+LADDERS = (
+    "monotonicity",
+    "format",
+    "length512",
+    "length1024",
+)  # Win(k) is the k-th rung of a ladder of documents
 DECIMALS = {"multiconir": 4}  # as the papers print them; the others have 3
 
 NOTES = {
     "Win": "Win: the share of comparisons in which the better document is scored strictly higher",
-    "Flip": "Flip: the share of comparisons that come out otherwise when the query is told as prose; lower is better",
-    DECLINE: "Decline is Win(1) - Win(10); lower is better, but none is marked as best: who wins nothing has 0",
-    "BIRCO": "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, the CSV file has both",
+    "Flip": "Flip: the share of comparisons that come out otherwise when the query is told as "
+    "prose; lower is better",
+    DECLINE: "Decline is Win(1) - Win(10); lower is better, but none is marked as best: who wins "
+    "nothing has 0",
+    "BIRCO": "BIRCO's figures are means over 1,000 bootstrap resamples; these are plain means, "
+    "the CSV file has both",
 }
 
 Kind = Literal["ours", "union", "gold", "computed", "published"]
@@ -66,7 +76,9 @@ class Cell:
     error: float | None = None  # the standard error that a paper prints
     queries: int | None = None
     failed: int | None = None
-    resampled: tuple[float, float] | None = None  # BIRCO's mean over bootstrap resamples, and its error
+    resampled: tuple[float, float] | None = (
+        None  # BIRCO's mean over bootstrap resamples, and its error
+    )
     note: str = ""
     best: bool = False
     answers: int | None = None  # to the queries: each seed gives one
@@ -82,7 +94,11 @@ class Cell:
         answers = self.queries if self.answers is None else self.answers
         failed = ""
         if self.failed:
-            of = f"{self.failed} of {answers} answers" if answers != self.queries else f"{self.failed} of them"
+            of = (
+                f"{self.failed} of {answers} answers"
+                if answers != self.queries
+                else f"{self.failed} of them"
+            )
             failed = f"{of} failed and {'has' if self.failed == 1 else 'have'} the worst value"
         return "; ".join(filter(None, [interval, error, many, failed, self.note, self.source]))
 
@@ -117,8 +133,13 @@ def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[Table]:
     """The tables of a group: of `metrics`, or of those that its suite's paper prints."""
     made = [_by_task(group, name) for name in _metrics(group, metrics)]
     if not metrics or any(name.startswith("Win") for name in metrics):
-        # MultiConIR's: the mean over the domains of each protocol, and each domain of that of complexity.
-        tasks = [task for task in group.tasks if any("Win(1)" in run.columns for run in group.of_task(task))]
+        # MultiConIR's: the mean over the domains of each protocol, and each domain of that of
+        # complexity.
+        tasks = [
+            task
+            for task in group.tasks
+            if any("Win(1)" in run.columns for run in group.of_task(task))
+        ]
         if len(tasks) > 1:
             made.append(_by_condition(group, tuple(tasks)))
         if len(tasks) == 1 or group.variant == "complexity":
@@ -129,13 +150,17 @@ def make_tables(group: Group, metrics: Sequence[str] = ()) -> list[Table]:
 
 
 def _metrics(group: Group, only: Sequence[str]) -> list[str]:
-    """The metrics that have a table by task, in the order of a run's own: those of the paper, or all without any."""
+    """The metrics that have a table by task, in the order of a run's own: those of the paper,
+    or all without any.
+    """
     columns = dict.fromkeys(name for run in group.runs for name in run.columns)
     names = [name for name in columns if "[" not in name and not name.startswith("Win(")]
     if only:
         return [name for name in names if name in only]
     headlines = {run.metric for run in group.runs}
-    printed = {figure.metric for figure in published.figures() if figure.task.startswith(f"{group.suite}/")}
+    printed = {
+        figure.metric for figure in published.figures() if figure.task.startswith(f"{group.suite}/")
+    }
     return [name for name in names if name in headlines | printed | {"Triplets"}] or names
 
 
@@ -143,19 +168,31 @@ def _by_task(group: Group, metric: str) -> Table:
     columns = [column for task in group.tasks for column in task_columns(group, task, metric)]
     known = environments.suite(group.suite).tasks if group.suite in environments.SUITES else {}
     if known and {short(task) for task in group.tasks} == set(known):  # as papers print it
-        columns.append(Column(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group)))
+        columns.append(
+            Column(tuple(group.tasks), metric, "", "mean", "of tasks", _mean_task(group))
+        )
     rows = _our_rows(group, columns)
     notes = [NOTES[metric]] if metric in NOTES else []
     if any(cell and cell.resampled for row in rows for cell in row.cells):
         notes.append(NOTES["BIRCO"])
-    return Table(f"{group.stem}-{in_file(metric)}", metric, columns, [*rows, *_published_rows(group, columns)], notes)
+    return Table(
+        f"{group.stem}-{in_file(metric)}",
+        metric,
+        columns,
+        [*rows, *_published_rows(group, columns)],
+        notes,
+    )
 
 
 def task_columns(group: Group, task: str, metric: str) -> list[Column]:
-    """A task in a metric: by the judgements that lead, which are the paper's, then by the others."""
+    """A task in a metric: by the judgements that lead, which are the paper's, then by the
+    others.
+    """
     scored = [(run, *name.partition(" [")) for run in group.of_task(task) for name in run.columns]
     named = dict.fromkeys(
-        rest.removesuffix("]") or run.scores["judgements"] for run, plain, _, rest in scored if plain == metric
+        rest.removesuffix("]") or run.scores["judgements"]
+        for run, plain, _, rest in scored
+        if plain == metric
     )
     names = sorted(named, key=lambda name: name not in ("gold", "document"))
     if is_pairwise(metric):
@@ -164,14 +201,23 @@ def task_columns(group: Group, task: str, metric: str) -> list[Column]:
     for name in names:
         printed = task if name in ("gold", "pooled", names[0]) else ""
         below = name if len(names) > 1 else ""
-        columns.append(Column((task,), metric, name, short(task), below, printed, leads=name == names[0]))
+        columns.append(
+            Column((task,), metric, name, short(task), below, printed, leads=name == names[0])
+        )
     return columns
 
 
 def sweep_tasks(group: Group) -> list[str]:
     """The tasks that a system was run on over pools of one kind and several sizes."""
-    pooled = {task: {one for one in map(group.system, group.of_task(task)) if one.pool} for task in group.tasks}
-    return [task for task, systems in pooled.items() if len(systems) > len({one.resized(0) for one in systems})]
+    pooled = {
+        task: {one for one in map(group.system, group.of_task(task)) if one.pool}
+        for task in group.tasks
+    }
+    return [
+        task
+        for task, systems in pooled.items()
+        if len(systems) > len({one.resized(0) for one in systems})
+    ]
 
 
 def sweep_table(group: Group, task: str, metric: str) -> Table:
@@ -185,7 +231,15 @@ def sweep_table(group: Group, task: str, metric: str) -> Table:
         runs = [systems.get(plain.resized(size)) for size in sizes]
         cells = [_our_cell([run], column) for run, column in zip(runs, columns, strict=True)]
         if any(cells):
-            rows.append(Row("gold" if plain.pool == "oracle" else "union", str(plain), cells, plain, ranked=False))
+            rows.append(
+                Row(
+                    "gold" if plain.pool == "oracle" else "union",
+                    str(plain),
+                    cells,
+                    plain,
+                    ranked=False,
+                )
+            )
     stem = f"{group.stem}-{in_file(short(task))}-pool-sweep-{in_file(metric)}"
     return Table(stem, f"{metric} by size of the pool, {short(task)}", columns, rows)
 
@@ -195,7 +249,10 @@ def _by_condition(group: Group, tasks: tuple[str, ...]) -> Table:
     one = short(tasks[0]) if len(tasks) == 1 else ""
     ladder = group.variant in LADDERS
     what = "Win by conditions met" if ladder else "Win by conditions in the query"
-    met = "columns: the document that meets so many of the query's ten conditions, over the one that meets one less"
+    met = (
+        "columns: the document that meets so many of the query's ten conditions, over the one "
+        "that meets one less"
+    )
     notes = [met if ladder else NOTES[DECLINE]]
     rows = _our_rows(group, columns)
     systems = {str(group.system(run)) for run in group.runs if run.config["task"] in tasks}
@@ -207,13 +264,21 @@ def _by_condition(group: Group, tasks: tuple[str, ...]) -> Table:
 
 
 def condition_columns(group: Group, tasks: tuple[str, ...]) -> list[Column]:
-    """Win(1) to Win(10) over some domains. On a ladder Win(1) is its top, so the columns go from 10 to 1."""
+    """Win(1) to Win(10) over some domains.
+
+    On a ladder Win(1) is its top, so the columns go from 10 to 1.
+    """
     whole = {short(task) for task in tasks} == set(environments.suite("multiconir").tasks)
     printed = tasks[0] if len(tasks) == 1 else _mean_task(group) if whole else ""
     if group.variant in LADDERS:
-        return [Column(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed) for k in reversed(CONDITIONS)]
+        return [
+            Column(tasks, f"Win({k})", "", str(11 - k), f"over {10 - k}", printed)
+            for k in reversed(CONDITIONS)
+        ]
     wins = [Column(tasks, f"Win({k})", "", str(k), "", printed) for k in CONDITIONS]
-    return wins + [Column(tasks, DECLINE, "", DECLINE, "", printed)] * (group.variant == "complexity")
+    return wins + [Column(tasks, DECLINE, "", DECLINE, "", printed)] * (
+        group.variant == "complexity"
+    )
 
 
 def _our_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
@@ -242,7 +307,9 @@ def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
     if measured is None:
         return None
     resampled = measured.get("resampled")
-    beside = published.beside(there[0].config).get(measured.get("name", "")) if len(there) == 1 else None
+    beside = (
+        published.beside(there[0].config).get(measured.get("name", "")) if len(there) == 1 else None
+    )
     return Cell(
         measured["mean"],
         f"{measured['mean'] + 0.0:.4f}",
@@ -258,11 +325,15 @@ def _our_cell(runs: Sequence[Run | None], column: Column) -> Cell | None:
 
 
 def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, Any] | None:
-    """Mean and interval of one run, or of the mean over several tasks' runs; None where one of them has no value."""
+    """Mean and interval of one run, or of the mean over several tasks' runs; None where one
+    of them has no value.
+    """
     known = list[tuple[str, dict[str, Any]]]()  # the name in the run's scores, and what it measured
     for run in runs:
         by = judgements or leading_judgements(run)
-        name = metric if by == run.scores["judgements"] or is_pairwise(metric) else f"{metric} [{by}]"
+        name = (
+            metric if by == run.scores["judgements"] or is_pairwise(metric) else f"{metric} [{by}]"
+        )
         measured = run.scores["metrics"].get(name, {})
         if measured.get("mean") is None:
             return None
@@ -272,7 +343,9 @@ def mean_over(runs: Sequence[Run], metric: str, judgements: str) -> dict[str, An
     columns = []
     for run, (name, _) in zip(runs, known, strict=True):
         columns.append([value for value in run.columns[name].values() if value is not None])
-    if is_weighted(metric):  # over tasks each query counts once, as in the interval and in every test
+    if is_weighted(
+        metric
+    ):  # over tasks each query counts once, as in the interval and in every test
         means = [fmean(column) for column in columns]
     else:
         means = [measured["mean"] for _, measured in known]
@@ -287,8 +360,12 @@ def leading_judgements(run: Run) -> str:
     return next((name for name in ("gold", "document") if name in names), own)
 
 
-def stratified(columns: Sequence[Sequence[float]], *, resamples: int = 2_000, seed: int = 0) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of the mean of several means, each resampled for itself."""
+def stratified(
+    columns: Sequence[Sequence[float]], *, resamples: int = 2_000, seed: int = 0
+) -> tuple[float, float]:
+    """The 95 % percentile bootstrap interval of the mean of several means, each resampled for
+    itself.
+    """
     generator = np.random.default_rng(seed)
     means = np.zeros(resamples)
     for column in columns:
@@ -316,7 +393,9 @@ def _mean_task(group: Group) -> str:
 
 
 def figures_for(group: Group, column: Column) -> list[published.Figure]:
-    """What the paper prints for a column, whatever the system; nothing for runs that it may not stand beside."""
+    """What the paper prints for a column, whatever the system; nothing for runs that it may
+    not stand beside.
+    """
     if not group.whole or not column.figure_task:
         return []
     asked = (column.figure_task, column.metric, group.split)
@@ -326,36 +405,57 @@ def figures_for(group: Group, column: Column) -> list[published.Figure]:
 
 
 def _published_rows(group: Group, columns: Sequence[Column]) -> list[Row]:
-    """The papers' rows for these columns, by system; several of one where the paper's tables contradict each other."""
-    found: dict[str, dict[str, dict[int, published.Figure]]] = {}  # system -> table -> column -> figure
+    """The papers' rows for these columns, by system; several of one where the paper's tables
+    contradict each other.
+    """
+    found: dict[
+        str, dict[str, dict[int, published.Figure]]
+    ] = {}  # system -> table -> column -> figure
     for place, column in enumerate(columns):
         for figure in figures_for(group, column):
-            found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(place, figure)
+            found.setdefault(figure.system, {}).setdefault(figure.table, {}).setdefault(
+                place, figure
+            )
     paper = PAPERS.get(group.suite, group.suite)
     decimals = DECIMALS.get(group.suite, 3)
     rows = []
     for system in sorted(found):
         for members in _together(found[system].values()):
             cells: list[Cell | None] = [None] * len(columns)
-            for place, figure in ((place, figure) for row in members for place, figure in row.items()):
+            for place, figure in (
+                (place, figure) for row in members for place, figure in row.items()
+            ):
                 source = f"{paper}, {figure.table}, row {figure.row}"
                 text = f"{figure.value:.{decimals}f}"
-                cells[place] = cells[place] or Cell(figure.value, text, source, error=figure.error, note=figure.note)
+                cells[place] = cells[place] or Cell(
+                    figure.value, text, source, error=figure.error, note=figure.note
+                )
             figures = [figure for row in members for figure in row.values()]
             numbers = sorted({int(figure.table.split()[-1]) for figure in figures})
-            label = f"{system} ({paper}, Table{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
+            label = (
+                f"{system} ({paper}, Table{'s' if len(numbers) > 1 else ''} "
+                f"{', '.join(map(str, numbers))})"
+            )
             # The maximum and rankings of pools with gold in them are no system's.
             ranked = not any("bound, not a" in figure.note for figure in figures)
             rows.append(Row("published", label, cells, ranked=ranked))
     return rows
 
 
-def _together(rows: Collection[dict[int, published.Figure]]) -> list[list[dict[int, published.Figure]]]:
-    """Rows of several tables in as few as hold them: what continues or repeats a row goes with it."""
+def _together(
+    rows: Collection[dict[int, published.Figure]],
+) -> list[list[dict[int, published.Figure]]]:
+    """Rows of several tables in as few as hold them: what continues or repeats a row goes
+    with it.
+    """
     kept: list[list[dict[int, published.Figure]]] = []
     for row in sorted(rows, key=len, reverse=True):
         for members in kept:
-            if all(row[place].value == one[place].value for one in members for place in row.keys() & one.keys()):
+            if all(
+                row[place].value == one[place].value
+                for one in members
+                for place in row.keys() & one.keys()
+            ):
                 members.append(row)
                 break
         else:
@@ -367,11 +467,20 @@ def why_no_published(group: Group, made: Sequence[Table]) -> str:
     """Why a group has no published row; empty where it has some."""
     if any(table.of_kind("published") for table in made):
         return ""
-    splits = {figure.split for figure in published.figures() if figure.task in (*group.tasks, _mean_task(group))}
+    splits = {
+        figure.split
+        for figure in published.figures()
+        if figure.task in (*group.tasks, _mean_task(group))
+    }
     why = "the paper has none for this variant and these metrics"
     if group.data == "mini":
-        why = "these are the bundled miniatures, which are invented. They stand beside runs over the full release: "
-        why += f"python -m environments fetch {group.tasks[0]}, then python -m evals.run --data full"
+        why = (
+            "these are the bundled miniatures, which are invented. They stand beside runs over "
+            "the full release: "
+        )
+        why += (
+            f"python -m environments fetch {group.tasks[0]}, then python -m evals.run --data full"
+        )
     elif group.data != "full":
         why = "the data is a folder's, not the pinned release that evals.run --data full reads"
     elif group.queries:

@@ -45,9 +45,12 @@ def benchmark(**others):
     """Twelve queries over forty documents: each query wants the two that share a word of its own with it."""
     drawn = random.Random(3)
     words = [f"{a}{b}" for a in ("ba", "de", "fi", "go", "ku") for b in ("lm", "rn", "st", "nd")]
-    texts = [" ".join([*drawn.choices(words, k=12), f"note own{number // 2}"]) for number in range(40)]
+    texts = [
+        " ".join([*drawn.choices(words, k=12), f"note own{number // 2}"]) for number in range(40)
+    ]
     queries = [
-        Query(f"q{n}", f"own{n} note " + " ".join(f"ask{n}x{k}" for k in range(8)), "Find it.") for n in range(12)
+        Query(f"q{n}", f"own{n} note " + " ".join(f"ask{n}x{k}" for k in range(8)), "Find it.")
+        for n in range(12)
     ]
     gold = {f"q{n}": {f"d{2 * n}": 2.0, f"d{2 * n + 1}": 1.0} for n in range(12)}
     documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
@@ -55,10 +58,14 @@ def benchmark(**others):
     return Benchmark(Corpus(documents), queries, {"gold": gold}, settings)._replace(**others)
 
 
-def test_a_verifier_who_knows_the_gold_shows_the_gap_and_one_who_does_not_its_mistakes(server, look, tmp_path):
+def test_a_verifier_who_knows_the_gold_shows_the_gap_and_one_who_does_not_its_mistakes(
+    server, look, tmp_path
+):
     made = benchmark()
     write(made, tmp_path / "toy", {})
-    texts = {" ".join(one.text.split()): made.judgements["gold"][one.query_id] for one in made.queries}
+    texts = {
+        " ".join(one.text.split()): made.judgements["gold"][one.query_id] for one in made.queries
+    }
 
     def rank(prompt):
         gold = texts[" ".join(given(prompt, "description").split())]
@@ -72,10 +79,14 @@ def test_a_verifier_who_knows_the_gold_shows_the_gap_and_one_who_does_not_its_mi
     assert gap["found"]["V"] == 1 and gap["value"] == pytest.approx(1 - figures["ndcg"]["value"])
     [run] = (tmp_path / "runs").glob("own-toy/retrieve-*/scores.csv")
     values = [float(row.split(",")[1]) for row in run.read_text().splitlines()[1:]]
-    interval = scipy_stats.bootstrap((1 - np.array(values),), np.mean, method="percentile", rng=1).confidence_interval
+    interval = scipy_stats.bootstrap(
+        (1 - np.array(values),), np.mean, method="percentile", rng=1
+    ).confidence_interval
     assert (gap["low"], gap["high"]) == pytest.approx(tuple(interval), abs=0.02)
     before = len(server.requests)
-    assert look(tmp_path / "toy", "--lm", server.spec)[1] == found and len(server.requests) == before
+    assert (
+        look(tmp_path / "toy", "--lm", server.spec)[1] == found and len(server.requests) == before
+    )
     rank.right = False
     figures = look(tmp_path / "toy", "--lm", server.spec, "--temperature", "0.5")[2]
     assert figures["gap"]["value"] < 0 and figures["gap"]["fine"] is False
@@ -95,12 +106,16 @@ def test_offline_the_gap_is_a_floor(look, tmp_path):
 
 def test_planted_repeats_of_texts_and_queries_are_found_and_no_others(look, tmp_path):
     made = benchmark()
-    twin, other = (Document(name, made.documents[of].text) for name, of in (("twin", "d0"), ("other", "d39")))
+    twin, other = (
+        Document(name, made.documents[of].text) for name, of in (("twin", "d0"), ("other", "d39"))
+    )
     repeated = Query("again", f"please {made.queries[0].text}", "Find it.")
     gold = {**made.judgements["gold"], "again": {"d0": 2.0, "twin": 2.0}}
     documents = Corpus([*made.documents.values(), twin, other])
     write(
-        made._replace(documents=documents, queries=[*made.queries, repeated], judgements={"gold": gold}),
+        made._replace(
+            documents=documents, queries=[*made.queries, repeated], judgements={"gold": gold}
+        ),
         tmp_path,
         {},
     )
@@ -117,29 +132,46 @@ def test_wording_of_a_generator_is_told_by_a_classifier_and_chance_is_not(look, 
     gold = {doc_id for of in made.judgements["gold"].values() for doc_id in of}
     assert plain["found"] == [len(gold), 40 - len(gold)] and plain["value"] < 0.8 and plain["fine"]
     told = [
-        Document(one.doc_id, f"{one.text} as it were") if one.doc_id in gold else one for one in made.documents.values()
+        Document(one.doc_id, f"{one.text} as it were") if one.doc_id in gold else one
+        for one in made.documents.values()
     ]
     write(made._replace(documents=Corpus(told)), tmp_path / "told", {})
     marked = look(tmp_path / "told")[2]["generator"]
     assert marked["value"] > 0.95 and marked["fine"] is False
 
 
-def test_sentences_that_were_spoiled_by_a_mark_are_told_and_the_steps_of_a_ladder_are_no_repeats(look, tmp_path):
+def test_sentences_that_were_spoiled_by_a_mark_are_told_and_the_steps_of_a_ladder_are_no_repeats(
+    look, tmp_path
+):
     made, drawn = benchmark(), random.Random(4)
-    kept = [[f"He {word} a {drawn.random():.9f} boat." for word in ("buys", "sells", "sees")] for _ in made.queries]
+    kept = [
+        [f"He {word} a {drawn.random():.9f} boat." for word in ("buys", "sells", "sees")]
+        for _ in made.queries
+    ]
     documents, comparisons, queries = [], {}, []
     for number, sentences in enumerate(kept):
         spoiled = [one.replace("He", "He allegedly") for one in sentences]
         steps = [sentences, [*sentences[:2], spoiled[2]], [sentences[0], *spoiled[1:]]]
-        documents += [Document(f"{number}-{step}", " ".join(parts)) for step, parts in enumerate(steps)]
-        pairs = [Comparison(f"Win({step + 1})", f"{number}-{step}", f"{number}-{step + 1}") for step in range(2)]
+        documents += [
+            Document(f"{number}-{step}", " ".join(parts)) for step, parts in enumerate(steps)
+        ]
+        pairs = [
+            Comparison(f"Win({step + 1})", f"{number}-{step}", f"{number}-{step + 1}")
+            for step in range(2)
+        ]
         pool = frozenset(f"{number}-{step}" for step in range(3))
         for many in (1, 2):
-            queries.append(Query(f"{number}/{many}", f"{made.queries[number].text} {many * 11}", candidates=pool))
+            queries.append(
+                Query(
+                    f"{number}/{many}", f"{made.queries[number].text} {many * 11}", candidates=pool
+                )
+            )
             comparisons[f"{number}/{many}"] = pairs
     gold = {query_id: {pairs[0].better: 1.0} for query_id, pairs in comparisons.items()}
     settings = made.settings | {"metric": "Win", "metrics": ["Win"]}
-    write(Benchmark(Corpus(documents), queries, {"gold": gold}, settings, comparisons), tmp_path, {})
+    write(
+        Benchmark(Corpus(documents), queries, {"gold": gold}, settings, comparisons), tmp_path, {}
+    )
     code, found, figures = look(tmp_path)
     assert code == 0 and found["metric"] == "Win" and figures["win"]["value"] is not None
     assert figures["generator"]["found"] == [24, 24] and figures["generator"]["value"] > 0.95
@@ -160,7 +192,10 @@ def test_what_hangs_on_one_system_of_the_pool_and_how_little_so_many_queries_sho
     assert code == 0 and len(rankings) == 3
 
     def means(qrels):
-        runs = [{q: {d: -rank for rank, d in enumerate(of)} for q, of in one.items()} for one in rankings]
+        runs = [
+            {q: {d: -rank for rank, d in enumerate(of)} for q, of in one.items()}
+            for one in rankings
+        ]
         ndcg = ir_measures.parse_measure("nDCG@10")
         return [ir_measures.calc_aggregate([ndcg], qrels, run)[ndcg] for run in runs]
 
@@ -176,27 +211,42 @@ def test_what_hangs_on_one_system_of_the_pool_and_how_little_so_many_queries_sho
         taus.append(scipy_stats.kendalltau(before, after).statistic)
         changes.append(max(abs(a - b) for a, b in zip(before, after, strict=True)))
         assert figures["tau"]["found"][place]["change"] == pytest.approx(changes[-1])
-    assert figures["tau"]["value"] == pytest.approx(min(taus)) and figures["change"]["value"] == pytest.approx(
-        max(changes)
-    )
-    shares = [np.mean([np.mean([d in pooled[q] for d in of[:10]]) for q, of in one.items()]) for one in rankings]
+    assert figures["tau"]["value"] == pytest.approx(min(taus)) and figures["change"][
+        "value"
+    ] == pytest.approx(max(changes))
+    shares = [
+        np.mean([np.mean([d in pooled[q] for d in of[:10]]) for q, of in one.items()])
+        for one in rankings
+    ]
     assert figures["judged"]["value"] == pytest.approx(min(shares))
 
     ndcg, spreads = ir_measures.parse_measure("nDCG@10"), []
-    runs = [{q: {d: -rank for rank, d in enumerate(of)} for q, of in one.items()} for one in rankings]
-    columns = [{row.query_id: row.value for row in ir_measures.iter_calc([ndcg], gold, run)} for run in runs]
+    runs = [
+        {q: {d: -rank for rank, d in enumerate(of)} for q, of in one.items()} for one in rankings
+    ]
+    columns = [
+        {row.query_id: row.value for row in ir_measures.iter_calc([ndcg], gold, run)}
+        for run in runs
+    ]
     for a, b in ((0, 1), (0, 2), (1, 2)):
         spreads.append(np.std([columns[b][q] - columns[a][q] for q in gold], ddof=1))
     many = len(gold)
     t = scipy_stats.t(many - 1)
-    steps = math.ceil(0.05 * 2 ** (many - 1)) - 1  # values of p below .05, which cost power if they are few
+    steps = (
+        math.ceil(0.05 * 2 ** (many - 1)) - 1
+    )  # values of p below .05, which cost power if they are few
     shown = (t.ppf(0.975) + t.ppf(0.8)) * (1 + 1 / (3 * steps)) * max(spreads) / many**0.5
     assert figures["power"]["value"] == pytest.approx(shown, rel=1e-3)
 
 
 def test_a_second_judge_s_kappa_is_that_of_sklearn(server, look):
     truth = environments.load("twitter", "mini", "all")
-    texts, drawn, theirs, ours = {" ".join(q.text.split()): q.query_id for q in truth.queries}, random.Random(1), [], []
+    texts, drawn, theirs, ours = (
+        {" ".join(q.text.split()): q.query_id for q in truth.queries},
+        random.Random(1),
+        [],
+        [],
+    )
 
     def grade(prompt):
         query_id = texts[" ".join(given(prompt, "description").split())]
@@ -204,21 +254,33 @@ def test_a_second_judge_s_kappa_is_that_of_sklearn(server, look):
         known = [truth.judgements["pooled"].qrels[query_id][one] >= 1 for one in shown]
         said = [one if drawn.random() < 0.8 else not one for one in known]
         theirs.extend(known), ours.extend(said)
-        rows = [{"id": one, "grade": 2 * told, "reason": "so"} for one, told in zip(shown, said, strict=True)]
+        rows = [
+            {"id": one, "grade": 2 * told, "reason": "so"}
+            for one, told in zip(shown, said, strict=True)
+        ]
         return {"verdicts": json.dumps(rows)}
 
     server.answer = grade
     figures = look("twitter", "--split", "all", "--judge", server.spec, "--max-concurrent", "1")[2]
     assert len(ours) == figures["kappa"]["found"]["documents"] > 50
-    assert figures["kappa"]["value"] == pytest.approx(sklearn_metrics.cohen_kappa_score(theirs, ours))
+    assert figures["kappa"]["value"] == pytest.approx(
+        sklearn_metrics.cohen_kappa_score(theirs, ours)
+    )
 
 
 def test_what_does_not_hold_that_must_is_named_with_exit_code_3(look, tmp_path):
     write(benchmark(), tmp_path, {})
-    lines(tmp_path / "release/qrels/test.tsv", ["query-id\tcorpus-id\tscore", "q0\td0\t1", "q0\tnobody\t1"])
+    lines(
+        tmp_path / "release/qrels/test.tsv",
+        ["query-id\tcorpus-id\tscore", "q0\td0\t1", "q0\tnobody\t1"],
+    )
     code, found, figures = look(tmp_path / "release")
     assert look(tmp_path)[1] == found
-    assert code == 3 and any("nobody" in problem for problem in found["broken"]) and "recall" in figures
+    assert (
+        code == 3
+        and any("nobody" in problem for problem in found["broken"])
+        and "recall" in figures
+    )
 
 
 def test_the_guide_shows_what_the_command_prints(capsys, tmp_path):
@@ -227,12 +289,20 @@ def test_the_guide_shows_what_the_command_prints(capsys, tmp_path):
     words = ["twitter", "--retrievers", "bm25(analyzer=english)", "--runs", str(tmp_path)]
     assert run_command(parser, module.command, words) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    shown = (ROOT / "docs/guide/checks.md").read_text(encoding="utf-8").split("```")[1].strip().splitlines()
+    shown = (
+        (ROOT / "docs/guide/checks.md")
+        .read_text(encoding="utf-8")
+        .split("```")[1]
+        .strip()
+        .splitlines()
+    )
     assert printed == [line.rstrip() for line in shown if line]
 
 
 @pytest.mark.parametrize("marked", [False, True])
-def test_length_alone_is_no_wording_and_a_word_of_the_generator_is_one_at_any_length(look, tmp_path, marked):
+def test_length_alone_is_no_wording_and_a_word_of_the_generator_is_one_at_any_length(
+    look, tmp_path, marked
+):
     drawn = random.Random(5)
     words = [f"w{number}" for number in range(300)]
     made = benchmark()
@@ -240,7 +310,9 @@ def test_length_alone_is_no_wording_and_a_word_of_the_generator_is_one_at_any_le
     documents = []
     for one in [*made.documents.values(), *(Document(f"x{n}", "") for n in range(80))]:
         length = drawn.randint(40, 90) if one.doc_id in gold else drawn.randint(20, 50)
-        text = drawn.choices(words, k=length) + ["verily"] * (3 if marked and one.doc_id in gold else 0)
+        text = drawn.choices(words, k=length) + ["verily"] * (
+            3 if marked and one.doc_id in gold else 0
+        )
         documents.append(Document(one.doc_id, " ".join(text)))
     write(made._replace(documents=Corpus(documents)), tmp_path / "built", {})
     figure = look(tmp_path / "built")[2]["generator"]
@@ -255,8 +327,12 @@ def test_near_copies_of_queries_are_found_across_dev_and_test(look, tmp_path):
     made = benchmark()
     copy = Query("copy", f"please {made.queries[3].text}", "Find it.")
     gold = {**made.judgements["gold"], "copy": {"d6": 1.0}}
-    whole = made._replace(queries=[*made.queries, copy], judgements={"gold": gold}, dev=["q1", "copy"])
+    whole = made._replace(
+        queries=[*made.queries, copy], judgements={"gold": gold}, dev=["q1", "copy"]
+    )
     write(whole, tmp_path / "built", {})
     for split in ("dev", "test"):
         figure = look(tmp_path / "built", "--split", split)[2]["across"]
-        assert figure["found"] == [["copy", "q3"]] and figure["value"] == 1 and figure["fine"] is False
+        assert (
+            figure["found"] == [["copy", "q3"]] and figure["value"] == 1 and figure["fine"] is False
+        )

@@ -41,11 +41,21 @@ def task(tmp_path):
             for part in parts
             for one in part.documents.values()
         ]
-        judged = [(f"q{q}", d, int(g >= 1)) for part in parts for q, of in part.qrels.items() for d, g in of.items()]
+        judged = [
+            (f"q{q}", d, int(g >= 1))
+            for part in parts
+            for q, of in part.qrels.items()
+            for d, g in of.items()
+        ]
         lines(folder / "corpus.jsonl", map(json.dumps, rows))
-        asked = [{"_id": f"q{one.query_id}", "text": one.text} for part in parts for one in part.queries]
+        asked = [
+            {"_id": f"q{one.query_id}", "text": one.text} for part in parts for one in part.queries
+        ]
         lines(folder / "queries.jsonl", map(json.dumps, asked))
-        lines(folder / "qrels/test.tsv", ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in judged)])
+        lines(
+            folder / "qrels/test.tsv",
+            ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in judged)],
+        )
         return folder, environments.load(str(folder), None, "all")
 
     return made
@@ -53,7 +63,11 @@ def task(tmp_path):
 
 def title(doc_id):
     """An invented title, of letters that are like those of no other."""
-    word = hashlib.sha256(doc_id.encode()).hexdigest().translate(str.maketrans("0123456789", "ghijklmnop"))
+    word = (
+        hashlib.sha256(doc_id.encode())
+        .hexdigest()
+        .translate(str.maketrans("0123456789", "ghijklmnop"))
+    )
     return f"The {word[:7].capitalize()} of Zenobia, {word[7:16].capitalize()}"
 
 
@@ -63,19 +77,41 @@ def knows(server, memories):
     def answer(prompt):
         described = " ".join(given(prompt, "description").split())
         told = [guess for text, guess in memories if " ".join(text.split()) == described]
-        return {"guesses": json.dumps(["Something else entirely", *told, " ".join(described.split()[:9])])}
+        return {
+            "guesses": json.dumps(
+                ["Something else entirely", *told, " ".join(described.split()[:9])]
+            )
+        }
 
     server.answer = answer
 
 
 def test_ten_titles_known_by_heart_are_removed_and_nothing_else(server, task, command, tmp_path):
     folder, truth = task("whatsthatbook", "arguana")
-    gold = {one.query_id: min(truth.judgements["gold"].relevant(one.query_id)) for one in truth.queries}
-    asked, described = sorted(gold)[::3][:5], sorted(gold)[1::3][:5]  # what gives the title away: query, or document
-    memories = [(one.text, title(gold[one.query_id])) for one in truth.queries if one.query_id in asked]
-    memories += [(truth.documents[gold[one]].text, f"{title(gold[one]).lower()}!") for one in described]
+    gold = {
+        one.query_id: min(truth.judgements["gold"].relevant(one.query_id)) for one in truth.queries
+    }
+    asked, described = (
+        sorted(gold)[::3][:5],
+        sorted(gold)[1::3][:5],
+    )  # what gives the title away: query, or document
+    memories = [
+        (one.text, title(gold[one.query_id])) for one in truth.queries if one.query_id in asked
+    ]
+    memories += [
+        (truth.documents[gold[one]].text, f"{title(gold[one]).lower()}!") for one in described
+    ]
     knows(server, memories)
-    words = ("--task", folder, "--lm", server.spec, "--runs", tmp_path / "runs", "--out", tmp_path / "out")
+    words = (
+        "--task",
+        folder,
+        "--lm",
+        server.spec,
+        "--runs",
+        tmp_path / "runs",
+        "--out",
+        tmp_path / "out",
+    )
     code, found = command(*words)
     assert code == 0 and found["kind"] == "title" and found["documents"] == len(truth.documents)
     known = {gold[one] for one in described}
@@ -90,7 +126,9 @@ def test_ten_titles_known_by_heart_are_removed_and_nothing_else(server, task, co
     assert command(*words)[1] == found and len(server.requests) == many
 
 
-def test_ten_quotations_known_by_heart_are_removed_and_nothing_else(server, task, command, tmp_path):
+def test_ten_quotations_known_by_heart_are_removed_and_nothing_else(
+    server, task, command, tmp_path
+):
     folder, truth = task("relic", "clinical_trial")
     for file, row in (
         ("queries.jsonl", '{"_id": "odd", "text": "Its document is missing."}'),
@@ -116,32 +154,61 @@ def test_ten_quotations_known_by_heart_are_removed_and_nothing_else(server, task
     assert len(rest.documents) == len(truth.documents)
     prompts = len(server.requests)
     sampled = command(*words, "--sample", 7)[1]
-    assert sampled["queries"] == 7 and sampled["removed"].keys() < chosen and len(server.requests) == prompts
+    assert (
+        sampled["queries"] == 7
+        and sampled["removed"].keys() < chosen
+        and len(server.requests) == prompts
+    )
 
 
 def test_what_is_like_a_wanted_text_is_for_people_to_say_or_for_a_judge(server, command, tmp_path):
     truth = environments.load("birco/clinical_trial", "mini", "all")
-    gold = {one.query_id: sorted(truth.judgements["gold"].relevant(one.query_id)) for one in truth.queries}
+    gold = {
+        one.query_id: sorted(truth.judgements["gold"].relevant(one.query_id))
+        for one in truth.queries
+    }
     first, second, third = truth.queries[:3]
     # Of the first it knows a text by heart, of the second it makes a good one up, and of the others bad ones.
-    memories = {first.query_id: truth.documents[gold[first.query_id][-1]].text, second.query_id: "A trial of tea."}
+    memories = {
+        first.query_id: truth.documents[gold[first.query_id][-1]].text,
+        second.query_id: "A trial of tea.",
+    }
 
     def answer(prompt):
         texts = {" ".join(one.text.split()): one.query_id for one in truth.queries}
-        known = memories.get(texts[" ".join(given(prompt, "description").split())], "A study of snow.")
+        known = memories.get(
+            texts[" ".join(given(prompt, "description").split())], "A study of snow."
+        )
         if "## verdicts ##" not in prompt:
             return {"guesses": json.dumps(["Nothing in particular.", known])}
         shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
-        grade = 0 if "snow" in prompt or "Nothing in" in prompt.rpartition("[[ ## passages ## ]]")[2] else 2
-        return {"verdicts": json.dumps([{"id": one, "grade": grade, "reason": "so"} for one in shown])}
+        grade = (
+            0
+            if "snow" in prompt or "Nothing in" in prompt.rpartition("[[ ## passages ## ]]")[2]
+            else 2
+        )
+        return {
+            "verdicts": json.dumps([{"id": one, "grade": grade, "reason": "so"} for one in shown])
+        }
 
     server.answer = answer
-    words = ("--task", "birco/clinical_trial", "--kind", "text", "--lm", server.spec, "--runs", tmp_path / "runs")
+    words = (
+        "--task",
+        "birco/clinical_trial",
+        "--kind",
+        "text",
+        "--lm",
+        server.spec,
+        "--runs",
+        tmp_path / "runs",
+    )
     words += ("--retriever", f"api:{server.spec}")
     undecided = command(*words)[1]
     assert undecided["removed"] == {} and undecided["categories"]["open"] == len(truth.queries)
     judged = command(*words, "--judge", server.spec)[1]
-    assert judged["removed"] == {f"query/{first.query_id}": f"the same as {gold[first.query_id][-1]}"}
+    assert judged["removed"] == {
+        f"query/{first.query_id}": f"the same as {gold[first.query_id][-1]}"
+    }
     assert judged["categories"]["same"] == 1
     # People are shown the same guesses; what they say holds.
     out = tmp_path / "out"
@@ -172,38 +239,72 @@ def test_what_is_like_a_wanted_text_is_for_people_to_say_or_for_a_judge(server, 
     ],
 )
 def test_what_counts_as_a_memory(kind, guess, shown, known):
-    assert recall(kind, guess, Document("d", "say one two three four five", "Smoke & Honey"), shown) == known
+    assert (
+        recall(kind, guess, Document("d", "say one two three four five", "Smoke & Honey"), shown)
+        == known
+    )
 
 
-def test_wrong_requests_are_refused_in_a_line_and_a_dry_run_sends_nothing(server, command, tmp_path):
+def test_wrong_requests_are_refused_in_a_line_and_a_dry_run_sends_nothing(
+    server, command, tmp_path
+):
     words = ("--task", "whatsthatbook", "--lm", server.spec, "--runs", tmp_path / "runs")
     code, said = command(*words, "--kind", "title")
     assert code == 2 and "have no titles; give --kind mask" in said
     assert command(*words, "--sample", 3, "--out", tmp_path)[0] == 2
     code, found = command(*words, "--dry-run")
-    assert code == 0 and found["queries"] == 9 and found["calls"]["expected"] == 9 and not server.requests
+    assert (
+        code == 0
+        and found["queries"] == 9
+        and found["calls"]["expected"] == 9
+        and not server.requests
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["people:format", "wildchat", "birco/doris_mae", "writing", "tip_of_the_tongue:document"]
+    "name",
+    ["people:format", "wildchat", "birco/doris_mae", "writing", "tip_of_the_tongue:document"],
 )
-def test_of_each_protocol_what_is_left_is_a_task_for_which_everything_holds(name, command, tmp_path):
-    code, _ = command("--task", name, "--kind", "mask", "--runs", tmp_path / "runs", "--out", tmp_path)
+def test_of_each_protocol_what_is_left_is_a_task_for_which_everything_holds(
+    name, command, tmp_path
+):
+    code, _ = command(
+        "--task", name, "--kind", "mask", "--runs", tmp_path / "runs", "--out", tmp_path
+    )
     truth, rest = (environments.load(one, None, "all") for one in (name, str(tmp_path / "release")))
     assert code == 0 and release.check_release(tmp_path) == []
     assert [one.text for one in rest.queries] == [one.text for one in truth.queries]
-    assert (rest.metrics, rest.comparisons, rest.twins) == (truth.metrics, truth.comparisons, truth.twins)
+    assert (rest.metrics, rest.comparisons, rest.twins) == (
+        truth.metrics,
+        truth.comparisons,
+        truth.twins,
+    )
 
 
-def test_where_documents_stand_for_their_passages_a_quotation_of_any_passage_counts(server, command, tmp_path):
+def test_where_documents_stand_for_their_passages_a_quotation_of_any_passage_counts(
+    server, command, tmp_path
+):
     truth = environments.load("crumb/tip_of_the_tongue", "mini", "all")
     known = truth.queries[0]
     [parent, *_] = truth.judgements["document"].relevant(known.query_id)
     last = [one for one in truth.documents if one.rpartition(":")[0] == parent][-1]
     knows(server, [(known.text, " ".join(all_words(truth.documents[last].text)[3:12]))])
-    words = ("--task", "crumb/tip_of_the_tongue", "--data", "mini", "--kind", "mask", "--lm", server.spec)
+    words = (
+        "--task",
+        "crumb/tip_of_the_tongue",
+        "--data",
+        "mini",
+        "--kind",
+        "mask",
+        "--lm",
+        server.spec,
+    )
     found = command(*words, "--runs", tmp_path / "runs", "--out", tmp_path / "out")[1]
     assert found["removed"].keys() == {f"query/{known.query_id}"}
     rest = environments.load(str(tmp_path / "out/release"), None, "all")
-    assert rest.max_p and len(rest.queries) == len(truth.queries) - 1 and len(rest.documents) == len(truth.documents)
+    assert (
+        rest.max_p
+        and len(rest.queries) == len(truth.queries) - 1
+        and len(rest.documents) == len(truth.documents)
+    )
     assert all(rest.qrels[one.query_id] == truth.qrels[one.query_id] for one in rest.queries)

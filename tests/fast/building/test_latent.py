@@ -13,7 +13,11 @@ from tools.errors import BudgetReached, DataError, UnknownName
 from tools.models.terms import Terms
 from tools.retrievers import check, parse
 
-STANCE = {"attribute": {"lens": "stance"}, "limits": {"min_positives": 2}, "write": {"words": [5, 60]}}
+STANCE = {
+    "attribute": {"lens": "stance"},
+    "limits": {"min_positives": 2},
+    "write": {"words": [5, 60]},
+}
 
 
 @pytest.fixture
@@ -71,17 +75,24 @@ def test_offline_makes_a_task_that_runs_and_calls_it_a_floor(tmp_path, command_o
     from evals.build import __main__ as command
 
     made = command_of(command)
-    assert made("new", tmp_path / "own", "--recipe", "latent", "--corpus", "task:obliq/twitter").code == 0
+    assert (
+        made("new", tmp_path / "own", "--recipe", "latent", "--corpus", "task:obliq/twitter").code
+        == 0
+    )
     text = (tmp_path / "own/recipe.toml").read_text()
     (tmp_path / "own/recipe.toml").write_text(text.replace('lens = ""', 'lens = "stance"', 1))
     found = made("run", tmp_path / "own")
     assert found.code == 0 and "a floor" in found.out and "handles in 7 documents" in found.err
-    assert (tmp_path / "own/release/README.md").read_text().count("No person has checked this benchmark.") == 1
+    assert (tmp_path / "own/release/README.md").read_text().count(
+        "No person has checked this benchmark."
+    ) == 1
     assert run("--task", tmp_path / "own/release", "--program", "multihop").code == 0
     assert "extract" in made("status", tmp_path / "own").out
     before = (tmp_path / "own/release/queries.jsonl").read_bytes()
     assert made("run", tmp_path / "own", "--limit", 40).code == 0
-    assert (tmp_path / "own/release/queries.jsonl").read_bytes() == before and (tmp_path / "own/limit-40").is_dir()
+    assert (tmp_path / "own/release/queries.jsonl").read_bytes() == before and (
+        tmp_path / "own/limit-40"
+    ).is_dir()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +102,9 @@ def test_offline_makes_a_task_that_runs_and_calls_it_a_floor(tmp_path, command_o
         ("irony", "what to write down: irony"),
     ],
 )
-def test_a_release_tells_the_attribute_in_the_recipes_own_words(tmp_path, server, knowing, wording, kept, command_of):
+def test_a_release_tells_the_attribute_in_the_recipes_own_words(
+    tmp_path, server, knowing, wording, kept, command_of
+):
     about = STANCE | {"attribute": {"attribute": wording}}
     folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **about)
     build(folder, server.spec)
@@ -105,8 +118,15 @@ def test_a_release_tells_the_attribute_in_the_recipes_own_words(tmp_path, server
 
 
 def test_a_recipe_that_leaves_nothing_says_where_it_went(tmp_path):
-    folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE | {"limits": {"min_positives": 50}})
-    with pytest.raises(DataError, match=r"no group is left after ingest \(84 in, 84 out\); extract"):
+    folder = prepare(
+        tmp_path / "built",
+        "latent",
+        "task:obliq/twitter",
+        **STANCE | {"limits": {"min_positives": 50}},
+    )
+    with pytest.raises(
+        DataError, match=r"no group is left after ingest \(84 in, 84 out\); extract"
+    ):
         build(folder)
     with pytest.raises(UnknownName, match="did you mean 'extract'"):
         build(folder, until="extrct")
@@ -114,12 +134,19 @@ def test_a_recipe_that_leaves_nothing_says_where_it_went(tmp_path):
         build(prepare(tmp_path / "other", "latent", "task:obliq/twitter"))
 
 
-def test_a_query_with_which_people_find_fault_is_dropped_and_asks_nothing_again(tmp_path, server, knowing):
+def test_a_query_with_which_people_find_fault_is_dropped_and_asks_nothing_again(
+    tmp_path, server, knowing
+):
     folder = prepare(tmp_path / "built", "latent", "task:obliq/twitter", **STANCE)
     build(folder, server.spec)
     sent, before = len(server.requests), len(load(folder).queries)
     offered = json.loads((folder / "review/offered/queries.jsonl").read_text().splitlines()[0])
-    said = {"item": offered["item"], "rater": "ann", "value": [offered["values"][0], "leak"], "note": ""}
+    said = {
+        "item": offered["item"],
+        "rater": "ann",
+        "value": [offered["values"][0], "leak"],
+        "note": "",
+    }
     (folder / "review/answers.jsonl").write_text(json.dumps(said) + "\n")
     build(folder, server.spec)
     assert len(load(folder).queries) == before - 1 and len(server.requests) == sent

@@ -28,18 +28,28 @@ class Remembering(Knowing):
         if HOSTILE in text:
             return {"rating": 5, "written": f"{text} " * 20, "changed": []}
         wrong = [f"not as in {doc_id}"] if doc_id in self.posts else []
-        return {"rating": 2 + 2 * len(wrong), "written": self.posts.get(doc_id, ""), "changed": wrong}
+        return {
+            "rating": 2 + 2 * len(wrong),
+            "written": self.posts.get(doc_id, ""),
+            "changed": wrong,
+        }
 
     def _written(self, prompt):
         if "[[ ## way ## ]]" in prompt:
             opening = given(prompt, "opening")
             stray = self.strays and len(opening) % 3 == 0
             return {"written": given(prompt, "rest") if stray else f"Now then. {opening}"}
-        return {"written": self._query(prompt, 1)["query"]}  # the first thing that is found, and no other
+        return {
+            "written": self._query(prompt, 1)["query"]
+        }  # the first thing that is found, and no other
 
     def _query(self, prompt, many=None):
         said = "|".join(map(re.escape, json.loads(given(prompt, "forbidden"))[:many]))
-        return {"query": re.sub(rf"\b({said})\b" if said else "^$", "that", given(prompt, "text"), flags=re.I)}
+        return {
+            "query": re.sub(
+                rf"\b({said})\b" if said else "^$", "that", given(prompt, "text"), flags=re.I
+            )
+        }
 
     def _verdicts(self, prompt):
         [meant] = re.findall(r"not as in (\S+)", given(prompt, "description")) or [""]
@@ -60,15 +70,26 @@ def knowing(server):
 
 
 def sources(folder):
-    return {row["query_id"]: row for row in map(json.loads, (folder / "release/provenance.jsonl").open())}
+    return {
+        row["query_id"]: row
+        for row in map(json.loads, (folder / "release/provenance.jsonl").open())
+    }
 
 
-def test_the_recollections_behind_a_miniature_are_recovered_within_what_the_dry_run_says(tmp_path, server, knowing):
+def test_the_recollections_behind_a_miniature_are_recovered_within_what_the_dry_run_says(
+    tmp_path, server, knowing
+):
     folder = prepare(tmp_path / "built", "recollection", TASK)
     ahead = build(folder, server.spec, dry_run=True)["stages"]
     assert not server.requests
     done = build(folder, server.spec)["stages"]
-    assert {row["stage"] for row in done if row["usage"]} == {"recollect", "open", "harden", "rephrase", "unique"}
+    assert {row["stage"] for row in done if row["usage"]} == {
+        "recollect",
+        "open",
+        "harden",
+        "rephrase",
+        "unique",
+    }
     for stage in done:
         for figure in ("calls", "input_tokens", "output_tokens") if stage["usage"] else ():
             low, _, high = ahead[stage["stage"]][figure]
@@ -80,9 +101,15 @@ def test_the_recollections_behind_a_miniature_are_recovered_within_what_the_dry_
     assert {row["doc_id"] for row in made_of.values()} == {*knowing.posts}
     ways = [row["opening"] for row in made_of.values()]
     assert {ways.count(way) for way in ways} == {2, 3}
-    changed = [query for query in built.queries if query.text != f"Now then. {made_of[query.query_id]['written']}"]
+    changed = [
+        query
+        for query in built.queries
+        if query.text != f"Now then. {made_of[query.query_id]['written']}"
+    ]
     assert 0 < len(changed) < 8  # what gave passages away was taken out, of these alone
-    item, *others = [json.loads(line) for line in (folder / "review/offered/ambiguity.jsonl").open()]
+    item, *others = [
+        json.loads(line) for line in (folder / "review/offered/ambiguity.jsonl").open()
+    ]
     assert len(others) == 35
     said = [*item["model"], *item["values"]][-2:]
     (folder / "review/answers.jsonl").write_text(
@@ -90,7 +117,9 @@ def test_the_recollections_behind_a_miniature_are_recovered_within_what_the_dry_
     )
     sent = len(server.requests)
     build(folder, server.spec)  # people go before models, and nothing is asked again
-    assert {*relevant(load(folder)).values()} - gold == {frozenset(said)} and len(server.requests) == sent
+    assert {*relevant(load(folder)).values()} - gold == {frozenset(said)} and len(
+        server.requests
+    ) == sent
 
 
 def test_an_opening_that_is_none_leaves_the_text_as_it_was(tmp_path, server, knowing):
@@ -108,15 +137,25 @@ def test_an_opening_that_is_none_leaves_the_text_as_it_was(tmp_path, server, kno
 
 
 @pytest.mark.parametrize("many", ["add", "drop"])
-def test_a_passage_that_speaks_to_the_model_changes_no_judgement_but_its_own(tmp_path, server, knowing, many):
+def test_a_passage_that_speaks_to_the_model_changes_no_judgement_but_its_own(
+    tmp_path, server, knowing, many
+):
     documents = list(knowing.environment.documents.values())
     near = next(iter(knowing.posts.values()))
-    rows = [{"id": one.doc_id, "text": one.text} for one in documents] + [{"id": "bad", "text": f"{near} {HOSTILE}"}]
+    rows = [{"id": one.doc_id, "text": one.text} for one in documents] + [
+        {"id": "bad", "text": f"{near} {HOSTILE}"}
+    ]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    folder = prepare(tmp_path / "built", "recollection", str(tmp_path / "corpus.jsonl"), recollect={"many": many})
+    folder = prepare(
+        tmp_path / "built", "recollection", str(tmp_path / "corpus.jsonl"), recollect={"many": many}
+    )
     build(folder, server.spec)
     built, made_of = relevant(load(folder)), sources(folder)
-    honest = {row["doc_id"]: built[one] - {"bad"} for one, row in made_of.items() if row["doc_id"] != "bad"}
+    honest = {
+        row["doc_id"]: built[one] - {"bad"}
+        for one, row in made_of.items()
+        if row["doc_id"] != "bad"
+    }
     assert all(of == {one} for one, of in honest.items())
     dropped = [json.loads(line) for line in (folder / "dropped.jsonl").open()]
     lost = {row["id"] for row in dropped if row["why"] == "other passages could be meant as well"}
@@ -124,7 +163,9 @@ def test_a_passage_that_speaks_to_the_model_changes_no_judgement_but_its_own(tmp
 
 
 def test_offline_recollects_a_miniature_one_passage_each(tmp_path):
-    folder = prepare(tmp_path / "built", "recollection", TASK, recollect={"group": "^MINI-..", "sample": 40})
+    folder = prepare(
+        tmp_path / "built", "recollection", TASK, recollect={"group": "^MINI-..", "sample": 40}
+    )
     found = {row["stage"]: row for row in build(folder)["stages"]}
     assert found["recollect"]["went_in"] == 40
     built = load(folder)

@@ -35,7 +35,11 @@ def graded(number, model="2"):
 
 def group(number):
     members = [f"d{number}-{place}" for place in range(4)]
-    return Item([("Label", f"label {number}"), *((one, f"text of {one}") for one in members)], members[:1], members)
+    return Item(
+        [("Label", f"label {number}"), *((one, f"text of {one}") for one in members)],
+        members[:1],
+        members,
+    )
 
 
 def write(path, *rows):
@@ -70,7 +74,12 @@ def test_agreement_is_that_of_scikit_learn_and_scipy(seed):
     assert found.macro_f1 == pytest.approx(metrics.f1_score(first, second, average="macro"))
     assert found.spearman == pytest.approx(spearmanr(first, second).statistic)
     theirs = bootstrap(
-        (first, second), metrics.cohen_kappa_score, paired=True, vectorized=False, n_resamples=999, method="percentile"
+        (first, second),
+        metrics.cohen_kappa_score,
+        paired=True,
+        vectorized=False,
+        n_resamples=999,
+        method="percentile",
     ).confidence_interval
     assert [found.kappa.low, found.kappa.high] == pytest.approx([theirs.low, theirs.high], abs=0.03)
 
@@ -78,7 +87,12 @@ def test_agreement_is_that_of_scikit_learn_and_scipy(seed):
 def test_what_values_do_not_define_is_not_invented():
     assert agree([]) is None and agree([[]]) is None
     always = agree([[("1", "1")]] * 5, ["0", "1"])
-    assert (always.agreement.mean, always.kappa, always.spearman, always.macro_f1) == (1, None, None, 1)
+    assert (always.agreement.mean, always.kappa, always.spearman, always.macro_f1) == (
+        1,
+        None,
+        None,
+        1,
+    )
     assert agree([[("0", "1")]]).agreement == (0, None, None)
 
 
@@ -105,7 +119,9 @@ def test_screening_takes_as_many_of_each_class(tmp_path):
     classes = ["implicit", "stated"]
     items = [Item([("Document", str(n))], classes[n % 10 == 0], classes) for n in range(700)]
     offer(tmp_path, "screening", items)
-    models = [json.loads(line)["model"] for line in (tmp_path / "review/offered/screening.jsonl").open()]
+    models = [
+        json.loads(line)["model"] for line in (tmp_path / "review/offered/screening.jsonl").open()
+    ]
     assert [models.count(name) for name in classes] == [50, 50]
 
 
@@ -116,10 +132,19 @@ def test_the_page_does_not_tell_what_the_model_said(tmp_path, command):
     code, out, _ = command("--out", tmp_path / "sheet.html")
     assert code == 0 and "31 items" in out
     page = packed((tmp_path / "sheet.html").read_text())
-    assert all(item.keys() == {"item", "show", "values"} for sheet in page["sheets"] for item in sheet["items"])
+    assert all(
+        item.keys() == {"item", "show", "values"}
+        for sheet in page["sheets"]
+        for item in sheet["items"]
+    )
     assert "secret" not in json.dumps(page)
     # The model's member is the first that the stage gave; it is not the first that is shown.
-    first = [item["values"][0][-1] for sheet in page["sheets"] for item in sheet["items"] if sheet["many"]]
+    first = [
+        item["values"][0][-1]
+        for sheet in page["sheets"]
+        for item in sheet["items"]
+        if sheet["many"]
+    ]
     assert 2 < first.count("0") < 15
 
 
@@ -135,12 +160,22 @@ def test_what_is_not_offered_cannot_be_judged(tmp_path, command):
 def test_answers_are_taken_once_and_what_is_wrong_is_said_a_line_each(tmp_path, command):
     items = [graded(number) for number in range(4)]
     offer(tmp_path, "gold", items)
-    rows = [said("gold", item, value) for item, value in zip(items, ["2", "1", "7", None], strict=True)]
+    rows = [
+        said("gold", item, value) for item, value in zip(items, ["2", "1", "7", None], strict=True)
+    ]
     strange = {"item": "gold-0123", "rater": "ann", "value": "2"}
-    given = write(tmp_path / "a.jsonl", *rows, strange, said("gold", items[0], "0"), said("gold", items[1], "1", " "))
+    given = write(
+        tmp_path / "a.jsonl",
+        *rows,
+        strange,
+        said("gold", items[0], "0"),
+        said("gold", items[1], "1", " "),
+    )
     given.write_text(given.read_text() + "{no json\n\n")
     code, _, err = command("--in", given)
-    assert code == 3 and [line.split(":")[0].rsplit(" ")[-1] for line in err.splitlines()[:-1]] == list("35678")
+    assert code == 3 and [
+        line.split(":")[0].rsplit(" ")[-1] for line in err.splitlines()[:-1]
+    ] == list("35678")
     assert "5 answers refused" in err.splitlines()[-1] and "'7' is no answer" in err
     assert answers(tmp_path) == {identify("gold", items[0]): "2", identify("gold", items[1]): "1"}
     kept = (tmp_path / "review/answers.jsonl").read_bytes()
@@ -152,7 +187,9 @@ def test_answers_hold_for_a_build_made_again_that_shows_the_same(tmp_path, comma
     offer(tmp_path, "gold", [graded(1), graded(2)])
     rows = said("gold", graded(1), "0"), said("gold", graded(2), "1")
     assert command("--in", write(tmp_path / "a.jsonl", *rows))[0] == 0
-    offer(tmp_path, "gold", [graded(1, "0"), graded(3)])  # the model thinks otherwise by now; one item is new
+    offer(
+        tmp_path, "gold", [graded(1, "0"), graded(3)]
+    )  # the model thinks otherwise by now; one item is new
     assert answers(tmp_path)[identify("gold", graded(1))] == "0"
     assert review.compare(tmp_path)["sheets"]["gold"]["model agreement"].mean == 1
     (tmp_path / "review/answers.jsonl").open("ab").write(b'{"item": "torn')
@@ -197,8 +234,12 @@ def test_agreement_says_which_sheet_is_below_its_bar(tmp_path, command):
     people, model = metrics.cohen_kappa_score(ann, ben), [item.model for item in items]
     with_model = metrics.cohen_kappa_score([*model, *model], ann + ben)
     gold = found["sheets"]["gold"]
-    assert gold["people kappa"][0] == pytest.approx(people) and gold["model kappa"][0] == pytest.approx(with_model)
-    assert people < 0.6 and f"gold is below its bar: people kappa {people:.2f}" in " ".join(found["below"])
+    assert gold["people kappa"][0] == pytest.approx(people) and gold["model kappa"][
+        0
+    ] == pytest.approx(with_model)
+    assert people < 0.6 and f"gold is below its bar: people kappa {people:.2f}" in " ".join(
+        found["below"]
+    )
     line = review.describe(tmp_path)
     assert code == 0 and line in out and "Checked by 2 people: 120 judgements; gold: kappa" in line
 
@@ -208,7 +249,10 @@ def test_where_many_values_apply_each_of_them_is_a_judgement(tmp_path, command):
     offer(tmp_path, "clusters", groups)
     # Of 40 choices, 10 are the model's. A person finds nine of them, and one that is none.
     rows = [said("clusters", item, item.values[:1]) for item in groups[2:]]
-    rows += [said("clusters", groups[0], []), said("clusters", groups[1], list(groups[1].values[:2]))]
+    rows += [
+        said("clusters", groups[0], []),
+        said("clusters", groups[1], list(groups[1].values[:2])),
+    ]
     assert command("--in", write(tmp_path / "a.jsonl", *rows))[0] == 0
     found = agreement(tmp_path)["sheets"]["clusters"]
     assert found["model agreement"][0] == pytest.approx(38 / 40)
@@ -220,8 +264,13 @@ def test_every_sheets_bar_names_a_figure_that_is_computed(tmp_path, command):
     for name, form in SHEETS.items():
         own = ["x", "y"] if form.many or not form.values else []
         values = [*own, *form.values]
-        items = [Item([("Text", str(n)), *((one, one) for one in own)], None, own) for n in range(4)]
-        items = [item._replace(model=values[:1] if form.many else values[n % 2]) for n, item in enumerate(items)]
+        items = [
+            Item([("Text", str(n)), *((one, one) for one in own)], None, own) for n in range(4)
+        ]
+        items = [
+            item._replace(model=values[:1] if form.many else values[n % 2])
+            for n, item in enumerate(items)
+        ]
         offer(tmp_path, name, items)
         rows = [said(name, item, item.model, rater) for item in items for rater in ("ann", "ben")]
         assert command("--in", write(tmp_path / "a.jsonl", *rows))[0] == 0

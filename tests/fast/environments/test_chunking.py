@@ -43,11 +43,17 @@ def test_a_block_that_is_too_long_is_a_chunk_of_its_own_and_whole():
 
 
 def test_a_heading_without_content_is_kept_and_code_is_no_heading():
-    made = chunks("# T\n## Empty\n## Full\ntext\n```\n# a comment\n\n## another\n```\n## Last", len, limit=10_000)
+    made = chunks(
+        "# T\n## Empty\n## Full\ntext\n```\n# a comment\n\n## another\n```\n## Last",
+        len,
+        limit=10_000,
+    )
     assert made == ["# T\n## Empty\n## Full\ntext\n```\n# a comment\n\n## another\n```\n## Last"]
 
 
-LINES = st.sampled_from(["# A", "## B", "### C", "#### D", "one two", "three", "- four", "", "", "five " * 12])
+LINES = st.sampled_from(
+    ["# A", "## B", "### C", "#### D", "one two", "three", "- four", "", "", "five " * 12]
+)
 
 
 @given(st.lists(LINES, max_size=30), st.integers(5, 80))
@@ -59,12 +65,16 @@ def test_content_comes_once_in_order_and_a_chunk_over_the_limit_is_a_single_bloc
     markdown = "\n".join(lines)
     made = chunks(markdown, count, limit)
     content = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    assert [line.strip() for chunk in made for line in chunk.splitlines() if not line.startswith("#")] == content
+    assert [
+        line.strip() for chunk in made for line in chunk.splitlines() if not line.startswith("#")
+    ] == content
     for heading in {line for line in lines if line.startswith("#")}:
         assert any(heading in chunk.splitlines() for chunk in made)
     for chunk in made:
         body = [line.strip() for line in chunk.splitlines() if not line.startswith("#")]
-        if count(chunk) > limit:  # one block: between two of its lines the page has neither heading nor blank line
+        if (
+            count(chunk) > limit
+        ):  # one block: between two of its lines the page has neither heading nor blank line
             assert "\n".join(body) in "\n".join(line.strip() for line in lines)
 
 

@@ -20,17 +20,28 @@ from environments.collections import read_collection
 from tools.corpus import StoredCorpus
 from tools.errors import DataError, UsageError
 
-TEXTS = {"7": ("Dams", "On weirs, rivers"), "d/2": ("", 'A "ferry"\nof two'), "d3": ("Drei", "Örtliche Brücken")}
-LINES = {doc_id: f"{title} {text}".replace("\n", " ").strip() for doc_id, (title, text) in TEXTS.items()}
+TEXTS = {
+    "7": ("Dams", "On weirs, rivers"),
+    "d/2": ("", 'A "ferry"\nof two'),
+    "d3": ("Drei", "Örtliche Brücken"),
+}
+LINES = {
+    doc_id: f"{title} {text}".replace("\n", " ").strip() for doc_id, (title, text) in TEXTS.items()
+}
 QUERIES = {"2": "Which dam?", "q1": "Crossing water?", "q9": "Not judged"}
 JUDGED = [("q1", "d/2", 2), ("q1", "d3", -1), ("2", "7", 1), ("2", "gone", 1)]
 TREC_QRELS = "".join(f"{query_id} 0 {doc_id} {grade}\n" for query_id, doc_id, grade in JUDGED)
-TOPICS = "".join(f"<top>\n<num> Number: {name}\n<title> {text}\n</top>\n" for name, text in QUERIES.items())
+TOPICS = "".join(
+    f"<top>\n<num> Number: {name}\n<title> {text}\n</top>\n" for name, text in QUERIES.items()
+)
 
 ROWS = [(doc_id, *texts) for doc_id, texts in TEXTS.items()]
 CORPUS = [{"_id": doc_id, "title": title, "text": text} for doc_id, title, text in ROWS]
 ASKED = [{"_id": query_id, "text": text} for query_id, text in QUERIES.items()]
-QRELS = [{"query-id": query_id, "corpus-id": doc_id, "score": grade} for query_id, doc_id, grade in JUDGED]
+QRELS = [
+    {"query-id": query_id, "corpus-id": doc_id, "score": grade}
+    for query_id, doc_id, grade in JUDGED
+]
 HEADER = ("query-id", "corpus-id", "score")
 
 
@@ -39,15 +50,23 @@ def jsonl(rows):
 
 
 def numbered(rows):
-    return jsonl({name: int(cell) if str(cell).isdigit() else cell for name, cell in row.items()} for row in rows)
+    return jsonl(
+        {name: int(cell) if str(cell).isdigit() else cell for name, cell in row.items()}
+        for row in rows
+    )
 
 
 def floats(rows):
-    return jsonl({name: float(cell) if str(cell).isdigit() else cell for name, cell in row.items()} for row in rows)
+    return jsonl(
+        {name: float(cell) if str(cell).isdigit() else cell for name, cell in row.items()}
+        for row in rows
+    )
 
 
 def cells(separator, *rows, quoting=csv.QUOTE_MINIMAL):
-    csv.writer(buffer := io.StringIO(newline=""), delimiter=separator, quoting=quoting).writerows(rows)
+    csv.writer(buffer := io.StringIO(newline=""), delimiter=separator, quoting=quoting).writerows(
+        rows
+    )
     return buffer.getvalue().encode()
 
 
@@ -65,7 +84,9 @@ def parquet(rows):
 
 
 def arrow(rows):
-    with pa.ipc.new_stream(buffer := io.BytesIO(), (table := pa.Table.from_pylist(rows)).schema) as stream:
+    with pa.ipc.new_stream(
+        buffer := io.BytesIO(), (table := pa.Table.from_pylist(rows)).schema
+    ) as stream:
         stream.write_table(table, max_chunksize=1)
     return buffer.getvalue()
 
@@ -75,8 +96,19 @@ def trec(rows):
     return "".join(form.format(*row) for row in rows).encode()
 
 
-BEIR = {"corpus.jsonl": jsonl(CORPUS), "queries.jsonl": jsonl(ASKED), "qrels/test.tsv": cells("\t", HEADER, *JUDGED)}
-OWN = {"id": "Key", "text": "Was", "title": "Kopf", "query": "frage", "grade": "note", "doc_id": "treffer"}
+BEIR = {
+    "corpus.jsonl": jsonl(CORPUS),
+    "queries.jsonl": jsonl(ASKED),
+    "qrels/test.tsv": cells("\t", HEADER, *JUDGED),
+}
+OWN = {
+    "id": "Key",
+    "text": "Was",
+    "title": "Kopf",
+    "query": "frage",
+    "grade": "note",
+    "doc_id": "treffer",
+}
 FORMS = {
     "BEIR": BEIR,
     "BEIR, two splits in zstd": {
@@ -93,11 +125,14 @@ FORMS = {
     },
     "BEIR, in UTF-16": {name: content.decode().encode("utf-16") for name, content in BEIR.items()},
     "BEIR, with the line ends of old Macs": {
-        name: content.replace(b"\r\n", b"\n").replace(b"\n", b"\r") for name, content in BEIR.items()
+        name: content.replace(b"\r\n", b"\n").replace(b"\n", b"\r")
+        for name, content in BEIR.items()
     },
     "BEIR, packed in two ways under plain names": {
         name: pack(content)
-        for (name, content), pack in zip(BEIR.items(), (lzma.compress, gzip.compress, bytes), strict=True)
+        for (name, content), pack in zip(
+            BEIR.items(), (lzma.compress, gzip.compress, bytes), strict=True
+        )
     },
     "BEIR, numbers as floats": {
         "corpus.jsonl": floats(CORPUS),
@@ -142,7 +177,11 @@ FORMS = {
         "queries.jsonl": jsonl({"qid": i, "frage": t} for i, t in QUERIES.items()),
         "qrels.jsonl": jsonl({"qid": q, "treffer": d, "note": g} for q, d, g in JUDGED),
     },
-    "TREC": {"docs.trec": trec(ROWS), "topics.1-3.txt": TOPICS.encode(), "qrels.1-3.txt": TREC_QRELS.encode()},
+    "TREC": {
+        "docs.trec": trec(ROWS),
+        "topics.1-3.txt": TOPICS.encode(),
+        "qrels.1-3.txt": TREC_QRELS.encode(),
+    },
     "TREC, many files": {
         "documents/ft/ft911_1.gz": gzip.compress(trec(ROWS[:2])),
         "documents/la/LA010189": trec(ROWS[2:]),
@@ -152,7 +191,9 @@ FORMS = {
     },
     "TREC, JSON Lines": {
         "collection.jsonl": jsonl({"docno": i, "title": h, "contents": t} for i, h, t in ROWS),
-        "topics.xml": "".join(f'<topic number="{name}">{text}</topic>' for name, text in QUERIES.items()).encode(),
+        "topics.xml": "".join(
+            f'<topic number="{name}">{text}</topic>' for name, text in QUERIES.items()
+        ).encode(),
         "qrels": TREC_QRELS.encode(),
     },
     "TREC, topics with a query, a comment and a subtopic": {
@@ -176,7 +217,10 @@ FORMS = {
         "qrels": TREC_QRELS.encode(),
     },
     "TREC, as MS MARCO has it": {
-        "collection.tsv": cells("\t", *LINES.items()).replace(b'""', b"\0").replace(b'"', b"").replace(b"\0", b'"'),
+        "collection.tsv": cells("\t", *LINES.items())
+        .replace(b'""', b"\0")
+        .replace(b'"', b"")
+        .replace(b"\0", b'"'),
         "queries.dev.tsv": cells("\t", *QUERIES.items()),
         "qrels.dev.tsv": TREC_QRELS.replace(" ", "\t").encode(),
     },
@@ -186,9 +230,12 @@ FORMS = {
         "qrels.csv": cells(",", ("qid", "docid", "relevance"), *JUDGED),
     },
     "CSV, as spreadsheets write it": {
-        "documents.csv": b"sep=;\r\n" + cells(";", ("Doc ID", "Title", "Text", ""), *((*row, "") for row in ROWS)),
+        "documents.csv": b"sep=;\r\n"
+        + cells(";", ("Doc ID", "Title", "Text", ""), *((*row, "") for row in ROWS)),
         "queries.csv": cells("\t", ("Query ID", "Query"), *QUERIES.items()),
-        "qrels.tsv": cells("\t", ("Query-ID", "Doc Id", "RELEVANCE"), *((*row, "") for row in JUDGED)),
+        "qrels.tsv": cells(
+            "\t", ("Query-ID", "Doc Id", "RELEVANCE"), *((*row, "") for row in JUDGED)
+        ),
     },
     "CSV, tabs and quotation marks": {
         "documents.tsv": quoted(("id", "title", "text"), *ROWS),
@@ -215,10 +262,14 @@ def put(folder, files):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_collection_is_the_same_in_every_form(form, tmp_path):
-    read = read_collection(put(tmp_path, FORMS[form]), tmp_path / "home", OWN if "other" in form else {})
+    read = read_collection(
+        put(tmp_path, FORMS[form]), tmp_path / "home", OWN if "other" in form else {}
+    )
     assert read.form == form.partition(",")[0]
     found = read.documents.stream()
-    assert {one.doc_id: f"{one.title} {one.text}".replace("\n", " ").strip() for one in found} == LINES
+    assert {
+        one.doc_id: f"{one.title} {one.text}".replace("\n", " ").strip() for one in found
+    } == LINES
     assert read.documents["d3"].title == ("" if "MARCO" in form else "Drei")
     assert dict(read.queries) == {"2": "Which dam?", "q1": "Crossing water?"}
     assert read.qrels == pytrec_eval.parse_qrel(TREC_QRELS.splitlines())
@@ -227,7 +278,11 @@ def test_a_collection_is_the_same_in_every_form(form, tmp_path):
     assert (counted != read.said[1:]) == ("quotation" in form or "subtopic" in form)
     assert counted == (
         "3 documents, 2 queries, 4 judgements with grades from -1 to 2.",
-        *(f"{what} that are there again, counted once: 1." for what in REPEATED if "repeats" in form),
+        *(
+            f"{what} that are there again, counted once: 1."
+            for what in REPEATED
+            if "repeats" in form
+        ),
         "Queries without a judgement, left out: 1.",
         "Judged documents that are not in the corpus: 1.",
         "Judgements above 0 of those: 1.",
@@ -236,15 +291,27 @@ def test_a_collection_is_the_same_in_every_form(form, tmp_path):
 
 
 DAMAGE = {  # what is changed in BEIR's folder, and what is said
-    "one id with two texts": ({"corpus.jsonl": jsonl([*CORPUS, CORPUS[0] | {"text": "x"}])}, r"line 4: .*in .*line 1"),
-    "one query with two texts": ({"queries.jsonl": jsonl([*ASKED, ASKED[0] | {"text": "x"}])}, r"line 4: .*line 1"),
-    "two grades": ({"qrels/dev.tsv": cells("\t", HEADER, ("q1", "d/2", 1))}, "test.tsv, line 2: .* with 1 and 2"),
+    "one id with two texts": (
+        {"corpus.jsonl": jsonl([*CORPUS, CORPUS[0] | {"text": "x"}])},
+        r"line 4: .*in .*line 1",
+    ),
+    "one query with two texts": (
+        {"queries.jsonl": jsonl([*ASKED, ASKED[0] | {"text": "x"}])},
+        r"line 4: .*line 1",
+    ),
+    "two grades": (
+        {"qrels/dev.tsv": cells("\t", HEADER, ("q1", "d/2", 1))},
+        "test.tsv, line 2: .* with 1 and 2",
+    ),
     "an unknown column": (
         {"queries.jsonl": jsonl([{"_id": "q1", "asked": "y"}])},
         "no known query; --column query=NA",
     ),
     "no rows": ({"queries.jsonl": b""}, "queries.jsonl has no rows, so there are no queries"),
-    "strangers": ({"queries.jsonl": jsonl([{"_id": "x", "text": "y"}])}, "no query has a judgement: e.g. 'q1' .*'x'"),
+    "strangers": (
+        {"queries.jsonl": jsonl([{"_id": "x", "text": "y"}])},
+        "no query has a judgement: e.g. 'q1' .*'x'",
+    ),
     "queries 02 for 2": (
         {"queries.jsonl": jsonl([{"_id": "02", "text": "y"}])},
         "no query has a judgement: '2' in the judgements and '02' in the queries differ in zeros",
@@ -266,20 +333,51 @@ DAMAGE = {  # what is changed in BEIR's folder, and what is said
         r'files = { queries = "queries.jsonl" }` in its benchmark.toml',
     ),
     "passages with two ids": (
-        {"corpus.jsonl": jsonl([{"pid": f"p{n}", "docid": "d3", "passage": f"x {n}"} for n in range(2)])},
+        {
+            "corpus.jsonl": jsonl(
+                [{"pid": f"p{n}", "docid": "d3", "passage": f"x {n}"} for n in range(2)]
+            )
+        },
         "take another column for the id: --column id=pid",
     ),
-    "a pointer": ({"corpus.jsonl": b"version https://git-lfs.github.com/spec/v1\n"}, "git lfs pull"),
-    "a pointer to Parquet": ({"corpus.parquet": b"version https://git-lfs.github.com/spec/v1\n"}, "git lfs pull"),
+    "a pointer": (
+        {"corpus.jsonl": b"version https://git-lfs.github.com/spec/v1\n"},
+        "git lfs pull",
+    ),
+    "a pointer to Parquet": (
+        {"corpus.parquet": b"version https://git-lfs.github.com/spec/v1\n"},
+        "git lfs pull",
+    ),
     "an archive": ({"corpus.jsonl": b"PK\3\4"}, "a ZIP archive or a spreadsheet; unpack it"),
     "a page": ({"corpus.jsonl": b"\n<!doctype HTML>"}, "a page in HTML, not data"),
-    "UTF-16 without a mark": ({"qrels/test.tsv": BEIR["qrels/test.tsv"].decode().encode("utf-16-le")}, "as in UTF-16"),
-    "Latin-1": ({"corpus.jsonl": '{"_id": "é"}'.encode("latin-1")}, "line 1: byte 0xe9 is not UTF-8; write the file"),
-    "an object of lists": ({"corpus.jsonl": b'{"data": [{"_id": "d3"}]}'}, "one JSON object with the keys 'data'"),
-    "an array of texts": ({"corpus.jsonl": b'["x"]'}, "entry 1: 'x' where a JSON object is expected"),
-    "a comma too many": ({"corpus.jsonl": b'{"_id": "d3", "text": "x"},\n{"_id": "d/2",}'}, "line 2: not whole JSON"),
-    "a fraction as an id": ({"corpus.jsonl": b'{"_id": 1.5, "text": "x"}'}, "line 1: the id 1.5 is not a string or"),
-    "torn zstd": ({"queries.jsonl.zst": zstd(BEIR["queries.jsonl"])[:-3]}, "jsonl.zst cannot be read: Truncated"),
+    "UTF-16 without a mark": (
+        {"qrels/test.tsv": BEIR["qrels/test.tsv"].decode().encode("utf-16-le")},
+        "as in UTF-16",
+    ),
+    "Latin-1": (
+        {"corpus.jsonl": '{"_id": "é"}'.encode("latin-1")},
+        "line 1: byte 0xe9 is not UTF-8; write the file",
+    ),
+    "an object of lists": (
+        {"corpus.jsonl": b'{"data": [{"_id": "d3"}]}'},
+        "one JSON object with the keys 'data'",
+    ),
+    "an array of texts": (
+        {"corpus.jsonl": b'["x"]'},
+        "entry 1: 'x' where a JSON object is expected",
+    ),
+    "a comma too many": (
+        {"corpus.jsonl": b'{"_id": "d3", "text": "x"},\n{"_id": "d/2",}'},
+        "line 2: not whole JSON",
+    ),
+    "a fraction as an id": (
+        {"corpus.jsonl": b'{"_id": 1.5, "text": "x"}'},
+        "line 1: the id 1.5 is not a string or",
+    ),
+    "torn zstd": (
+        {"queries.jsonl.zst": zstd(BEIR["queries.jsonl"])[:-3]},
+        "jsonl.zst cannot be read: Truncated",
+    ),
     "torn Arrow": ({"queries.arrow": arrow(ASKED)[:-300]}, "cannot be read as Arrow after row"),
 }
 
@@ -292,11 +390,14 @@ def test_what_contradicts_itself_or_is_damaged_is_refused(damage, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"), [({"text": "Wass"}, "'Wass'; did you mean 'Was'"), ({"word": "x"}, "'word'")]
+    ("columns", "said"),
+    [({"text": "Wass"}, "'Wass'; did you mean 'Was'"), ({"word": "x"}, "'word'")],
 )
 def test_a_column_that_is_not_there_is_said(columns, said, tmp_path):
     with pytest.raises(UsageError, match=f"is called {said}"):
-        read_collection(put(tmp_path, FORMS["CSV, other columns"]), tmp_path / "home", OWN | columns)
+        read_collection(
+            put(tmp_path, FORMS["CSV, other columns"]), tmp_path / "home", OWN | columns
+        )
 
 
 def test_topics_are_known_by_the_numbers_of_their_judgements_and_their_tags_are_said(tmp_path):
@@ -304,31 +405,67 @@ def test_topics_are_known_by_the_numbers_of_their_judgements_and_their_tags_are_
         f"<top>\n<head> x\n<num> Number:  {number:03}\n<desc> Description:\nd{number}\n<title> Topic: t{number}\n\n"
         for number in (99, 100)
     )
-    put(tmp_path, BEIR | {"topics.txt": topics.encode(), "qrels/test.tsv": b"99 0 d3 1\n100 0 d3 1\n"})
+    put(
+        tmp_path,
+        BEIR | {"topics.txt": topics.encode(), "qrels/test.tsv": b"99 0 d3 1\n100 0 d3 1\n"},
+    )
     (tmp_path / "queries.jsonl").unlink()
     read = read_collection(tmp_path, tmp_path / "home")
     assert dict(read.queries) == {"99": "t99 d99", "100": "t100 d100"}
     assert "queries from topics.txt (the query is title, desc; left out: head)" in read.said[0]
     assert "e.g. topic 099 is query 99 (1 of them)" in read.said[1]
-    assert dict(read_collection(tmp_path, tmp_path / "home", {"query": "desc"}).queries) == {"99": "d99", "100": "d100"}
+    assert dict(read_collection(tmp_path, tmp_path / "home", {"query": "desc"}).queries) == {
+        "99": "d99",
+        "100": "d100",
+    }
 
 
-ALIKE = {"101.0": "101", " 101": "101", "gru\u0308n": "grün", "D1": "d1", "MB007": "MB7", "a%20b": "a b", "'x'": "x"}
+ALIKE = {
+    "101.0": "101",
+    " 101": "101",
+    "gru\u0308n": "grün",
+    "D1": "d1",
+    "MB007": "MB7",
+    "a%20b": "a b",
+    "'x'": "x",
+}
 
 
 @pytest.mark.parametrize("judged", ALIKE)
-def test_a_judged_document_that_is_only_spelled_differently_is_a_warning_with_both_ids(judged, tmp_path):
+def test_a_judged_document_that_is_only_spelled_differently_is_a_warning_with_both_ids(
+    judged, tmp_path
+):
     corpus = [{"_id": ALIKE[judged], "text": "x"}, *CORPUS]
     qrels = [{"query-id": "q1", "corpus-id": doc_id, "score": 1} for doc_id in (judged, "7", "d3")]
-    put(tmp_path, {"corpus.jsonl": jsonl(corpus), "queries.jsonl": BEIR["queries.jsonl"], "qrels.jsonl": jsonl(qrels)})
+    put(
+        tmp_path,
+        {
+            "corpus.jsonl": jsonl(corpus),
+            "queries.jsonl": BEIR["queries.jsonl"],
+            "qrels.jsonl": jsonl(qrels),
+        },
+    )
     [warning] = read_collection(tmp_path, tmp_path / "home").warnings
-    assert "1 of 3 judged documents" in warning and repr(judged) in warning and repr(ALIKE[judged]) in warning
+    assert (
+        "1 of 3 judged documents" in warning
+        and repr(judged) in warning
+        and repr(ALIKE[judged]) in warning
+    )
 
 
 @pytest.mark.parametrize(("missing", "warns"), [(2, 0), (4, 1)])
 def test_only_when_most_judged_documents_are_missing_it_is_a_warning(missing, warns, tmp_path):
-    gone = [{"query-id": "q1", "corpus-id": f"gone {number}", "score": 1} for number in range(missing)]
-    put(tmp_path, BEIR | {"qrels/test.tsv": BEIR["qrels/test.tsv"].replace(b"gone", b"d3"), "qrels/more.jsonl": b""})
+    gone = [
+        {"query-id": "q1", "corpus-id": f"gone {number}", "score": 1} for number in range(missing)
+    ]
+    put(
+        tmp_path,
+        BEIR
+        | {
+            "qrels/test.tsv": BEIR["qrels/test.tsv"].replace(b"gone", b"d3"),
+            "qrels/more.jsonl": b"",
+        },
+    )
     (tmp_path / "qrels/test.tsv").unlink()
     (tmp_path / "qrels/more.jsonl").write_bytes(jsonl([*QRELS[:3], *gone]))
     assert len(read_collection(tmp_path, tmp_path / "home").warnings) == warns
@@ -355,19 +492,30 @@ def test_a_stored_corpus_says_what_was_counted_when_it_was_read(tmp_path, monkey
     put(tmp_path, FORMS["BEIR, repeats in numbers and parts"])
     first, second = (read_collection(tmp_path, tmp_path / "home") for _ in range(2))
     assert isinstance(second.documents, StoredCorpus)
-    assert second.said == first.said and "Documents that are there again, counted once: 1." in second.said
+    assert (
+        second.said == first.said
+        and "Documents that are there again, counted once: 1." in second.said
+    )
 
 
 def test_an_id_of_ir_datasets_is_kept_in_beirs_form(tmp_path, monkeypatch):
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
     package = pytest.importorskip("ir_datasets")
     put(tmp_path, FORMS["TREC, as MS MARCO has it"])
-    names = {"docs_tsv": "collection.tsv", "queries_tsv": "queries.dev.tsv", "qrels_trec": "qrels.dev.tsv"}
+    names = {
+        "docs_tsv": "collection.tsv",
+        "queries_tsv": "queries.dev.tsv",
+        "qrels_trec": "qrels.dev.tsv",
+    }
     data = package.create_dataset(**{kind: str(tmp_path / name) for kind, name in names.items()})
     package.registry.register(name := f"sextant/{tmp_path.name}", data)
     for place in (Path(f"ir_datasets:{name}"), Path(name)):
         read = read_collection(place, tmp_path / "home")
-        assert {one.doc_id: one.text for one in read.documents.stream()} == LINES and read.form == "ir_datasets"
-        assert read.qrels == pytrec_eval.parse_qrel(TREC_QRELS.splitlines()) and list(read.queries) == ["2", "q1"]
+        assert {
+            one.doc_id: one.text for one in read.documents.stream()
+        } == LINES and read.form == "ir_datasets"
+        assert read.qrels == pytrec_eval.parse_qrel(TREC_QRELS.splitlines()) and list(
+            read.queries
+        ) == ["2", "q1"]
     with pytest.raises(UsageError, match="did you mean 'sextant/"):
         read_collection(Path(f"{name}s"), tmp_path / "home")

@@ -24,11 +24,26 @@ def test_the_miniatures_dev_split_is_written_down():
 def test_a_split_depends_on_neither_order_nor_machine():
     split, ids = DevSplit("seed", 0.2), [f"q{n}" for n in range(50)]
     assert set(split.choose(ids, "dev")) == set(split.choose(ids[::-1], "dev"))
-    assert split.choose(ids, "dev") == ["q5", "q7", "q10", "q11", "q12", "q33", "q41", "q45", "q48", "q49"]
+    assert split.choose(ids, "dev") == [
+        "q5",
+        "q7",
+        "q10",
+        "q11",
+        "q12",
+        "q33",
+        "q41",
+        "q45",
+        "q48",
+        "q49",
+    ]
 
 
 def test_a_name_is_full_or_short_and_a_misspelt_one_is_answered_with_the_nearest():
-    assert environments.resolve("congress") == environments.resolve("obliq/congress") == "obliq/congress"
+    assert (
+        environments.resolve("congress")
+        == environments.resolve("obliq/congress")
+        == "obliq/congress"
+    )
     with pytest.raises(UnknownName, match="did you mean 'congress'"):
         environments.resolve("congres")
     with pytest.raises(UnknownName, match="did you mean 'obliq/congress'"):
@@ -39,7 +54,9 @@ def test_a_name_is_full_or_short_and_a_misspelt_one_is_answered_with_the_nearest
 
 def test_without_data_given_it_is_the_miniature_until_the_release_is_there(tmp_path, folder):
     assert environments.load("congress").data == "mini"
-    with pytest.raises(DataError, match=r"is not in .*; get it with .* fetch obliq/congress`, or use --data mini"):
+    with pytest.raises(
+        DataError, match=r"is not in .*; get it with .* fetch obliq/congress`, or use --data mini"
+    ):
         environments.load("congress", "full")
     place = home() / "data/obliq"
     place.parent.mkdir(parents=True)
@@ -55,7 +72,9 @@ def test_without_data_given_it_is_the_miniature_until_the_release_is_there(tmp_p
 
 def test_a_folder_is_the_release_or_the_tasks_own_folder(folder):
     places = (folder, folder / "tip-of-tongue/congress")
-    assert len({environments.load("congress", str(place), "all").fingerprint for place in places}) == 1
+    assert (
+        len({environments.load("congress", str(place), "all").fingerprint for place in places}) == 1
+    )
 
 
 def test_the_fingerprint_changes_with_text_query_and_judgement(folder):
@@ -75,7 +94,11 @@ def test_the_fingerprint_changes_with_text_query_and_judgement(folder):
     assert len(set(seen)) == 4
 
 
-CORPUS, QUERIES, QRELS = "corpus/corpus.jsonl", "queries+qrels/queries.jsonl", "queries+qrels/qrels.tsv"
+CORPUS, QUERIES, QRELS = (
+    "corpus/corpus.jsonl",
+    "queries+qrels/queries.jsonl",
+    "queries+qrels/qrels.tsv",
+)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -84,17 +107,53 @@ def append(path: Path, data: bytes) -> None:
 
 APPENDED = {
     "a torn line": (CORPUS, b'{"_id": "D9", "te', r"corpus\.jsonl, line 8: not whole JSON"),
-    "invalid UTF-8": (CORPUS, b'{"_id": "D9", "text": "\xff"}\n', r"line 8: byte 0xff is not UTF-8"),
-    "a duplicated id": (CORPUS, b'{"_id": "D1", "text": "x"}\n', r"line 8: the id 'D1' was there before"),
+    "invalid UTF-8": (
+        CORPUS,
+        b'{"_id": "D9", "text": "\xff"}\n',
+        r"line 8: byte 0xff is not UTF-8",
+    ),
+    "a duplicated id": (
+        CORPUS,
+        b'{"_id": "D1", "text": "x"}\n',
+        r"line 8: the id 'D1' was there before",
+    ),
     "a missing field": (CORPUS, b'{"_id": "D9"}\n', r"line 8: field 'text' is missing"),
-    "a number for an id": (CORPUS, b'{"_id": 9, "text": "x"}\n', r"line 8: field '_id' is missing or not a"),
-    "nesting without end": (CORPUS, b"[" * 100_000 + b"\n", r"line 8: the JSON is nested too deeply"),
+    "a number for an id": (
+        CORPUS,
+        b'{"_id": 9, "text": "x"}\n',
+        r"line 8: field '_id' is missing or not a",
+    ),
+    "nesting without end": (
+        CORPUS,
+        b"[" * 100_000 + b"\n",
+        r"line 8: the JSON is nested too deeply",
+    ),
     "a list for a row": (CORPUS, b'["D9"]\n', r"line 8: not a JSON object"),
-    "a line break in an id": (CORPUS, b'{"_id": "a\\n", "text": "x"}\n', r"line 8: the id .* no id may have"),
-    "a number of 5,000 digits": (CORPUS, b'{"_id": "D9", "text": ' + b"9" * 5000 + b"}\n", r"line 8: .*too long a"),
-    "a grade beyond counting": (QRELS, b"Q1\tD2\t1099511627776\n", r"line 6: the score '1099511627776' is not a"),
-    "a query without judgement": (QUERIES, b'{"_id": "Q9", "text": "x"}\n', r"query 'Q9' has no judgement"),
-    "a judgement for no query": (QRELS, b"Q9\tD1\t1\n", r"line 6: the query 'Q9' is not in queries"),
+    "a line break in an id": (
+        CORPUS,
+        b'{"_id": "a\\n", "text": "x"}\n',
+        r"line 8: the id .* no id may have",
+    ),
+    "a number of 5,000 digits": (
+        CORPUS,
+        b'{"_id": "D9", "text": ' + b"9" * 5000 + b"}\n",
+        r"line 8: .*too long a",
+    ),
+    "a grade beyond counting": (
+        QRELS,
+        b"Q1\tD2\t1099511627776\n",
+        r"line 6: the score '1099511627776' is not a",
+    ),
+    "a query without judgement": (
+        QUERIES,
+        b'{"_id": "Q9", "text": "x"}\n',
+        r"query 'Q9' has no judgement",
+    ),
+    "a judgement for no query": (
+        QRELS,
+        b"Q9\tD1\t1\n",
+        r"line 6: the query 'Q9' is not in queries",
+    ),
     "a judgement for no document": (QRELS, b"Q1\tD99\t1\n", r"not in the corpus, e\.g\. 'D99'"),
     "two judgements": (QRELS, b"Q1\tD1\t1\n", r"line 6: 'Q1' and 'D1' are judged twice"),
     "a short row": (QRELS, b"Q1\tD1\n", r"line 6: 2 columns where 3 are expected"),
@@ -103,7 +162,11 @@ APPENDED = {
 WRITTEN = {
     "no words": (CORPUS, b'{"_id": "D0", "text": "?!"}\n', r"has no words in it"),
     "no queries": (QUERIES, b"\n", r"has no queries in it"),
-    "only a zero": (QRELS, b"query-id\tcorpus-id\tscore\nQ0\tD0\t1\nQ1\tD1\t0\nQ2\tD2\t1\nQ3\tD3\t1\n", r"above 0"),
+    "only a zero": (
+        QRELS,
+        b"query-id\tcorpus-id\tscore\nQ0\tD0\t1\nQ1\tD1\t0\nQ2\tD2\t1\nQ3\tD3\t1\n",
+        r"above 0",
+    ),
     "no corpus file": (CORPUS, None, r"corpus\.jsonl is missing"),
     "no qrels file": (QRELS, None, r"qrels\.tsv is missing"),
 }
@@ -122,8 +185,14 @@ def test_damaged_data_is_named_with_file_and_line(fault, folder):
 
 
 def test_half_a_character_in_a_text_is_replaced_and_a_blank_line_skipped(folder):
-    append(folder / "tip-of-tongue/congress" / CORPUS, b'{"_id": "D9", "text": "a ferry \\ud83d"}\n  \n')
-    assert environments.load("congress", str(folder), "all").documents["D9"].text == "a ferry \N{REPLACEMENT CHARACTER}"
+    append(
+        folder / "tip-of-tongue/congress" / CORPUS,
+        b'{"_id": "D9", "text": "a ferry \\ud83d"}\n  \n',
+    )
+    assert (
+        environments.load("congress", str(folder), "all").documents["D9"].text
+        == "a ferry \N{REPLACEMENT CHARACTER}"
+    )
 
 
 @pytest.mark.parametrize("where", ["missing", "empty"])

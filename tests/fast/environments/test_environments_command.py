@@ -17,8 +17,14 @@ def command(command_of):
 def test_the_list_has_every_task_of_the_benchmarks(command):
     code, out, _ = command("list", "--json")
     rows = json.loads(out)
-    assert code == 0 and [f"{row['suite']}/{row['task'].rpartition('/')[2]}" for row in rows] == environments.tasks()
-    assert all(row["data"] == "mini" and row["documents"] and row["dev"] and row["test"] for row in rows)
+    assert (
+        code == 0
+        and [f"{row['suite']}/{row['task'].rpartition('/')[2]}" for row in rows]
+        == environments.tasks()
+    )
+    assert all(
+        row["data"] == "mini" and row["documents"] and row["dev"] and row["test"] for row in rows
+    )
     code, out, _ = command("list")
     assert len(out.splitlines()) == 2 + len(rows) + 2 and "not comparable" in out
 
@@ -40,7 +46,9 @@ def test_a_card_says_what_is_asked_by_which_protocol_and_shows_three_samples(com
     assert task != "congress" or ("ours, not the paper's" in out and "MINI-q02" in out)
 
 
-def test_check_finds_nothing_wrong_with_a_miniature_and_names_what_is_wrong_elsewhere(command, folder):
+def test_check_finds_nothing_wrong_with_a_miniature_and_names_what_is_wrong_elsewhere(
+    command, folder
+):
     code, out, err = command("check", "congress")
     assert code == 0 and "WRONG" not in out and err == ""
     queries = folder / "tip-of-tongue/congress/queries+qrels/queries.jsonl"
@@ -73,11 +81,22 @@ def test_search_as_for_a_query_keeps_to_its_pool_and_shows_its_judgements(comman
     query = environment.queries[0]
     for retriever in ("rank_bm25", "pool_bm25"):
         code, out, _ = command(
-            "search", "relic", query.text, "--query-id", query.query_id, "--retriever", retriever, "--k", 99, "--json"
+            "search",
+            "relic",
+            query.text,
+            "--query-id",
+            query.query_id,
+            "--retriever",
+            retriever,
+            "--k",
+            99,
+            "--json",
         )
         hits = json.loads(out)
         assert code == 0 and {hit["doc_id"] for hit in hits} == query.candidates
-        assert {hit["doc_id"]: hit["grade"] for hit in hits} == dict(environment.qrels[query.query_id])
+        assert {hit["doc_id"]: hit["grade"] for hit in hits} == dict(
+            environment.qrels[query.query_id]
+        )
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ def hub(serve):
 @pytest.fixture
 def github(serve):
     def pickled(split: str) -> bytes:
-        texts = {f"{split}-d{n}": f"A passage about a {word}." for n, word in enumerate(["ferry", "dam", "radio"])}
+        texts = {
+            f"{split}-d{n}": f"A passage about a {word}."
+            for n, word in enumerate(["ferry", "dam", "radio"])
+        }
         labels = {f"{split}-q": {doc_id: n for n, doc_id in enumerate(texts)}}
         return pickle.dumps({"query": {f"{split}-q": "A radio?"}, "corpus": texts, "qrel": labels})
 
@@ -115,29 +118,48 @@ def leftovers() -> list[str]:
     return sorted(path.name for path in data().rglob("*.part*"))
 
 
-def test_a_task_of_the_hub_is_fetched_whole_marked_and_loads_and_a_second_fetch_asks_nobody(hub, get, lines):
+def test_a_task_of_the_hub_is_fetched_whole_marked_and_loads_and_a_second_fetch_asks_nobody(
+    hub, get, lines
+):
     with pytest.raises(DataError, match="is not in"):
         environments.load("obliq/congress", "full")
     assert get() == data()
     environment = environments.load("obliq/congress", split="all")
-    assert (environment.data, len(environment.documents), len(environment.queries)) == ("full", 288, 36)
+    assert (environment.data, len(environment.documents), len(environment.queries)) == (
+        "full",
+        288,
+        36,
+    )
     assert lines[0].startswith("obliq/congress: 3 files, ")
     assert lines[0].endswith(" kB from dianetc/OBLIQ-Bench@4ebee29f (CC BY 4.0)")
     assert lines[-1] == f"obliq/congress: whole and checked, in {data()}"
     mark, of = json.loads((data() / "congress.complete.json").read_text()), obliq.RELEASE
-    assert [mark[key] for key in ("repository", "revision", "licence")] == [of.repository, of.revision, "CC BY 4.0"]
+    assert [mark[key] for key in ("repository", "revision", "licence")] == [
+        of.repository,
+        of.revision,
+        "CC BY 4.0",
+    ]
     assert mark["task"] == "obliq/congress" and len(mark["fetched"]) == len("2026-11-21")
     assert mark["files"] == {
         path: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for path, content in hub.files.items()
     }
     assert leftovers() == []
-    assert len(hub.asked) == 1 + 2 * len(PATHS), "the listing and the files, each of which is redirected once"
+    assert len(hub.asked) == 1 + 2 * len(PATHS), (
+        "the listing and the files, each of which is redirected once"
+    )
     # The token goes to the Hub, and not to where it keeps large files.
     authorization = {Path(sent.path).name: sent.authorization for sent in hub.sent}
-    assert authorization == {"corpus.jsonl": None, "queries.jsonl": None, "qrels.tsv": "Bearer hf_of_the_test"}
+    assert authorization == {
+        "corpus.jsonl": None,
+        "queries.jsonl": None,
+        "qrels.tsv": "Bearer hf_of_the_test",
+    }
     assert get() == data() and len(hub.asked) == 1 + 2 * len(PATHS)
-    assert lines[-1] == f"obliq/congress: all 3 files from dianetc/OBLIQ-Bench@4ebee29f are in {data()} already"
+    assert (
+        lines[-1]
+        == f"obliq/congress: all 3 files from dianetc/OBLIQ-Bench@4ebee29f are in {data()} already"
+    )
 
 
 def test_a_task_on_github_is_fetched_and_loads_and_its_variant_is_ignored(github, get):
@@ -149,10 +171,14 @@ def test_a_task_on_github_is_fetched_and_loads_and_its_variant_is_ignored(github
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "other bytes"])
-def test_a_file_that_has_gone_or_changed_is_noticed_by_check_and_fetched_again_and_no_other(hub, get, damage):
+def test_a_file_that_has_gone_or_changed_is_noticed_by_check_and_fetched_again_and_no_other(
+    hub, get, damage
+):
     get()
     path = next(data().rglob(CORPUS[1:]))
-    changed = b"short" if damage == "short" else path.read_bytes().replace(b"committee", b"Kommittee", 1)
+    changed = (
+        b"short" if damage == "short" else path.read_bytes().replace(b"committee", b"Kommittee", 1)
+    )
     path.unlink() if damage == "gone" else path.write_bytes(changed)
     if damage == "other bytes":
         files = [finding for finding in findings("obliq/congress") if finding.what == "files"]
@@ -166,8 +192,14 @@ def test_a_file_that_has_gone_or_changed_is_noticed_by_check_and_fetched_again_a
 def test_a_suite_without_a_miniature_is_in_the_list_and_takes_no_other_task_away(bare):
     rows = {task: row(task) for task in environments.tasks()}
     assert rows["bare/toy"] | {"data": "none", "documents": None, "test": None} == rows["bare/toy"]
-    assert all(one["data"] == "mini" and one["documents"] for task, one in rows.items() if task != "bare/toy")
-    with pytest.raises(DataError, match="bare has no miniature; get the release with `python -m environments fetch"):
+    assert all(
+        one["data"] == "mini" and one["documents"]
+        for task, one in rows.items()
+        if task != "bare/toy"
+    )
+    with pytest.raises(
+        DataError, match="bare has no miniature; get the release with `python -m environments fetch"
+    ):
         environments.load("bare/toy")
 
 
@@ -176,7 +208,9 @@ def test_another_pinned_revision_is_fetched_even_when_an_older_one_is_there(hub,
     marker = data() / "congress.complete.json"
     marker.write_text(marker.read_text().replace(obliq.RELEASE.revision, "0" * 40))
     assert state("obliq/congress") == "outdated" and state("obliq/twitter") == "mini"
-    hub.files[PATHS[0]] = hub.listed[PATHS[0]] = hub.files[PATHS[0]].replace(b"committee", b"Committee")
+    hub.files[PATHS[0]] = hub.listed[PATHS[0]] = hub.files[PATHS[0]].replace(
+        b"committee", b"Committee"
+    )
     hub.cuts = [0, 0, 0]
     with pytest.raises(DataError):
         get()
@@ -187,13 +221,19 @@ def test_another_pinned_revision_is_fetched_even_when_an_older_one_is_there(hub,
 
 def test_what_a_failed_command_has_downloaded_is_not_sent_again_to_the_next(hub, get, lines):
     hub.cuts = [100_000, 0, 0]
-    with pytest.raises(DataError, match=r"cannot be reached \(.*\); the same command goes on where this one stopped"):
+    with pytest.raises(
+        DataError,
+        match=r"cannot be reached \(.*\); the same command goes on where this one stopped",
+    ):
         get()
     assert not marked() and len(leftovers()) == 1
     get()
     assert hub.bytes_sent(CORPUS) == len(hub.files[PATHS[0]])
     announced = [line for line in lines if line.startswith("obliq/congress: 3 files, ")]
-    assert [line.endswith("; 100.0 kB of it are here already") for line in announced] == [False, True]
+    assert [line.endswith("; 100.0 kB of it are here already") for line in announced] == [
+        False,
+        True,
+    ]
     assert environments.load("obliq/congress").data == "full" and leftovers() == []
 
 
@@ -201,10 +241,14 @@ def test_a_part_of_another_revisions_file_is_not_gone_on_with(hub, get):
     hub.cuts = [100_000, 0, 0]
     with pytest.raises(DataError):
         get()
-    hub.files[PATHS[0]] = hub.listed[PATHS[0]] = hub.files[PATHS[0]].replace(b"committee", b"Committee")
+    hub.files[PATHS[0]] = hub.listed[PATHS[0]] = hub.files[PATHS[0]].replace(
+        b"committee", b"Committee"
+    )
     hub.sent.clear()
     get()
-    assert [sent.first for sent in hub.sent if sent.path.endswith(CORPUS)] == [0] and leftovers() == []
+    assert [sent.first for sent in hub.sent if sent.path.endswith(CORPUS)] == [
+        0
+    ] and leftovers() == []
 
 
 def test_a_large_file_comes_through_a_line_that_breaks_often(bare, get):
@@ -222,13 +266,17 @@ def test_a_line_that_breaks_at_the_same_place_each_time_is_given_up(bare, get):
     assert len(bare.sent) <= 4
 
 
-def test_a_server_that_is_overloaded_is_asked_again_after_growing_waits_and_then_given_up(hub, get, waits):
+def test_a_server_that_is_overloaded_is_asked_again_after_growing_waits_and_then_given_up(
+    hub, get, waits
+):
     hub.busy = 2
     get()
     assert waits == [1.0, 4.0] and marked()
     hub.busy = 100
     shutil.rmtree(data())
-    with pytest.raises(DataError, match=r"127\.0\.0\.1:\d+ cannot be reached \(503 Service Unavailable\)"):
+    with pytest.raises(
+        DataError, match=r"127\.0\.0\.1:\d+ cannot be reached \(503 Service Unavailable\)"
+    ):
         get()
 
 
@@ -244,7 +292,10 @@ def test_a_full_disk_says_how_much_is_there_and_the_same_command_goes_on(hub, ge
 
 def test_nothing_is_downloaded_when_there_is_no_room_for_it(hub, get, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=5_000))
-    with pytest.raises(DataError, match=r"has room for 5\.0 kB, and .* more are needed; make room, or set SEXTANT_H"):
+    with pytest.raises(
+        DataError,
+        match=r"has room for 5\.0 kB, and .* more are needed; make room, or set SEXTANT_H",
+    ):
         get()
     assert hub.sent == [] and not marked()
 
@@ -256,7 +307,9 @@ def test_a_file_with_another_checksum_is_thrown_away_and_nothing_is_marked(hub, 
     with pytest.raises(DataError) as caught:
         get()
     expected, got = hub.listed[path], hub.files[path]
-    assert str(caught.value).startswith(f"{path} of dianetc/OBLIQ-Bench@4ebee29f is not what is listed")
+    assert str(caught.value).startswith(
+        f"{path} of dianetc/OBLIQ-Bench@4ebee29f is not what is listed"
+    )
     if ending == CORPUS:
         assert hashlib.sha256(expected).hexdigest() in str(caught.value)
         assert hashlib.sha256(got).hexdigest() in str(caught.value)
@@ -272,10 +325,18 @@ HUB = "dianetc/OBLIQ-Bench@4ebee29f"
 LISTINGS = {
     "gone": ("hub", {"revision": "0" * 40}, rf"{HUB} is not there any more \(404 "),
     "not for everybody": ("hub", {"status": 403}, r"\(403 .*a token may be needed: set HF_TOKEN"),
-    "without an end": ("github", {"endless": True}, "answers with more than 64 MiB; is it the right address"),
+    "without an end": (
+        "github",
+        {"endless": True},
+        "answers with more than 64 MiB; is it the right address",
+    ),
     "without a file": ("hub", {"listed": {}}, rf"\S+@\w+ has no file '{re.escape(PATHS[0])}'"),
     "of another revision": ("hub", {"sha": "0" * 40}, f"answers for {HUB} with revision '0000"),
-    "a hotel's page": ("hub", "<html>Log in to the network</html>", f"answers for {HUB} .* no listing of files"),
+    "a hotel's page": (
+        "hub",
+        "<html>Log in to the network</html>",
+        f"answers for {HUB} .* no listing of files",
+    ),
     "a list": ("hub", ["x"], f"answers for {HUB} .* no listing of files"),
 }
 
@@ -290,7 +351,9 @@ def test_a_listing_that_is_not_that_of_the_release_is_not_believed(kind, get, re
     elif change.keys() <= vars(server).keys():
         vars(server).update(change)
     else:
-        monkeypatch.setattr(server, "listing", lambda path: (found := whole(path)) and {**found, **change})
+        monkeypatch.setattr(
+            server, "listing", lambda path: (found := whole(path)) and {**found, **change}
+        )
     with pytest.raises(DataError, match=said):
         get(TASKS[name])
     assert server.sent == [] and len(server.asked) == 1 and not marked()
@@ -308,7 +371,9 @@ def test_another_process_that_fetches_the_same_task_is_waited_for_by_hand(hub, g
     data().mkdir(parents=True)
     hold = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); input()"
     with subprocess.Popen(
-        [sys.executable, "-c", hold, data() / ".congress.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", hold, data() / ".congress.lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as other:
         other.stdout.readline()
         with pytest.raises(RunConflict, match="another process is fetching obliq/congress"):

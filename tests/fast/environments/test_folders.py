@@ -58,13 +58,25 @@ REASONS = {
 
 def test_links_out_of_a_folder_are_left_out_and_named_and_followed_where_that_is_wanted(corpus):
     files, left_out = list_folder(corpus)
-    assert [path.relative_to(corpus).as_posix() for path in files] == ["a.txt", "inner.txt", "own/deeper/b.txt"]
+    assert [path.relative_to(corpus).as_posix() for path in files] == [
+        "a.txt",
+        "inner.txt",
+        "own/deeper/b.txt",
+    ]
     assert {one.name: one.reason for one in left_out} == REASONS
     files, left_out = list_folder(corpus, follow_links=True)
     names = [path.relative_to(corpus).as_posix() for path in files]
-    assert {"notes.txt", "up.txt", "chain.txt", "own/folder/secret.txt", "own/folder/deep/more.txt"} < set(names)
+    assert {
+        "notes.txt",
+        "up.txt",
+        "chain.txt",
+        "own/folder/secret.txt",
+        "own/folder/deep/more.txt",
+    } < set(names)
     assert OUTSIDE not in {one.reason for one in left_out}
-    assert {one.name for one in left_out} == {name for name, reason in REASONS.items() if reason != OUTSIDE}
+    assert {one.name for one in left_out} == {
+        name for name, reason in REASONS.items() if reason != OUTSIDE
+    }
 
 
 def test_of_random_trees_no_file_is_read_that_is_not_in_the_folder(tmp_path):
@@ -89,8 +101,12 @@ def test_of_random_trees_no_file_is_read_that_is_not_in_the_folder(tmp_path):
         inside = os.path.realpath(top / "in") + os.sep
         files, left_out = list_folder(top / "in")
         assert all(os.path.realpath(path).startswith(inside) for path in files)
-        walked = {Path(at, name) for at, _, names in os.walk(top / "in") for name in names}  # in no linked folder
-        assert set(files) == {path for path in walked if path.is_file() and os.path.realpath(path).startswith(inside)}
+        walked = {
+            Path(at, name) for at, _, names in os.walk(top / "in") for name in names
+        }  # in no linked folder
+        assert set(files) == {
+            path for path in walked if path.is_file() and os.path.realpath(path).startswith(inside)
+        }
         followed, _ = list_folder(top / "in", follow_links=True)  # ends, whatever circles there are
         assert set(files) <= set(followed)
         for one in left_out:
@@ -100,11 +116,15 @@ def test_of_random_trees_no_file_is_read_that_is_not_in_the_folder(tmp_path):
             )
 
 
-def test_a_build_has_nothing_that_a_link_leads_to_and_says_which_links_those_are(corpus, tmp_path, capsys):
+def test_a_build_has_nothing_that_a_link_leads_to_and_says_which_links_those_are(
+    corpus, tmp_path, capsys
+):
     folder = prepare(tmp_path / "built", "recollection", str(corpus))
     build(folder, until="recollect")
     said = capsys.readouterr().err
-    line = next(line for line in said.splitlines() if "links out of the folder are left out" in line)
+    line = next(
+        line for line in said.splitlines() if "links out of the folder are left out" in line
+    )
     assert line.startswith("4 links") and "notes.txt -> " in line and "--follow-links" in line
     written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert b"the bells of the town" in written and SECRET.encode() not in written
@@ -122,7 +142,10 @@ def test_the_option_is_written_into_a_recipe_and_a_corpus_of_nothing_but_links_s
     only = tmp_path / "only"
     only.mkdir()
     (only / "notes.txt").symlink_to(corpus / "a.txt")
-    with pytest.raises(DataError, match=r"1 link out of the folder is left out: notes\.txt -> .*--follow-links takes"):
+    with pytest.raises(
+        DataError,
+        match=r"1 link out of the folder is left out: notes\.txt -> .*--follow-links takes",
+    ):
         sources.list_files(only, "")
     for options, value in (((), "false"), (("--follow-links",), "true")):
         made = tmp_path / f"made-{value}"
@@ -142,4 +165,6 @@ def test_a_task_says_which_of_its_files_are_outside_of_its_folder(tmp_path):
     (task / "queries.jsonl").write_text('{"_id": "q1", "text": "tides"}\n')
     (task / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     said = read_collection(task, tmp_path / "home").said
-    assert any("1 file is outside of the folder" in line and "corpus.jsonl" in line for line in said)
+    assert any(
+        "1 file is outside of the folder" in line and "corpus.jsonl" in line for line in said
+    )

@@ -25,13 +25,21 @@ def read_grades(path):
 FILES = {  # what reads the file, its content, and what is said of it: "" where it is read
     "open comments": (layouts.read_topics, "<!-- a" * 4 * MANY, "has no <top> or <topic> in it"),
     "open sections": (layouts.read_topics, "<top>" + "<![CDATA[" * 3 * MANY, "'<!.CDATA"),
-    "open document types": (layouts.read_topics, "<!DOCTYPE [" * 3 * MANY, "has no <top> or <topic> in it"),
+    "open document types": (
+        layouts.read_topics,
+        "<!DOCTYPE [" * 3 * MANY,
+        "has no <top> or <topic> in it",
+    ),
     "sections of every form, open in turn": (
         layouts.read_topics,
         "<!DOCTYPE [<!-- a<![CDATA[" * MANY,
         "has no <top> or <topic> in it",
     ),
-    "a long attribute": (layouts.read_topics, f"<topic {'a' * 5 * MANY} number='1'>weirs</topic>", ""),
+    "a long attribute": (
+        layouts.read_topics,
+        f"<topic {'a' * 5 * MANY} number='1'>weirs</topic>",
+        "",
+    ),
     "many entities": (
         layouts.read_topics,
         "".join(f'<!ENTITY e{n} "x">' for n in range(30_000))
@@ -43,9 +51,21 @@ FILES = {  # what reads the file, its content, and what is said of it: "" where 
         f'<!ENTITY e "{"x" * MANY}"><topic number="1">{"&e;" * MANY}</topic>',
         "'&e;': it unpacks to more than 100 times its size",
     ),
-    "open fields": (layouts.read_trec_documents, f"<doc>{'<title><text>' * 2 * MANY}</doc>", "it is not one <DOC>"),
-    "open quotation marks": (read_table, "a\tb\n" + '"x"y\t' * 4 * MANY + "\n", "line 2: 400000 columns where 2 are"),
-    "a long cell of doubled marks": (read_table, 'a\tb\n1\t"' + ('say ""x"" ' * 400 + "\n") * 990 + '"\n', ""),
+    "open fields": (
+        layouts.read_trec_documents,
+        f"<doc>{'<title><text>' * 2 * MANY}</doc>",
+        "it is not one <DOC>",
+    ),
+    "open quotation marks": (
+        read_table,
+        "a\tb\n" + '"x"y\t' * 4 * MANY + "\n",
+        "line 2: 400000 columns where 2 are",
+    ),
+    "a long cell of doubled marks": (
+        read_table,
+        'a\tb\n1\t"' + ('say ""x"" ' * 400 + "\n") * 990 + '"\n',
+        "",
+    ),
     "a long cell that nothing closes": (
         read_table,
         'a\tb\n1\t"x"y"z' + ('y z "u"s ' * 400 + "\n") * 2000,
@@ -76,7 +96,9 @@ def test_a_file_that_is_made_to_take_long_is_read_or_refused_at_once(name, tmp_p
 def test_a_comment_in_a_section_of_text_is_text_and_a_section_in_a_comment_is_none(tmp_path):
     path = tmp_path / "topics.xml"
     inside = "<![CDATA[a <!-- b --> c]]> <!-- <![CDATA[ d --> e"
-    path.write_text(f'<!DOCTYPE topics [<!ELEMENT topic ANY> ] >{TOPIC}<topic number="2">{inside}</topic>')
+    path.write_text(
+        f'<!DOCTYPE topics [<!ELEMENT topic ANY> ] >{TOPIC}<topic number="2">{inside}</topic>'
+    )
     assert [row["query"] for _, row in layouts.read_topics(path)] == ["weirs", "a <!-- b --> c e"]
 
 

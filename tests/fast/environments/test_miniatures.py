@@ -12,7 +12,9 @@ from environments import crumb
 from environments.card import GOLDEN, READINGS, count_agreement, findings
 from environments.chunking import bert_tokens, chunks
 
-TASKS = [task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()]
+TASKS = [
+    task for task in environments.tasks() if (environments.MINI / task.partition("/")[0]).is_dir()
+]
 RECORDED = json.loads(GOLDEN.read_text())
 
 
@@ -35,7 +37,9 @@ def test_the_table_of_suites_names_the_tasks_that_each_has():
 def test_check_finds_nothing_wrong_and_both_splits_have_queries(task):
     found = {finding.what: finding for finding in findings(task, "mini")}
     assert [finding for finding in found.values() if not finding.fine] == []
-    assert found["golden records"].said.startswith("first, tenth and last are as recorded") == (task in RECORDED)
+    assert found["golden records"].said.startswith("first, tenth and last are as recorded") == (
+        task in RECORDED
+    )
     assert load(task, "dev").queries and load(task, "test").queries
 
 
@@ -68,7 +72,10 @@ def test_a_stance_is_not_asked_for_in_the_posts_own_words():
     whole = load("twitter")
     for query in whole.queries:
         for doc_id in whole.qrels[query.query_id]:
-            assert not runs(query.text, 4) & runs(whole.documents[doc_id].text, 4), (query.query_id, doc_id)
+            assert not runs(query.text, 4) & runs(whole.documents[doc_id].text, 4), (
+                query.query_id,
+                doc_id,
+            )
 
 
 def test_half_of_the_repeated_conversations_are_the_trap_that_the_release_has():
@@ -85,12 +92,16 @@ def test_a_problem_masks_itself_and_its_relevant_problems_are_others():
     for query in whole.queries:
         [masked] = query.excluded
         assert whole.documents[masked].text == query.text
-    assert sum(" " in doc_id for doc_id in whole.documents) == 1, "as in the release, for run files to stand"
+    assert sum(" " in doc_id for doc_id in whole.documents) == 1, (
+        "as in the release, for run files to stand"
+    )
 
 
 def test_a_snippet_masks_its_own_post_and_authors_are_groups():
     whole = load("writing")
-    authors = {frozenset(whole.qrels[q.query_id]) | q.excluded | {q.query_id} for q in whole.queries}
+    authors = {
+        frozenset(whole.qrels[q.query_id]) | q.excluded | {q.query_id} for q in whole.queries
+    }
     assert len(authors) == 8
     for first in authors:
         assert len(first) == 9 and sum(bool(first & other) for other in authors) == 1
@@ -109,10 +120,18 @@ def test_passages_are_what_the_chunking_makes_of_the_documents_and_judged_as_the
     }
     assert cut == {passage.doc_id: (passage.text, passage.parent) for passage in passages.stream()}
     assert len(cut) > 1.4 * len(documents), "long documents"
-    assert sum(text.count("\n## ") + text.startswith("## ") for text, _ in cut.values()) > len(documents), "headings"
+    assert sum(text.count("\n## ") + text.startswith("## ") for text, _ in cut.values()) > len(
+        documents
+    ), "headings"
     for row in crumb.read_queries(environments.MINI / "crumb", name, "all"):
-        parents = {passage.partition(":")[0] for passage, label in row.grades["passage_qrels"].items() if label > 0}
-        assert parents and parents <= {one for one, label in row.grades["full_document_qrels"].items() if label > 0}
+        parents = {
+            passage.partition(":")[0]
+            for passage, label in row.grades["passage_qrels"].items()
+            if label > 0
+        }
+        assert parents and parents <= {
+            one for one, label in row.grades["full_document_qrels"].items() if label > 0
+        }
 
 
 @pytest.mark.parametrize("task", of("birco"))
@@ -127,17 +146,27 @@ def test_a_task_of_birco_has_pools_of_twelve_or_more_and_no_document_in_both_spl
 
 def test_the_traps_of_bircos_release_are_in_its_miniature():
     doris = load("birco/doris_mae", "test")
-    assert any(grade % 1 for grades in doris.qrels.values() for grade in grades.values()), "fractions"
-    assert any(max(grades.values()) < 1 for grades in doris.qrels.values()), "a query without recall"
+    assert any(grade % 1 for grades in doris.qrels.values() for grade in grades.values()), (
+        "fractions"
+    )
+    assert any(max(grades.values()) < 1 for grades in doris.qrels.values()), (
+        "a query without recall"
+    )
     arguana = load("birco/arguana", "test")
     own = [query for query in arguana.queries if query.query_id in arguana.documents]
     assert own and all(query.query_id not in query.candidates for query in own)
-    masked = {query.query_id: query.excluded for query in load("birco/arguana:corpus", "test").queries}
+    masked = {
+        query.query_id: query.excluded for query in load("birco/arguana:corpus", "test").queries
+    }
     masked = {query_id: excluded for query_id, excluded in masked.items() if excluded}
-    assert masked == {query.query_id: {query.query_id} for query in own}, "a query is not its own find"
+    assert masked == {query.query_id: {query.query_id} for query in own}, (
+        "a query is not its own find"
+    )
     book = load("birco/whatsthatbook", "dev")
     assert all(query.candidates == set(book.documents) for query in book.queries)
-    assert {grade for grades in load("birco/clinical_trial").qrels.values() for grade in grades.values()} == {0, 1, 2}
+    assert {
+        grade for grades in load("birco/clinical_trial").qrels.values() for grade in grades.values()
+    } == {0, 1, 2}
 
 
 def runs(text: str, length: int) -> set[tuple[str, ...]]:
@@ -145,7 +174,9 @@ def runs(text: str, length: int) -> set[tuple[str, ...]]:
     return {tuple(words[n : n + length]) for n in range(len(words) - length + 1)}
 
 
-TABLE = (environments.MINI.parent.parent / "docs/decisions/miniatures.md").read_text(encoding="utf-8")
+TABLE = (environments.MINI.parent.parent / "docs/decisions/miniatures.md").read_text(
+    encoding="utf-8"
+)
 
 # The rows of the first table, which begin with a task and the number of its documents.
 CELLS = {
@@ -156,7 +187,9 @@ CELLS = {
 
 @pytest.mark.parametrize("task", CELLS)
 def test_the_table_in_the_documents_says_what_bm25_gets(task, run):
-    printed = run("--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", "--json").json
+    printed = run(
+        "--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", "--json"
+    ).json
     whole, (documents, queries, bm25, dense, *_) = load(task), CELLS[task]
     assert bm25 == f"{printed['metrics']['nDCG@10']['mean']:.3f}"
     assert [documents, queries] == [str(len(whole.documents)), str(len(whole.queries))]

@@ -34,8 +34,12 @@ def write(folder, chance, grades=(-1, 0, 0, 1, 2, 3)):
     (folder / "qrels").mkdir(parents=True)
     texts = {f"d{n}": " ".join(chance.choices(WORDS, k=8)) for n in range(30)}
     queries = {f"q{n}": " ".join(chance.choices(WORDS, k=3)) for n in range(12)}
-    judged = [(q, f"d{n}", chance.choice(grades)) for q in queries for n in chance.sample(range(35), 8)]
-    judged = [(q, d, min(grade, 0) if q == "q3" else grade) for q, d, grade in judged]  # for which nothing is relevant
+    judged = [
+        (q, f"d{n}", chance.choice(grades)) for q in queries for n in chance.sample(range(35), 8)
+    ]
+    judged = [
+        (q, d, min(grade, 0) if q == "q3" else grade) for q, d, grade in judged
+    ]  # for which nothing is relevant
     for name, rows in (("corpus", texts), ("queries", queries)):
         lines = [json.dumps({"_id": one, "text": text}) for one, text in rows.items()]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
@@ -49,18 +53,30 @@ def settings(folder, text):
     return str(folder)
 
 
-OURS = {"nDCG@10": "ndcg_cut_10", "R@10": "recall_10", "P@5": "P_5", "AP": "map", "RR": "recip_rank"}
+OURS = {
+    "nDCG@10": "ndcg_cut_10",
+    "R@10": "recall_10",
+    "P@5": "P_5",
+    "AP": "map",
+    "RR": "recip_rank",
+}
 
 
 @pytest.mark.parametrize(("grades", "factor"), [((-1, 0, 0, 1, 2, 3), 1), ((0, 0.5, 1.5, 2), 2)])
-def test_the_figures_of_a_folder_are_those_of_pytrec_eval_over_its_files(run, tmp_path, grades, factor):
+def test_the_figures_of_a_folder_are_those_of_pytrec_eval_over_its_files(
+    run, tmp_path, grades, factor
+):
     folder = write(tmp_path / "folder", random.Random(3), grades)
-    whole = factor == 1  # trec_eval has whole grades only; nDCG is the same for multiples of the grades
+    whole = (
+        factor == 1
+    )  # trec_eval has whole grades only; nDCG is the same for multiples of the grades
     names = [name for name in OURS if whole or name.startswith("nDCG")]
     words = [word for name in names for word in ("--metric", name)]
     got = run("--program", "retrieve", "--task", folder, *words, "--json").json
     rows = [line.split("\t") for line in (folder / "qrels/test.tsv").read_text().splitlines()[1:]]
-    qrels = {q: {d: int(float(grade) * factor) for r, d, grade in rows if r == q} for q, _, _ in rows}
+    qrels = {
+        q: {d: int(float(grade) * factor) for r, d, grade in rows if r == q} for q, _, _ in rows
+    }
     with Path(got["run"], "run.trec").open() as file:
         ranked = pytrec_eval.parse_run(file)
     theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut", "recall", "P", "map", "recip_rank"})
@@ -73,15 +89,26 @@ def test_the_figures_of_a_folder_are_those_of_pytrec_eval_over_its_files(run, tm
     assert any("not in the corpus" in note for note in got["notes"])
 
 
-def test_without_benchmark_toml_all_queries_are_asked_and_the_assumptions_are_said(notes, monkeypatch):
+def test_without_benchmark_toml_all_queries_are_asked_and_the_assumptions_are_said(
+    notes, monkeypatch
+):
     monkeypatch.chdir(notes.parent)
     places = ["my notes", "./my notes", str(notes)]
     [one, *others] = [environments.load(place) for place in places]
     assert {other.fingerprint for other in others} == {one.fingerprint}
     assert one.task == "own/my-notes" and one.data == str(notes) and len(one.queries) == 12
-    assert {query.objective for query in one.queries} == {GENERIC} and one.depth == 1000 and one.hints == {}
-    assert "no query is kept for dev" in one.notes[-1] and len(environments.load(str(notes), split="all").queries) == 12
-    with pytest.raises(UsageError, match=r"no queries; a line `split = \{ share = 0.3 \}` in its benchmark.toml"):
+    assert (
+        {query.objective for query in one.queries} == {GENERIC}
+        and one.depth == 1000
+        and one.hints == {}
+    )
+    assert (
+        "no query is kept for dev" in one.notes[-1]
+        and len(environments.load(str(notes), split="all").queries) == 12
+    )
+    with pytest.raises(
+        UsageError, match=r"no queries; a line `split = \{ share = 0.3 \}` in its benchmark.toml"
+    ):
         environments.load(str(notes), split="dev")
 
 
@@ -99,24 +126,37 @@ def test_benchmark_toml_says_what_data_cannot(notes):
     assert test.queries[0].objective == "Notes on one animal."
     assert test.hints == {"document": "a note", "lens": "stance"}
     assert (test.metrics, test.metric, test.depth) == (("P@1", "R@5"), "P@1", 20)
-    assert list(test.judgements) == ["gold", "pooled"] and environments.load(place, qrels="pooled").headline == "pooled"
+    assert (
+        list(test.judgements) == ["gold", "pooled"]
+        and environments.load(place, qrels="pooled").headline == "pooled"
+    )
     assert environments.load(place, instruction="none").queries[0].objective == ""
 
 
-def test_the_guides_folder_and_python_file_are_tasks_and_its_benchmark_toml_is_taken(tmp_path, monkeypatch):
+def test_the_guides_folder_and_python_file_are_tasks_and_its_benchmark_toml_is_taken(
+    tmp_path, monkeypatch
+):
     guide = (Path(environments.__file__).parents[1] / "docs/guide/task.md").read_text()
-    shell, toml, python = (re.search(rf"```{kind}\n(.*?)```", guide, re.S)[1] for kind in ("bash", "toml", "python"))
+    shell, toml, python = (
+        re.search(rf"```{kind}\n(.*?)```", guide, re.S)[1] for kind in ("bash", "toml", "python")
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     subprocess.run(["bash", "-c", shell.partition("python -m")[0]], check=True)
     Path("my_task.py").write_text(python)
-    assert len(environments.load("notes").queries) == len(environments.load("my_task.py:notes").queries) == 2
+    assert (
+        len(environments.load("notes").queries)
+        == len(environments.load("my_task.py:notes").queries)
+        == 2
+    )
     assert own.check_settings(tomllib.loads(toml), "the guide")["split"] == {"share": 0.3}
 
 
 def test_passages_are_judged_by_their_parents_where_the_separator_is_said():
     qrels = {"q": {"a": 1}}
-    made = environments.of({"a#1": "jar", "a#2": "jar", "b": "jar"}, {"q": "jar"}, qrels, name="x", max_p="#")
+    made = environments.of(
+        {"a#1": "jar", "a#2": "jar", "b": "jar"}, {"q": "jar"}, qrels, name="x", max_p="#"
+    )
     assert [made.judgements["gold"].unit_of(doc_id) for doc_id in made.documents] == ["a", "a", "b"]
 
 
@@ -144,8 +184,16 @@ def test_init_writes_what_the_folder_is_without_it_and_never_writes_over_it(comm
     command, before = command_of(module), environments.load(str(notes))
     code, out, _ = command("init", notes)
     after = environments.load(str(notes))
-    assert code == 0 and "12 queries" in out and f"evals.run --program multihop --task '{notes}'" in out
-    assert (after.fingerprint, after.metrics, after.task) == (before.fingerprint, before.metrics, before.task)
+    assert (
+        code == 0
+        and "12 queries" in out
+        and f"evals.run --program multihop --task '{notes}'" in out
+    )
+    assert (after.fingerprint, after.metrics, after.task) == (
+        before.fingerprint,
+        before.metrics,
+        before.task,
+    )
     code, _, err = command("init", notes)
     assert code == 2 and "is there already" in err
     assert [command(verb, notes)[0] for verb in ("show", "check")] == [0, 0]
@@ -153,7 +201,9 @@ def test_init_writes_what_the_folder_is_without_it_and_never_writes_over_it(comm
 
 def test_a_task_is_made_in_python_and_by_an_installed_package(run, tmp_path, monkeypatch):
     made = "environments.of({'a': 'jar'}, {'q': 'jar', 'r': 'x'}, {'q': {'a': 1, 'z': 1}}, name='jars', objective='x')"
-    (tmp_path / "jar_task.py").write_text(f"import environments\n\ndef make():\n    return {made}\n\nBAD = 7\n")
+    (tmp_path / "jar_task.py").write_text(
+        f"import environments\n\ndef make():\n    return {made}\n\nBAD = 7\n"
+    )
     about = tmp_path / "jars-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: jars\nVersion: 1.0\n")
@@ -162,13 +212,17 @@ def test_a_task_is_made_in_python_and_by_an_installed_package(run, tmp_path, mon
     monkeypatch.syspath_prepend(tmp_path)
     names = ("jar_task.py:make", "their_jars")
     first, second = (run("--program", "retrieve", "--task", name, "--json") for name in names)
-    assert first.code == second.code == 0 and first.json["task"] == second.json["task"] == "own/jars"
+    assert (
+        first.code == second.code == 0 and first.json["task"] == second.json["task"] == "own/jars"
+    )
     assert first.json["metrics"]["R@10"]["mean"] == 0.5
     assert any(note.endswith("not in the corpus: 1.") for note in first.json["notes"])
     assert "makes a int" in run("--program", "retrieve", "--task", "jar_task.py:BAD").err
 
 
-def test_a_run_is_scored_again_from_its_folder_alone_as_long_as_its_data_is_there(run, command_of, notes, tmp_path):
+def test_a_run_is_scored_again_from_its_folder_alone_as_long_as_its_data_is_there(
+    run, command_of, notes, tmp_path
+):
     corpus = notes / "corpus.jsonl"
     corpus.write_text(corpus.read_text().replace('"text"', '"said"'))
     got = run("--program", "retrieve", "--task", notes, "--column", "text=said", "--json").json
@@ -187,12 +241,23 @@ def test_a_run_is_scored_again_from_its_folder_alone_as_long_as_its_data_is_ther
     assert code == 3 and "there is no folder" in err and err.count("\n") == 1
 
 
-def test_own_data_never_stands_beside_published_figures_and_never_takes_a_benchmarks_name(notes, monkeypatch):
+def test_own_data_never_stands_beside_published_figures_and_never_takes_a_benchmarks_name(
+    notes, monkeypatch
+):
     posing = notes.rename(notes.parent / "wildchat")
     monkeypatch.chdir(posing.parent)
-    assert environments.resolve("wildchat") == "obliq/wildchat" and environments.resolve("./wildchat") == "own/wildchat"
-    config = CONFIG | retrieve(task="obliq/wildchat", data="full", split="all", retriever={"name": "rank_bm25"})
-    assert beside(config) and not beside(config | {"task": "own/wildchat"}) and not beside(config | {"data": "folder"})
+    assert (
+        environments.resolve("wildchat") == "obliq/wildchat"
+        and environments.resolve("./wildchat") == "own/wildchat"
+    )
+    config = CONFIG | retrieve(
+        task="obliq/wildchat", data="full", split="all", retriever={"name": "rank_bm25"}
+    )
+    assert (
+        beside(config)
+        and not beside(config | {"task": "own/wildchat"})
+        and not beside(config | {"data": "folder"})
+    )
     with pytest.raises(SextantError, match="nor is it a folder"):
         environments.resolve("wildchats")
 
@@ -204,20 +269,36 @@ JUDGED = "query-id\tcorpus-id\tscore\n"
     ("judged", "code", "says"),
     [
         ("q1\td1.0\t1\n", 3, "none of the judged documents (1) is in the corpus: 'd1.0'"),
-        ("q1\td1\t0\nq1\tx\t1\n", 3, "none of the relevant documents (1) is in the corpus: e.g. 'x'"),
+        (
+            "q1\td1\t0\nq1\tx\t1\n",
+            3,
+            "none of the relevant documents (1) is in the corpus: e.g. 'x'",
+        ),
         ("q1\td1\t0\n", 3, "no judgement is above 0"),
         ("q1\td1\t1\nq1\tx\t1\nq1\ty\t1\n", 0, "2 of 3 judged documents are not in the corpus"),
-        ("q1\td1\t1\nq1\td2\t1\nq1\td3 \t1\n", 0, "'d3 ' in the judgements and 'd3' in the corpus differ in blanks"),
+        (
+            "q1\td1\t1\nq1\td2\t1\nq1\td3 \t1\n",
+            0,
+            "'d3 ' in the judgements and 'd3' in the corpus differ in blanks",
+        ),
         ("q1\td1\t1\nq1\td2\t1\nq1\tx\t1\n", 0, ""),
     ],
 )
-def test_what_a_run_refuses_or_warns_of_is_not_ok_for_check(judged, code, says, run, command_of, notes):
+def test_what_a_run_refuses_or_warns_of_is_not_ok_for_check(
+    judged, code, says, run, command_of, notes
+):
     (notes / "qrels" / "test.tsv").write_text(JUDGED + judged)
     check = command_of(module)("check", notes)
     environments._warned.clear()  # a process says a warning once
     ran = run("--program", "retrieve", "--task", notes)
-    assert ran.code == code and says in ran.err and ("warning: " in ran.err) == bool(says and not code)
-    assert check.code == (3 if says else 0) and says in check.out and ("WRONG" in check.out) == bool(says)
+    assert (
+        ran.code == code and says in ran.err and ("warning: " in ran.err) == bool(says and not code)
+    )
+    assert (
+        check.code == (3 if says else 0)
+        and says in check.out
+        and ("WRONG" in check.out) == bool(says)
+    )
     if not code:
         again = run("--program", "retrieve", "--task", notes, "--json").json
         assert says in again["notes"][0] and again["notes"][0].startswith("Warning: ") == bool(says)
@@ -227,16 +308,30 @@ def test_benchmark_toml_says_which_of_several_files_is_meant(notes):
     (notes / "queries_rewritten.jsonl").write_text('{"_id": "q1", "text": "cable railway"}\n')
     with pytest.raises(DataError, match=r'files = \{ queries = "queries.jsonl" \}'):
         environments.load(str(notes))
-    environment = environments.load(settings(notes, 'files = { queries = "queries_rewritten.jsonl" }'))
+    environment = environments.load(
+        settings(notes, 'files = { queries = "queries_rewritten.jsonl" }')
+    )
     assert {query.query_id: query.text for query in environment.queries} == {"q1": "cable railway"}
 
 
 @pytest.mark.parametrize(
     ("key", "file", "says"),
     [
-        ("pools", {"q1": ["d1.0"]}, "the pool of query 'q1' has 'd1.0', .* there is 'd1', which differs in a .0"),
-        ("pools", {"q01": ["d1"]}, "no entry for query 'q1'.* there is 'q01', which differs in zeros"),
-        ("excluded", {"q1": [" d1"]}, "must not: ' d1' in the file and 'd1' in the corpus differ in blanks"),
+        (
+            "pools",
+            {"q1": ["d1.0"]},
+            "the pool of query 'q1' has 'd1.0', .* there is 'd1', which differs in a .0",
+        ),
+        (
+            "pools",
+            {"q01": ["d1"]},
+            "no entry for query 'q1'.* there is 'q01', which differs in zeros",
+        ),
+        (
+            "excluded",
+            {"q1": [" d1"]},
+            "must not: ' d1' in the file and 'd1' in the corpus differ in blanks",
+        ),
     ],
 )
 def test_ids_of_other_files_are_compared_with_those_that_are_spelled_alike(key, file, says, notes):
@@ -248,7 +343,11 @@ def test_ids_of_other_files_are_compared_with_those_that_are_spelled_alike(key, 
 
 def test_ids_in_python_may_be_whole_numbers_of_any_library():
     documents = {np.int64(7): "jar", 8.0: "mud", "9": "dam"}
-    made = environments.of(documents, {1: "jar"}, {np.int32(1): {7: 1, np.float64(8): 1, 9: np.int8(2)}}, name="x")
+    made = environments.of(
+        documents, {1: "jar"}, {np.int32(1): {7: 1, np.float64(8): 1, 9: np.int8(2)}}, name="x"
+    )
     assert list(made.documents) == ["7", "8", "9"] and made.qrels == {"1": {"7": 1, "8": 1, "9": 2}}
-    with pytest.raises(DataError, match="no query has a judgement: '01' in the judgements and '1' in the queries"):
+    with pytest.raises(
+        DataError, match="no query has a judgement: '01' in the judgements and '1' in the queries"
+    ):
         environments.of({"a": "jar"}, {"1": "jar"}, {"01": {"a": 1}}, name="x")

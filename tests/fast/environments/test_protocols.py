@@ -25,7 +25,9 @@ from tools.errors import DataError, SextantError, UsageError
 @pytest.fixture
 def retrieve(run):
     def call(task, *words):
-        return run("--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", *words)
+        return run(
+            "--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", *words
+        )
 
     return call
 
@@ -34,7 +36,10 @@ def trec(result) -> dict[str, dict[str, float]]:
     with (Path(result["run"]) / "run.trec").open() as file:
         run = pytrec_eval.parse_run(file)
     # An id with a blank in it, which math has, is percent-encoded there.
-    return {query_id: {unquote(doc_id): score for doc_id, score in scores.items()} for query_id, scores in run.items()}
+    return {
+        query_id: {unquote(doc_id): score for doc_id, score in scores.items()}
+        for query_id, scores in run.items()
+    }
 
 
 def outcomes(result) -> dict[str, dict]:
@@ -43,7 +48,9 @@ def outcomes(result) -> dict[str, dict]:
 
 
 def evaluated(run, qrels, measures) -> dict[str, float]:
-    grades = {q: {doc_id: int(grade) for doc_id, grade in judged.items()} for q, judged in qrels.items()}
+    grades = {
+        q: {doc_id: int(grade) for doc_id, grade in judged.items()} for q, judged in qrels.items()
+    }
     values = pytrec_eval.RelevanceEvaluator(grades, measures).evaluate(run)
     names = {name for value in values.values() for name in value}
     return {name: sum(value[name] for value in values.values()) / len(qrels) for name in names}
@@ -51,14 +58,23 @@ def evaluated(run, qrels, measures) -> dict[str, float]:
 
 @pytest.mark.parametrize("task", ["math", "writing"])
 def test_what_a_query_masks_is_never_handed_in(retrieve, task):
-    masks = {query.query_id: query.excluded for query in environments.load(task, "mini", "all").queries}
+    masks = {
+        query.query_id: query.excluded for query in environments.load(task, "mini", "all").queries
+    }
     for query_id, outcome in outcomes(retrieve(task, "--json").json).items():
         assert masks[query_id] and not masks[query_id] & set(outcome["ranking"])
 
 
-def test_gold_and_pooled_are_both_reported_and_either_may_lead_without_a_second_run(retrieve, capsys):
-    gold, pooled = retrieve("math", "--json").json, retrieve("math", "--json", "--qrels", "pooled").json
-    assert (gold["judgements"], pooled["judgements"]) == ("gold", "pooled") and gold["run"] == pooled["run"]
+def test_gold_and_pooled_are_both_reported_and_either_may_lead_without_a_second_run(
+    retrieve, capsys
+):
+    gold, pooled = (
+        retrieve("math", "--json").json,
+        retrieve("math", "--json", "--qrels", "pooled").json,
+    )
+    assert (gold["judgements"], pooled["judgements"]) == ("gold", "pooled") and gold[
+        "run"
+    ] == pooled["run"]
     judgements = environments.load("math", "mini", "all").judgements
     for name, led in (("gold", gold), ("pooled", pooled)):
         theirs = evaluated(trec(led), judgements[name].qrels, {"ndcg_cut.10", "recall.100"})
@@ -67,7 +83,9 @@ def test_gold_and_pooled_are_both_reported_and_either_may_lead_without_a_second_
     assert gold["metrics"]["nDCG@10 [pooled]"] == pooled["metrics"]["nDCG@10"]
     assert "pooled" in retrieve("math").out.splitlines()[3]
     capsys.readouterr()
-    assert run_command(score.parser(), score.command, [gold["run"], "--qrels", "gold", "--json"]) == 0
+    assert (
+        run_command(score.parser(), score.command, [gold["run"], "--qrels", "gold", "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)["metrics"] == gold["metrics"]
 
 
@@ -81,7 +99,10 @@ def test_equal_texts_are_merged_only_beside_the_official_figures(retrieve):
         for doc_id, value in scores.items():
             unit = repeats.get(doc_id, doc_id)
             units[unit] = max(value, units.get(unit, 0.0))
-    merged_qrels = {q: {repeats.get(d, d): g for d, g in grades.items()} for q, grades in environment.qrels.items()}
+    merged_qrels = {
+        q: {repeats.get(d, d): g for d, g in grades.items()}
+        for q, grades in environment.qrels.items()
+    }
     theirs = evaluated(merged_run, merged_qrels, {"ndcg_cut.10"})["ndcg_cut_10"]
     assert metrics["nDCG@10 [gold, equal texts merged]"]["mean"] == pytest.approx(theirs)
     assert metrics["nDCG@10"]["mean"] != pytest.approx(theirs, abs=1e-4)
@@ -126,26 +147,37 @@ def test_birco_ranks_pools_and_gives_the_plain_and_the_resampled_mean(retrieve, 
         grades = environment.qrels[query.query_id]
         ranking = sorted((run := trec(result)[query.query_id]), key=run.__getitem__, reverse=True)
         assert set(ranking) <= query.candidates
-        gained = sum(grades[d] / math.log2(rank + 1) for rank, d in enumerate(ranking[:10], start=1))
+        gained = sum(
+            grades[d] / math.log2(rank + 1) for rank, d in enumerate(ranking[:10], start=1)
+        )
         ideal = sorted(grades.values(), reverse=True)[:10]
-        expected = gained / sum(grade / math.log2(rank + 1) for rank, grade in enumerate(ideal, start=1))
+        expected = gained / sum(
+            grade / math.log2(rank + 1) for rank, grade in enumerate(ideal, start=1)
+        )
         assert float(values[query.query_id]["nDCG@10"]) == pytest.approx(expected)
         relevant = {doc_id for doc_id, grade in grades.items() if grade >= 1}
         recall = values[query.query_id]["R@5"]
         assert (recall == "") == (not relevant)
-        assert not relevant or float(recall) == pytest.approx(len(relevant & set(ranking[:5])) / len(relevant))
+        assert not relevant or float(recall) == pytest.approx(
+            len(relevant & set(ranking[:5])) / len(relevant)
+        )
     for name, measured in result["metrics"].items():
         column = [float(row[name]) for row in values.values() if row[name]]
         np.random.seed(42)
         means = [np.mean(np.random.choice(column, len(column), replace=True)) for _ in range(1000)]
         assert measured["mean"] == pytest.approx(np.mean(column))
-        assert measured["resampled"] == {"mean": pytest.approx(np.mean(means)), "error": pytest.approx(np.std(means))}
+        assert measured["resampled"] == {
+            "mean": pytest.approx(np.mean(means)),
+            "error": pytest.approx(np.std(means)),
+        }
         assert measured.get("queries", len(values)) == len(column)
 
 
 def published_bm25(query: str, texts: list[str]) -> list[float]:
     """The scores of MultiConIR's script, in this file's own words: an index a row, text.lower().split()."""
-    return list(BM25Okapi([text.lower().split() for text in texts]).get_scores(query.lower().split()))
+    return list(
+        BM25Okapi([text.lower().split() for text in texts]).get_scores(query.lower().split())
+    )
 
 
 @pytest.mark.parametrize("domain", ["books", "legal_document"])
@@ -153,7 +185,9 @@ def test_bm25_by_pool_reproduces_the_published_procedure_on_all_four_protocols(r
     name, folder = multiconir.TASKS[domain].name, environments.MINI / "multiconir"
 
     def ladder(row, query):
-        scores = published_bm25(row[query], [row["Positive"], *(row[f"HN{n}"] for n in range(1, 11))])
+        scores = published_bm25(
+            row[query], [row["Positive"], *(row[f"HN{n}"] for n in range(1, 11))]
+        )
         return [first > second for first, second in pairwise(scores)]
 
     def ours(variant):
@@ -167,13 +201,19 @@ def test_bm25_by_pool_reproduces_the_published_procedure_on_all_four_protocols(r
     rows = multiconir.read_csv(folder, name, "Task2_&_3")
     wins = np.array([ladder(row, "Query10") for row in rows])
     metrics = ours("monotonicity")
-    assert [metrics[f"Win({k})"]["mean"] for k in range(1, 11)] == pytest.approx(wins.mean(axis=0).tolist())
+    assert [metrics[f"Win({k})"]["mean"] for k in range(1, 11)] == pytest.approx(
+        wins.mean(axis=0).tolist()
+    )
     prose = np.array([ladder(row, "Natural_Query10") for row in rows])
     assert ours("format")["Flip"]["mean"] == pytest.approx((wins != prose).sum() / (10 * len(rows)))
     for variant, file in (("length512", "512"), ("length1024", "1024")):
-        padded = np.array([ladder(row, "Query10") for row in multiconir.read_csv(folder, name, file)])
+        padded = np.array(
+            [ladder(row, "Query10") for row in multiconir.read_csv(folder, name, file)]
+        )
         metrics = ours(variant)
-        assert [metrics[f"Win({k})"]["mean"] for k in range(1, 11)] == pytest.approx(padded.mean(axis=0).tolist())
+        assert [metrics[f"Win({k})"]["mean"] for k in range(1, 11)] == pytest.approx(
+            padded.mean(axis=0).tolist()
+        )
 
 
 def test_what_a_query_says_of_its_task_can_be_its_own_anybodys_or_nothing():
@@ -185,7 +225,9 @@ def test_what_a_query_says_of_its_task_can_be_its_own_anybodys_or_nothing():
 
 
 def test_a_text_of_ones_own_is_what_queries_say_and_what_a_run_keeps_of_its_file(run, tmp_path):
-    (file := tmp_path / "texts.toml").write_text('congress = "Find the hearing."\n"birco/relic" = 5')
+    (file := tmp_path / "texts.toml").write_text(
+        'congress = "Find the hearing."\n"birco/relic" = 5'
+    )
     words = ("--program", "multihop", "--task", "congress", "--limit", 1, "--json", "--instruction")
     ran = [run(*words, given) for given in ("Find the hearing.", file)]
     assert ran[0].json["run"] == ran[1].json["run"], "the text counts, wherever it stands"
@@ -232,7 +274,10 @@ def test_triplets_weigh_alike_whatever_their_query(retrieve):
         grades = environment.qrels[query_id]
         for better in grades:
             for worse in grades:
-                if grades[better] - grades[worse] > 0.25 and grades[worse] > max(grades.values()) / 2:
+                if (
+                    grades[better] - grades[worse] > 0.25
+                    and grades[worse] > max(grades.values()) / 2
+                ):
                     total += 1
                     won += scores.get(better, -math.inf) > scores.get(worse, -math.inf)
     assert result["metrics"]["Triplets"]["mean"] == pytest.approx(won / total)
@@ -267,11 +312,25 @@ def test_another_tasks_folder_is_refused(task, place, said):
 @pytest.mark.parametrize(
     "task, file, old, new, said",
     [
-        ("set_ops", "passage_corpus.jsonl", '"parent_id": "', '"parent_id": "zz', "are all files from the same rel"),
-        ("paper_retrieval", "eval/query_labels.jsonl", "passage_binary_qrels", "binary", "has no passage_binary_qrels"),
+        (
+            "set_ops",
+            "passage_corpus.jsonl",
+            '"parent_id": "',
+            '"parent_id": "zz',
+            "are all files from the same rel",
+        ),
+        (
+            "paper_retrieval",
+            "eval/query_labels.jsonl",
+            "passage_binary_qrels",
+            "binary",
+            "has no passage_binary_qrels",
+        ),
     ],
 )
-def test_labels_of_crumb_that_do_not_fit_or_are_missing_are_refused(task, file, old, new, said, tmp_path):
+def test_labels_of_crumb_that_do_not_fit_or_are_missing_are_refused(
+    task, file, old, new, said, tmp_path
+):
     shutil.copytree(environments.MINI / "crumb" / crumb.folders_of(task)[0], tmp_path / "copy")
     path = tmp_path / "copy" / file
     path.write_text(path.read_text().replace(old, new))

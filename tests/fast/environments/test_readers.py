@@ -84,7 +84,9 @@ def read(path, form="", record=None):
     return [row for _, row in sources.read(path, listed.files, form, record or Record())], counts
 
 
-def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_without_hidden_files(tmp_path):
+def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_without_hidden_files(
+    tmp_path,
+):
     files = {
         "a.md": "# Tides\n\nthe *water*\n",
         "deep/b.txt": "plain\ntext",
@@ -100,7 +102,14 @@ def test_a_folder_is_read_file_by_file_as_their_names_say_with_paths_as_ids_and_
     (tmp_path / "e.pdf").write_bytes(make_pdf("Harbour notes"))
     rows, counts = read(tmp_path)
     texts = {row["id"]: row["text"].strip() for row in rows}
-    assert list(texts) == ["Ilse_Brandauer.wiki", "a.md", "d.txt.gz", "deep/b.txt", "deep/page.HTML", "e.pdf"]
+    assert list(texts) == [
+        "Ilse_Brandauer.wiki",
+        "a.md",
+        "d.txt.gz",
+        "deep/b.txt",
+        "deep/page.HTML",
+        "e.pdf",
+    ]
     assert texts["a.md"] == "# Tides\n\nthe *water*" and texts["deep/b.txt"] == "plain\ntext"
     assert texts["d.txt.gz"] == "packed" and texts["e.pdf"] == "Harbour notes"
     assert counts == {"files of another form, left out": 1}
@@ -134,7 +143,9 @@ def test_of_a_dump_of_a_wiki_the_articles_are_read(tmp_path):
 
 def test_records_of_xml_are_read_by_the_paths_that_a_recipe_names(tmp_path):
     (tmp_path / "trials.xml").write_text(TRIALS)
-    record = Record("study", {"Title": "title", "Who may take part": "eligibility/criteria"}, ("nct", "sponsor"))
+    record = Record(
+        "study", {"Title": "title", "Who may take part": "eligibility/criteria"}, ("nct", "sponsor")
+    )
     assert read(tmp_path / "trials.xml", record=record)[0] == [
         {
             "id": "trials.xml:1",
@@ -145,7 +156,17 @@ def test_records_of_xml_are_read_by_the_paths_that_a_recipe_names(tmp_path):
         {"id": "trials.xml:2", "text": "## Title\n\nOther", "nct": "N2", "sponsor": ""},
     ]
     [whole] = read(tmp_path / "trials.xml")[0]
-    assert whole["text"].split() == ["N1", "On", "digoxin", "Adults", "<", "80", "only", "N2", "Other"]
+    assert whole["text"].split() == [
+        "N1",
+        "On",
+        "digoxin",
+        "Adults",
+        "<",
+        "80",
+        "only",
+        "N2",
+        "Other",
+    ]
     with pytest.raises(DataError, match="no element <trial>"):
         read(tmp_path / "trials.xml", record=Record("trial"))
 
@@ -166,11 +187,19 @@ BOMB = "<!DOCTYPE r [<!ENTITY a 'x'>" + "".join(
     [
         ("a.md", b"good\nbad \xe9\n", "a.md, line 2: byte 0xe9 is not UTF-8"),
         ("a.jsonl", b'{"text": "x"}\n{"text": ', "a.jsonl, line 2: not whole JSON"),
-        ("a.txt.gz", gzip.compress(b"x" * 99, mtime=0)[:-6], "a.txt.gz: the packed file breaks off"),
+        (
+            "a.txt.gz",
+            gzip.compress(b"x" * 99, mtime=0)[:-6],
+            "a.txt.gz: the packed file breaks off",
+        ),
         ("a.xml", b"<r><a>torn", "a.xml is not whole XML"),
         ("a.xml.bz2", bz2.compress(DUMP.encode())[:-9], "a.xml.bz2"),
         ("a.xml", f"{BOMB}]><r>&m;</r>".encode(), "a.xml is not whole XML"),
-        ("a.xml", b'<!DOCTYPE r [<!ENTITY x SYSTEM "file:///etc/passwd">]><r>&x;</r>', "a.xml is not whole XML"),
+        (
+            "a.xml",
+            b'<!DOCTYPE r [<!ENTITY x SYSTEM "file:///etc/passwd">]><r>&x;</r>',
+            "a.xml is not whole XML",
+        ),
         ("a.pdf", b"%PDF-1.4 torn", "a.pdf cannot be read as PDF"),
         ("a.pdf", make_pdf("cut off")[:200], "a.pdf cannot be read as PDF"),
         ("a.parquet", b"PAR1", "a.parquet cannot be read as Parquet"),
@@ -187,5 +216,8 @@ def test_damage_is_one_line_with_its_place(tmp_path, name, content, said):
 def test_what_is_missing_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "a.pdf").write_bytes(make_pdf("x"))
     monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
-    with pytest.raises(UsageError, match=r"PDFs need the package pypdf, which is not installed; run .*\.\[sources\]'"):
+    with pytest.raises(
+        UsageError,
+        match=r"PDFs need the package pypdf, which is not installed; run .*\.\[sources\]'",
+    ):
         read(tmp_path)

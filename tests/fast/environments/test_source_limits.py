@@ -20,7 +20,12 @@ GOOD = "<p>" + "The harbour publishes its tide tables twice a year. " * 5 + "</p
 def read(folder, limits, record=Record()):  # noqa: B008
     left_out = list[tuple[str, str, str]]()
     files = sources.list_files(folder, "").files
-    rows = [row for _, row in sources.read(folder, files, "", record, limits, lambda *one: left_out.append(one))]
+    rows = [
+        row
+        for _, row in sources.read(
+            folder, files, "", record, limits, lambda *one: left_out.append(one)
+        )
+    ]
     return {row["id"]: row["text"] for row in rows}, {name: reason for name, reason, _ in left_out}
 
 
@@ -60,16 +65,29 @@ def test_files_over_a_limit_are_left_out_and_named_and_those_after_them_are_read
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     texts, left_out = read(tmp_path, SMALL)
-    assert list(texts) == ["g-good.html", "h-good.wiki"] and texts["h-good.wiki"] == "## Tides\n\nAt noon."
+    assert (
+        list(texts) == ["g-good.html", "h-good.wiki"]
+        and texts["h-good.wiki"] == "## Tides\n\nAt noon."
+    )
     assert list(left_out) == list(files)[:6]
-    assert left_out["a-time.wiki"] == left_out["b-attributes.html"] == "files that take too long to read"
+    assert (
+        left_out["a-time.wiki"]
+        == left_out["b-attributes.html"]
+        == "files that take too long to read"
+    )
     assert left_out["d-text.html"] == left_out["f-text.txt"] == "files with too much text"
     assert left_out["e-bomb.html.gz"] == "files that unpack to too much"
 
 
 def test_of_a_dump_the_pages_over_a_limit_are_left_out_alone(tmp_path):
     stalls = ENDLESS.replace("<", "&lt;").replace('"', "&quot;")
-    pages = [page(1, "One."), page(2, stalls), page(3, "Three."), page(4, "long " * (1 << 20)), page(5, "Five.")]
+    pages = [
+        page(1, "One."),
+        page(2, stalls),
+        page(3, "Three."),
+        page(4, "long " * (1 << 20)),
+        page(5, "Five."),
+    ]
     (tmp_path / "dump.xml").write_text(f"<mediawiki>{''.join(pages)}</mediawiki>")
     texts, left_out = read(tmp_path, Limits(seconds=1, memory=500, text=1))
     assert texts == {"1": "One.", "3": "Three.", "5": "Five."}

@@ -68,15 +68,27 @@ OBLIQ_QUERIES = {"q1": "Find the trick.", "q2": "Another trick?", "q3": "The las
 def obliq():
     inside = "analogues/math/queries+qrels"
     return {
-        "analogues/math/corpus/corpus.jsonl": jsonl({"_id": i, "text": t} for i, t in OBLIQ_TEXTS.items()),
+        "analogues/math/corpus/corpus.jsonl": jsonl(
+            {"_id": i, "text": t} for i, t in OBLIQ_TEXTS.items()
+        ),
         f"{inside}/queries.jsonl": jsonl({"_id": i, "text": t} for i, t in OBLIQ_QUERIES.items()),
         f"{inside}/qrels.tsv": tsv(
-            ("query_id", "corpus_id", "score"), ("q1", "p/2", 2), ("q2", "p 1", 2), ("q2", "p4", 0), ("q3", "p4", 2)
+            ("query_id", "corpus_id", "score"),
+            ("q1", "p/2", 2),
+            ("q2", "p 1", 2),
+            ("q2", "p4", 0),
+            ("q3", "p4", 2),
         ),
         f"{inside}/qrels_pool.tsv": tsv(
-            ("query-id", "corpus-id", "score"), ("q1", "p/2", 2), ("q1", "p3", 1), ("q2", "p 1", 2), ("q3", "p4", 2)
+            ("query-id", "corpus-id", "score"),
+            ("q1", "p/2", 2),
+            ("q1", "p3", 1),
+            ("q2", "p 1", 2),
+            ("q3", "p4", 2),
         ),
-        f"{inside}/per_query_excluded_ids.json": json.dumps({"q1": ["p 1"], "q2": ["p3"], "q3": []}).encode(),
+        f"{inside}/per_query_excluded_ids.json": json.dumps(
+            {"q1": ["p 1"], "q2": ["p3"], "q3": []}
+        ).encode(),
     }
 
 
@@ -84,7 +96,12 @@ def crumb_corpus(ids):
     def row(name):
         parent = name.partition(":")[0] if ":" in name and not name.startswith("C") else None
         content = f"What is said about {name} – in Markdown.\n\n- a list"
-        return {"document_id": name, "document_content": content, "parent_id": parent, "metadata": "{}"}
+        return {
+            "document_id": name,
+            "document_content": content,
+            "parent_id": parent,
+            "metadata": "{}",
+        }
 
     return list(map(row, ids))
 
@@ -105,7 +122,14 @@ def crumb_query(number, passages, documents, binary=(), instruction="Find them."
     }
 
 
-PASSAGES = ("A:0", "A:1", "B:0", "B:1", "C:0", "D:0")  # C's have no parent_id: the official script cuts at the colon
+PASSAGES = (
+    "A:0",
+    "A:1",
+    "B:0",
+    "B:1",
+    "C:0",
+    "D:0",
+)  # C's have no parent_id: the official script cuts at the colon
 CRUMB_QUERIES = {
     "eval": [
         crumb_query(1, [("A:0", 1), ("B:1", 0)], [("A", 1), ("C", 0.5)]),
@@ -128,7 +152,9 @@ def crumb_raw():
 def crumb_parquet(*, as_text=False):
     def rows(part):
         columns = ("passage_qrels", "passage_binary_qrels", "full_document_qrels")
-        return [row | {n: json.dumps(row[n]) for n in columns if as_text} for row in CRUMB_QUERIES[part]]
+        return [
+            row | {n: json.dumps(row[n]) for n in columns if as_text} for row in CRUMB_QUERIES[part]
+        ]
 
     place = "set_operation_entity_retrieval"
     return {
@@ -159,7 +185,9 @@ def birco(ending, dump):
     }
     place = "datasets/relic"
     return {
-        f"{place}/test_set.{ending}": dump(birco_object(np.str_, np.float64) if ending == "pickle" else birco_object()),
+        f"{place}/test_set.{ending}": dump(
+            birco_object(np.str_, np.float64) if ending == "pickle" else birco_object()
+        ),
         f"{place}/dev_set.{ending}": dump(dev),
     }
 
@@ -168,7 +196,11 @@ def numpy_1(pickled: bytes) -> bytes:
     """The same pickle as NumPy 1 would have written it; from protocol 4 on, names and frames have lengths."""
     pickled = pickled.replace(b"\x8c\x16numpy._core.multiarray", b"\x8c\x15numpy.core.multiarray")
     pickled = pickled.replace(b"cnumpy._core.multiarray", b"cnumpy.core.multiarray")
-    return pickled[:3] + (len(pickled) - 11).to_bytes(8, "little") + pickled[11:] if pickled[2] == 0x95 else pickled
+    return (
+        pickled[:3] + (len(pickled) - 11).to_bytes(8, "little") + pickled[11:]
+        if pickled[2] == 0x95
+        else pickled
+    )
 
 
 LADDER = ("Positive", *(f"HN{n}" for n in range(1, 11)))
@@ -178,28 +210,43 @@ def multiconir():
     files = {}
     for name, columns in COLUMNS.items():
         file = io.StringIO(newline="")
-        rows = ([n, *(f'{name} {column} of {n}:\n"quoted", and more' for column in columns)] for n in (1, 2, 3))
+        rows = (
+            [n, *(f'{name} {column} of {n}:\n"quoted", and more' for column in columns)]
+            for n in (1, 2, 3)
+        )
         csv.writer(file).writerows([("Unnamed: 0", *columns), *rows])
         place = f"datasets/{'Task4' if name.isdigit() else name}/Legal Document_{name}.csv"
         files[place] = b"\xef\xbb\xbf" + file.getvalue().encode()
     return files
 
 
-BEIR_TEXTS = {"d 1": ("A title", "About dams."), "d/2": ("", "About ferries."), "d3": ("Third", "Örtliche Brücken.")}
+BEIR_TEXTS = {
+    "d 1": ("A title", "About dams."),
+    "d/2": ("", "About ferries."),
+    "d3": ("Third", "Örtliche Brücken."),
+}
 
 
 def beir():
     return {
-        "corpus.jsonl": jsonl({"_id": i, "title": h, "text": t, "metadata": {}} for i, (h, t) in BEIR_TEXTS.items()),
-        "queries.jsonl": jsonl({"_id": q, "text": f"Query {q}", "metadata": {}} for q in ("q1", "q2", "of train")),
-        "qrels/test.tsv": tsv(("query-id", "corpus-id", "score"), ("q1", "d 1", 1), ("q2", "d/2", 2), ("q2", "d3", 0)),
+        "corpus.jsonl": jsonl(
+            {"_id": i, "title": h, "text": t, "metadata": {}} for i, (h, t) in BEIR_TEXTS.items()
+        ),
+        "queries.jsonl": jsonl(
+            {"_id": q, "text": f"Query {q}", "metadata": {}} for q in ("q1", "q2", "of train")
+        ),
+        "qrels/test.tsv": tsv(
+            ("query-id", "corpus-id", "score"), ("q1", "d 1", 1), ("q2", "d/2", 2), ("q2", "d3", 0)
+        ),
         "qrels/train.tsv": tsv(("query-id", "corpus-id", "score"), ("of train", "d3", 1)),
     }
 
 
 def beir_in_folders():
     files = beir()
-    return files | {f"{name}/part.jsonl": files.pop(f"{name}.jsonl") for name in ("corpus", "queries")}
+    return files | {
+        f"{name}/part.jsonl": files.pop(f"{name}.jsonl") for name in ("corpus", "queries")
+    }
 
 
 def mteb():
@@ -209,15 +256,21 @@ def mteb():
     return {
         "data/corpus/test-00000-of-00002.parquet": parquet(corpus[:2]),
         "data/corpus/test-00001-of-00002.parquet": parquet(corpus[2:]),
-        "data/queries/test-00000-of-00001.parquet": parquet([{"id": q, "text": f"Query {q}"} for q in ("q1", "q2")]),
+        "data/queries/test-00000-of-00001.parquet": parquet(
+            [{"id": q, "text": f"Query {q}"} for q in ("q1", "q2")]
+        ),
         "data/default/test-00000-of-00001.parquet": parquet(judged),
-        "data/default/train-00000-of-00001.parquet": parquet([{"query-id": "t", "corpus-id": "d3", "score": 1.0}]),
+        "data/default/train-00000-of-00001.parquet": parquet(
+            [{"query-id": "t", "corpus-id": "d3", "score": 1.0}]
+        ),
     }
 
 
 TREC_REST = {
     "qrels.txt": b"301 0 X-1 1\n301 0 X-2 0\n302 Q0 X-3 2\n",
-    "corpus.jsonl": jsonl({"docno": f"X-{n}", "title": f"T{n}", "text": f"Body {n}"} for n in (1, 2, 3)),
+    "corpus.jsonl": jsonl(
+        {"docno": f"X-{n}", "title": f"T{n}", "text": f"Body {n}"} for n in (1, 2, 3)
+    ),
 }
 SGML = """<top>
 <num> Number: 301
@@ -244,9 +297,21 @@ FORMS = {
     "OBLIQ gzipped": ("math", "all", lambda: gzipped(obliq())),
     "CRUMB raw": ("set_ops", "all", crumb_raw),
     "CRUMB Parquet": ("set_ops", "test", crumb_parquet),
-    "BIRCO pickle 2": ("relic", "test", lambda: birco("pickle", lambda content: pickle.dumps(content, 2))),
-    "BIRCO pickle 4": ("relic", "dev", lambda: birco("pickle", lambda content: pickle.dumps(content, 4))),
-    "BIRCO JSON": ("relic", "all", lambda: birco("json", lambda content: json.dumps(content).encode())),
+    "BIRCO pickle 2": (
+        "relic",
+        "test",
+        lambda: birco("pickle", lambda content: pickle.dumps(content, 2)),
+    ),
+    "BIRCO pickle 4": (
+        "relic",
+        "dev",
+        lambda: birco("pickle", lambda content: pickle.dumps(content, 4)),
+    ),
+    "BIRCO JSON": (
+        "relic",
+        "all",
+        lambda: birco("json", lambda content: json.dumps(content).encode()),
+    ),
     "MultiConIR": ("legal_document", "all", multiconir),
     "MultiConIR padded": ("legal_document:length512", "all", multiconir),
     "BEIR": ("congress", "all", beir),
@@ -286,7 +351,11 @@ def test_obliqs_folder_has_pooled_judgements_and_masks_whether_gzipped_or_not(pa
     world = load("math", put(tmp_path, packed(obliq())))
     assert {i: d.text for i, d in world.documents.items()} == OBLIQ_TEXTS
     assert {q.query_id: q.text for q in world.queries} == OBLIQ_QUERIES
-    assert {q.query_id: q.excluded for q in world.queries} == {"q1": {"p 1"}, "q2": {"p3"}, "q3": frozenset()}
+    assert {q.query_id: q.excluded for q in world.queries} == {
+        "q1": {"p 1"},
+        "q2": {"p3"},
+        "q3": frozenset(),
+    }
     assert all(q.candidates is None for q in world.queries)
     assert world.qrels == {"q1": {"p/2": 2.0}, "q2": {"p 1": 2.0, "p4": 0.0}, "q3": {"p4": 2.0}}
     assert (world.headline, set(world.judgements)) == ("gold", {"gold", "pooled"})
@@ -295,7 +364,11 @@ def test_obliqs_folder_has_pooled_judgements_and_masks_whether_gzipped_or_not(pa
     assert load("math", tmp_path, qrels="pooled").headline == "pooled"
 
 
-CRUMB_FORMS = {"raw": crumb_raw, "Parquet": crumb_parquet, "text cells": lambda: crumb_parquet(as_text=True)}
+CRUMB_FORMS = {
+    "raw": crumb_raw,
+    "Parquet": crumb_parquet,
+    "text cells": lambda: crumb_parquet(as_text=True),
+}
 
 
 @pytest.mark.parametrize("form", CRUMB_FORMS)
@@ -305,21 +378,37 @@ def test_crumb_is_the_same_raw_and_as_parquet_with_cells_as_lists_or_as_text(for
     assert world.documents["A:1"].text.startswith("What is said about A:1 – in Markdown.\n")
     parents = {name: "" if name == "C:0" else name[0] for name in PASSAGES}
     assert {doc_id: document.parent for doc_id, document in world.documents.items()} == parents
-    assert [(q.query_id, q.text) for q in world.queries] == [("2021-1", "Query 1?"), ("2021-2", "Query 2?")]
+    assert [(q.query_id, q.text) for q in world.queries] == [
+        ("2021-1", "Query 1?"),
+        ("2021-2", "Query 2?"),
+    ]
     # The second row has no instruction: the task's own stands in.
-    assert [q.objective for q in world.queries] == ["Find them.", crumb.TASKS["set_ops"].instruction]
-    assert (world.headline, set(world.judgements), world.max_p) == ("document", {"document", "passage"}, True)
+    assert [q.objective for q in world.queries] == [
+        "Find them.",
+        crumb.TASKS["set_ops"].instruction,
+    ]
+    assert (world.headline, set(world.judgements), world.max_p) == (
+        "document",
+        {"document", "passage"},
+        True,
+    )
     assert world.qrels == {"2021-1": {"A": 1.0, "C": 0.5}, "2021-2": {"B": 2.0}}
     passage = world.judgements["passage"]
     assert passage.qrels == {"2021-1": {"A:0": 1.0, "B:1": 0.0}, "2021-2": {"B:0": 2.0}}
     assert floats(world.qrels) and floats(passage.qrels) and passage.binary is None
-    assert collapse(["B:1", "A:1", "B:0", "C:0", "A:0"], world.judgements["document"]) == ["B", "A", "C"]
+    assert collapse(["B:1", "A:1", "B:0", "C:0", "A:0"], world.judgements["document"]) == [
+        "B",
+        "A",
+        "C",
+    ]
     assert [q.query_id for q in load("set_ops", tmp_path, "dev").queries] == ["2021-3"]
     whole = load("set_ops:document", tmp_path, "test")
     assert list(whole.documents) == list("ABCD") and whole.judgements["document"].unit_of is None
 
 
-@pytest.mark.parametrize("place", ["scientific_paper/{raw}.jsonl", "{hub}/paper_retrieval/0000.parquet"])
+@pytest.mark.parametrize(
+    "place", ["scientific_paper/{raw}.jsonl", "{hub}/paper_retrieval/0000.parquet"]
+)
 def test_binary_labels_stand_beside_graded_ones_in_paper_retrieval(place, tmp_path):
     rows = [crumb_query(1, [("P1", 0.5), ("P2", 7)], [], binary=[("P2", 1)])]
     dump = jsonl if place.endswith("jsonl") else parquet
@@ -328,14 +417,20 @@ def test_binary_labels_stand_beside_graded_ones_in_paper_retrieval(place, tmp_pa
         place.format(raw="eval/query_labels", hub="evaluation_queries"): dump(rows),
     }
     world = load("paper_retrieval", put(tmp_path, files), "test")
-    assert world.qrels == {"2021-1": {"P1": 0.5, "P2": 7.0}} and set(world.judgements) == {"passage"}
+    assert world.qrels == {"2021-1": {"P1": 0.5, "P2": 7.0}} and set(world.judgements) == {
+        "passage"
+    }
     assert world.judgements["passage"].binary == {"2021-1": {"P2": 1.0}}
 
 
 @pytest.mark.parametrize("numpy_version", [1, 2])
 @pytest.mark.parametrize("protocol", [0, 2, 5])
-def test_birco_is_read_from_a_pickle_of_any_protocol_and_of_either_numpy(protocol, numpy_version, tmp_path):
-    kinds = islice(cycle([np.float64, np.float32, np.int64, np.int32, np.uint8, float, int]), protocol, None)
+def test_birco_is_read_from_a_pickle_of_any_protocol_and_of_either_numpy(
+    protocol, numpy_version, tmp_path
+):
+    kinds = islice(
+        cycle([np.float64, np.float32, np.int64, np.int32, np.uint8, float, int]), protocol, None
+    )
     pickled = pickle.dumps(birco_object(np.str_, lambda label: next(kinds)(label)), protocol)
     if numpy_version == 1:
         pickled = numpy_1(pickled)
@@ -344,12 +439,21 @@ def test_birco_is_read_from_a_pickle_of_any_protocol_and_of_either_numpy(protoco
     assert {i: d.text for i, d in world.documents.items()} == birco_object()["corpus"]
     assert {q.query_id: q.text for q in world.queries} == birco_object()["query"]
     assert world.qrels == birco_object()["qrel"] and floats(world.qrels)
-    assert {q.query_id: q.candidates for q in world.queries} == {"q 1": {"d0", "d1"}, "q2": {"d1", "d2", "d3"}}
-    ids = [*world.documents, *world.qrels, *(document.text for document in world.documents.values())]
+    assert {q.query_id: q.candidates for q in world.queries} == {
+        "q 1": {"d0", "d1"},
+        "q2": {"d1", "d2", "d3"},
+    }
+    ids = [
+        *world.documents,
+        *world.qrels,
+        *(document.text for document in world.documents.values()),
+    ]
     assert all(type(text) is str for text in ids)
 
 
-def test_birco_with_numbers_for_ids_and_fractions_for_labels_is_read_alike_from_pickle_and_json(tmp_path):
+def test_birco_with_numbers_for_ids_and_fractions_for_labels_is_read_alike_from_pickle_and_json(
+    tmp_path,
+):
     content = {
         "query": {0: "A query."},
         "corpus": {10: "One.", 11: np.str_("")},
@@ -358,7 +462,11 @@ def test_birco_with_numbers_for_ids_and_fractions_for_labels_is_read_alike_from_
     files = {f"p{n}/doris-mae/test_set.pickle": pickle.dumps(content, n) for n in (0, 3, 5)}
     files["j/test_set.json"] = json.dumps(content, default=float).encode()
     put(tmp_path, files)
-    worlds = [load("doris_mae", folder, "test") for folder in sorted(tmp_path.iterdir()) if folder.name != "home"]
+    worlds = [
+        load("doris_mae", folder, "test")
+        for folder in sorted(tmp_path.iterdir())
+        if folder.name != "home"
+    ]
     assert len({world.fingerprint for world in worlds}) == 1 and len(worlds) == 4
     assert worlds[0].qrels == {"0": {"10": 1.25, "11": 0.5}}
 
@@ -366,7 +474,11 @@ def test_birco_with_numbers_for_ids_and_fractions_for_labels_is_read_alike_from_
 def test_birco_has_both_splits_and_compares_on_dev_only(tmp_path):
     put(tmp_path, good("BIRCO JSON"))
     dev, both = load("relic", tmp_path, "dev"), load("relic", tmp_path, "all")
-    assert [(c.better, c.worse) for c in dev.comparisons["v1"]] == [("v0d", "v1d"), ("v0d", "v2d"), ("v1d", "v2d")]
+    assert [(c.better, c.worse) for c in dev.comparisons["v1"]] == [
+        ("v0d", "v1d"),
+        ("v0d", "v2d"),
+        ("v1d", "v2d"),
+    ]
     assert not both.comparisons and len(both.documents) == 7 and len(both.queries) == 3
     corpus = load("relic:corpus", tmp_path, "test")
     assert all(query.candidates is None for query in corpus.queries)
@@ -390,7 +502,9 @@ def test_multiconirs_csvs_keep_quoted_newlines_and_have_a_byte_order_mark(tmp_pa
     assert styles.twins == {f"{n}-prose": f"{n}-list" for n in (1, 2, 3)}
     padded = load("legal_document:length512", tmp_path)
     assert padded.documents["1-512-HN10"].text == '512 HN10 of 1:\n"quoted", and more'
-    assert floats(ladder.qrels) and load("legal_document:length1024", tmp_path).documents["3-1024-HN1"]
+    assert (
+        floats(ladder.qrels) and load("legal_document:length1024", tmp_path).documents["3-1024-HN1"]
+    )
 
 
 def test_equal_texts_in_one_ladder_stay_two_documents_as_published(tmp_path):
@@ -404,7 +518,10 @@ def test_equal_texts_in_one_ladder_stay_two_documents_as_published(tmp_path):
 def test_multiconirs_second_version_is_a_search_task_in_beirs_form(inside, tmp_path):
     files = beir()
     files["qrels.jsonl"] = jsonl([{"query-id": "q1", "corpus-id": "d3", "score": 1}])
-    world = load("books", put(tmp_path / inside, {n: d for n, d in files.items() if "qrels/" not in n}) and tmp_path)
+    world = load(
+        "books",
+        put(tmp_path / inside, {n: d for n, d in files.items() if "qrels/" not in n}) and tmp_path,
+    )
     assert world.qrels == {"q1": {"d3": 1.0}} and world.documents["d 1"].title == "A title"
     with pytest.raises(DataError, match="holds no datasets/ of the release"):
         load("books:format", tmp_path)
@@ -415,7 +532,9 @@ def test_beirs_form_has_titles_and_only_the_queries_that_the_test_split_judges(f
     world = load("congress", put(tmp_path, form()))
     assert {i: (d.title, d.text) for i, d in world.documents.items()} == BEIR_TEXTS
     assert [q.text for q in world.queries] == ["Query q1", "Query q2"]
-    assert world.qrels == {"q1": {"d 1": 1.0}, "q2": {"d/2": 2.0, "d3": 0.0}} and floats(world.qrels)
+    assert world.qrels == {"q1": {"d 1": 1.0}, "q2": {"d/2": 2.0, "d3": 0.0}} and floats(
+        world.qrels
+    )
     pool = load("relic", tmp_path, "test")
     assert [q.candidates for q in pool.queries] == [{"d 1"}, {"d/2", "d3"}]
 
@@ -423,10 +542,15 @@ def test_beirs_form_has_titles_and_only_the_queries_that_the_test_split_judges(f
 def test_trec_topics_are_sgml_with_unclosed_tags_or_xml(tmp_path):
     sgml = load("congress", put(tmp_path / "sgml", {"topics.txt": SGML.encode(), **TREC_REST}))
     assert [(q.query_id, q.text) for q in sgml.queries] == [
-        ("301", "International crime & punishment What is known at p < 0.05 about it? Anything helps."),
+        (
+            "301",
+            "International crime & punishment What is known at p < 0.05 about it? Anything helps.",
+        ),
         ("302", "Closed"),
     ]
-    assert sgml.qrels == {"301": {"X-1": 1.0, "X-2": 0.0}, "302": {"X-3": 2.0}} and floats(sgml.qrels)
+    assert sgml.qrels == {"301": {"X-1": 1.0, "X-2": 0.0}, "302": {"X-3": 2.0}} and floats(
+        sgml.qrels
+    )
     assert (sgml.documents["X-2"].title, sgml.documents["X-2"].text) == ("T2", "Body 2")
     xml = load("congress", put(tmp_path / "xml", {"topics.xml": XML.encode(), **TREC_REST}))
     assert [q.text for q in xml.queries] == ["Patient is a 45-year-old & ill.", "Closed And said."]
@@ -468,7 +592,9 @@ LIVE = {
     "in a label": lambda m: pickle.dumps(in_a_label(Calls(os.system, f"touch {m}"))),
     "protocol 0": lambda m: pickle.dumps(Calls(os.system, f"touch {m}"), 0),
     "getattr": lambda m: f"cbuiltins\ngetattr\n(cpathlib\nPath\n(V{m}\ntRVtouch\ntR(tR.".encode(),
-    "in an object array": lambda m: pickle.dumps(np.array([Calls(os.system, f"touch {m}")], dtype=object)),
+    "in an object array": lambda m: pickle.dumps(
+        np.array([Calls(os.system, f"touch {m}")], dtype=object)
+    ),
     "INST": lambda m: f"(S'touch {m}'\nios\nsystem\n.".encode(),
     "OBJ": lambda m: f"(cos\nsystem\nS'touch {m}'\no.".encode(),
 }
@@ -478,8 +604,12 @@ INERT = {
     "an extension code": b"\x80\x02\x82\x01.",
     "bytes of 64 GiB": b"\x80\x04\x8e" + (2**36).to_bytes(8, "little") + b"x.",
     "a memo entry numbered four billion": b"\x80\x02}r\xff\xff\xff\xff.",
-    "a key of 5,000 digits": pickle.dumps({"query": {10**5000: "x"}, "corpus": {"d": "x"}, "qrel": {}}),
-    "one key as a number and as a text": pickle.dumps({"query": {1: "x", "1": "x"}, "corpus": {}, "qrel": {}}),
+    "a key of 5,000 digits": pickle.dumps(
+        {"query": {10**5000: "x"}, "corpus": {"d": "x"}, "qrel": {}}
+    ),
+    "one key as a number and as a text": pickle.dumps(
+        {"query": {1: "x", "1": "x"}, "corpus": {}, "qrel": {}}
+    ),
     "tuples nested deep for a key": b"\x80\x02}" + nested("tuple") + b"K\x01s.",
     "lists nested deep": b"\x80\x02" + nested("list") + b".",
     "dicts that hold each other ten times": pickle.dumps(in_a_label(laughs())),
@@ -488,7 +618,10 @@ INERT = {
     "a set": pickle.dumps(in_a_label({1})),
     "something after its end": WHOLE + b"junk",
     "nothing": b"",
-    **{f"broken off after {share:.0%}": WHOLE[: int(len(WHOLE) * share)] for share in (0.1, 0.5, 0.99)},
+    **{
+        f"broken off after {share:.0%}": WHOLE[: int(len(WHOLE) * share)]
+        for share in (0.1, 0.5, 0.99)
+    },
 }
 
 
@@ -497,7 +630,9 @@ def refusal(pickled: bytes, folder: Path) -> str:
     with pytest.raises(DataError) as caught:
         load("relic", folder, "test")
     message = str(caught.value)
-    assert message.startswith(str(folder / "datasets/relic/test_set.pickle")) and message.isprintable()
+    assert (
+        message.startswith(str(folder / "datasets/relic/test_set.pickle")) and message.isprintable()
+    )
     return message
 
 
@@ -538,7 +673,10 @@ def test_a_damaged_folder_is_an_environment_or_an_error_of_one_line_that_names_t
                 assert world.fingerprint and world.queries and len(world.documents)
             except (DataError, UsageError) as error:
                 message = str(error)
-                assert place in message and message.isprintable() and len(message) < 1000, (seed, message)
+                assert place in message and message.isprintable() and len(message) < 1000, (
+                    seed,
+                    message,
+                )
 
 
 UNPADDED = ("search", "complexity", "monotonicity", "format")
@@ -558,39 +696,147 @@ def test_a_junk_line_does_not_vanish(form, name, tmp_path):
         spoilt = b"\n".join([*rows[:place], b"}{ junk", *rows[place:]])
         with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
             put(Path(folder), good(form) | {name: spoilt})
-            tasks = [form] if form != "MultiConIR" else [f"legal_document:{variant}" for variant in UNPADDED]
+            tasks = (
+                [form]
+                if form != "MultiConIR"
+                else [f"legal_document:{variant}" for variant in UNPADDED]
+            )
             try:
                 worlds = [load(task, folder) for task in tasks]
             except DataError as error:
                 assert str(Path(folder) / name) in str(error)
                 continue
             # Between the quotes of a CSV cell, or inside a topic's field, it is a part of the text.
-            said = {q.text for w in worlds for q in w.queries} | {d.text for w in worlds for d in w.documents.values()}
+            said = {q.text for w in worlds for q in w.queries} | {
+                d.text for w in worlds for d in w.documents.values()
+            }
             assert any("}{ junk" in text for text in said), f"line {place + 1}"
 
 
 LABELS = "eval/query_labels.jsonl"
 SAID = {
-    "a grade with an underscore": ("OBLIQ", "qrels.tsv", b"q1\tp/2\t2", b"q1\tp/2\t1_0", r"line 2: the score '1_0'"),
-    "a pooled document": ("OBLIQ", "qrels_pool.tsv", b"p3", b"p9", r"line 3: the document 'p9' is not in the corpus"),
+    "a grade with an underscore": (
+        "OBLIQ",
+        "qrels.tsv",
+        b"q1\tp/2\t2",
+        b"q1\tp/2\t1_0",
+        r"line 2: the score '1_0'",
+    ),
+    "a pooled document": (
+        "OBLIQ",
+        "qrels_pool.tsv",
+        b"p3",
+        b"p9",
+        r"line 3: the document 'p9' is not in the corpus",
+    ),
     "a mask twice": ("OBLIQ", "ids.json", b'"q2":', b'"q1":', r"the key 'q1' is there twice"),
-    "a mask for nobody": ("OBLIQ", "ids.json", b'"q3": []', b'"q3": [], "q4": []', r"entry for the query 'q4'"),
-    "a mask that is a number": ("OBLIQ", "ids.json", b'["p 1"]', b"[1]", r"query 'q1': the id 1 is not a string"),
+    "a mask for nobody": (
+        "OBLIQ",
+        "ids.json",
+        b'"q3": []',
+        b'"q3": [], "q4": []',
+        r"entry for the query 'q4'",
+    ),
+    "a mask that is a number": (
+        "OBLIQ",
+        "ids.json",
+        b'["p 1"]',
+        b"[1]",
+        r"query 'q1': the id 1 is not a string",
+    ),
     "a mask that is missing": ("OBLIQ", "ids.json", b', "q3": []', b"", r"no entry for query 'q3'"),
-    "a label twice": ("CRUMB raw", LABELS, b'"id": "C"', b'"id": "A"', r"line 1, .*'A' is judged twi"),
-    "a label that is true": ("CRUMB raw", LABELS, b'"label": 2.0', b'"label": true', r"line 2, pass"),
-    "a label that is NaN": ("CRUMB raw", LABELS, b'"label": 0.5', b'"label": NaN', r"line 1, full_"),
+    "a label twice": (
+        "CRUMB raw",
+        LABELS,
+        b'"id": "C"',
+        b'"id": "A"',
+        r"line 1, .*'A' is judged twi",
+    ),
+    "a label that is true": (
+        "CRUMB raw",
+        LABELS,
+        b'"label": 2.0',
+        b'"label": true',
+        r"line 2, pass",
+    ),
+    "a label that is NaN": (
+        "CRUMB raw",
+        LABELS,
+        b'"label": 0.5',
+        b'"label": NaN',
+        r"line 1, full_",
+    ),
     "an instruction that is none": ("CRUMB raw", LABELS, b'n": null', b'n": []', r"'instruction'"),
-    "a passage twice": ("CRUMB raw", "passage_corpus.jsonl", b'id": "A:1"', b'id": "A:0"', r"line 2: the id 'A:0' was"),
-    "one id for two queries": ("CRUMB raw", "/val/query_labels.jsonl", b"2021-3", b"2021-1", r"1: the id '2021-1' was"),
-    "an empty pool": ("BIRCO JSON", "dev_set.json", b'{"v0d": 1.5, "v1d": 0.5, "v2d": 0.0}', b"{}", r"pool is empty"),
-    "a label in words": ("BIRCO JSON", "test_set.json", b'"d1": 1.0', b'"d1": "x"', r"of 'q2', document 'd1': the sco"),
-    "a column twice": ("MultiConIR", "Task1.csv", b",HN2,", b",HN1,", r"the column 'HN1' is there twice"),
-    "a column too many": ("MultiConIR", "_3.csv", b"Unnamed: 0", b"HN3", r"the column 'HN3' is there twice"),
-    "a quote too many": ("MultiConIR", "Task1.csv", b'""quoted""', b'"quoted""', r"line 3: .* quotation mark missing"),
-    "a title that is a number": ("BEIR", "corpus.jsonl", b'"title": ""', b'"title": 0', r"line 2: field 'title'"),
-    "a document twice": ("TREC XML", "corpus.jsonl", b"X-2", b"X-1", r"line 2: the id 'X-1' was there before"),
-    "a topic without an end": ("TREC SGML", "topics.txt", b"Anything helps.\n</top>", b"", r"topic 1 has no end"),
+    "a passage twice": (
+        "CRUMB raw",
+        "passage_corpus.jsonl",
+        b'id": "A:1"',
+        b'id": "A:0"',
+        r"line 2: the id 'A:0' was",
+    ),
+    "one id for two queries": (
+        "CRUMB raw",
+        "/val/query_labels.jsonl",
+        b"2021-3",
+        b"2021-1",
+        r"1: the id '2021-1' was",
+    ),
+    "an empty pool": (
+        "BIRCO JSON",
+        "dev_set.json",
+        b'{"v0d": 1.5, "v1d": 0.5, "v2d": 0.0}',
+        b"{}",
+        r"pool is empty",
+    ),
+    "a label in words": (
+        "BIRCO JSON",
+        "test_set.json",
+        b'"d1": 1.0',
+        b'"d1": "x"',
+        r"of 'q2', document 'd1': the sco",
+    ),
+    "a column twice": (
+        "MultiConIR",
+        "Task1.csv",
+        b",HN2,",
+        b",HN1,",
+        r"the column 'HN1' is there twice",
+    ),
+    "a column too many": (
+        "MultiConIR",
+        "_3.csv",
+        b"Unnamed: 0",
+        b"HN3",
+        r"the column 'HN3' is there twice",
+    ),
+    "a quote too many": (
+        "MultiConIR",
+        "Task1.csv",
+        b'""quoted""',
+        b'"quoted""',
+        r"line 3: .* quotation mark missing",
+    ),
+    "a title that is a number": (
+        "BEIR",
+        "corpus.jsonl",
+        b'"title": ""',
+        b'"title": 0',
+        r"line 2: field 'title'",
+    ),
+    "a document twice": (
+        "TREC XML",
+        "corpus.jsonl",
+        b"X-2",
+        b"X-1",
+        r"line 2: the id 'X-1' was there before",
+    ),
+    "a topic without an end": (
+        "TREC SGML",
+        "topics.txt",
+        b"Anything helps.\n</top>",
+        b"",
+        r"topic 1 has no end",
+    ),
     "a topic without a title": (
         "TREC SGML",
         "topics.txt",
@@ -598,9 +844,27 @@ SAID = {
         b"<titel>",
         r"topic 2 has no text in <title>.*--column",
     ),
-    "a topic without a number": ("TREC XML", "topics.xml", b'number="301"', b'nr="301"', r"topic 1 has 0 numbers"),
-    "a topic twice": ("TREC XML", "topics.xml", b"'302'", b"'301'", r"topic 2: .*'301' has another text in .*topic 1"),
-    "words between topics": ("TREC XML", "topics.xml", b"<topics", b"lost <topics", r"'lost' stands outside of any"),
+    "a topic without a number": (
+        "TREC XML",
+        "topics.xml",
+        b'number="301"',
+        b'nr="301"',
+        r"topic 1 has 0 numbers",
+    ),
+    "a topic twice": (
+        "TREC XML",
+        "topics.xml",
+        b"'302'",
+        b"'301'",
+        r"topic 2: .*'301' has another text in .*topic 1",
+    ),
+    "words between topics": (
+        "TREC XML",
+        "topics.xml",
+        b"<topics",
+        b"lost <topics",
+        r"'lost' stands outside of any",
+    ),
 }
 
 
@@ -620,8 +884,16 @@ def test_a_fault_is_said_where_it_is(fault, tmp_path):
     ("form", "name", "message"),
     [
         ("MTEB", "data/corpus/test-00001-of-00002.parquet", r"holds 1 of the 2 parts of test"),
-        ("CRUMB Parquet", "passage_corpus/set_operation_entity_retrieval/0000.parquet", r"has no part 0000, but later"),
-        ("OBLIQ", "analogues/math/queries+qrels/per_query_excluded_ids.json", r"per_query_excluded_ids\.json"),
+        (
+            "CRUMB Parquet",
+            "passage_corpus/set_operation_entity_retrieval/0000.parquet",
+            r"has no part 0000, but later",
+        ),
+        (
+            "OBLIQ",
+            "analogues/math/queries+qrels/per_query_excluded_ids.json",
+            r"per_query_excluded_ids\.json",
+        ),
         ("BEIR", "qrels/test.tsv", None),
     ],
 )
@@ -635,7 +907,9 @@ def test_a_part_that_is_missing_is_missed(form, name, message, tmp_path):
         load(form, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["corpus.jsonl", "per_query_excluded_ids.json", "corpus.parquet", "a line"])
+@pytest.mark.parametrize(
+    "name", ["corpus.jsonl", "per_query_excluded_ids.json", "corpus.parquet", "a line"]
+)
 def test_a_file_that_would_fill_the_memory_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.setattr(raw, "LONGEST", 100_000)
     put(tmp_path, beir() if name.endswith("parquet") else obliq())
@@ -650,28 +924,39 @@ def test_a_file_that_would_fill_the_memory_is_refused(name, tmp_path, monkeypatc
         path.write_bytes(path.read_bytes() + b"\0" * 110_000)
     else:
         path.unlink()
-    said = "line 5: longer than" if name == "a line" else rf"{name}.* unpacks to more than 100 times its size"
+    said = (
+        "line 5: longer than"
+        if name == "a line"
+        else rf"{name}.* unpacks to more than 100 times its size"
+    )
     with pytest.raises(DataError, match=said):
         load("math", tmp_path)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_large_corpus_is_known_by_its_content_and_not_by_its_times(packed, tmp_path, monkeypatch):
-    monkeypatch.setattr(layouts, "_SETTLED", -1)  # files that have just been written are not waited for
+    monkeypatch.setattr(
+        layouts, "_SETTLED", -1
+    )  # files that have just been written are not waited for
     monkeypatch.setattr(layouts, "LARGE", 90_000)
     put(tmp_path, obliq())
     [path] = tmp_path.rglob("corpus.jsonl")
     whole = path.read_bytes() + json.dumps({"_id": "long", "text": "ferry " * 15_000}).encode()
     path, made = (path.with_name("corpus.jsonl.gz"), gzip.compress) if packed else (path, bytes)
     next(path.parent.iterdir()).unlink()
-    first, second = (made(whole.replace(b"ferry ", word)).ljust(1000, b"\0") for word in (b"ferry ", b"kiosk "))
+    first, second = (
+        made(whole.replace(b"ferry ", word)).ljust(1000, b"\0") for word in (b"ferry ", b"kiosk ")
+    )
     path.write_bytes(first)
     world, times = load("math", tmp_path), path.stat()
     assert isinstance(world.documents, StoredCorpus)
     assert load("math", tmp_path).fingerprint == world.fingerprint
     path.write_bytes(second)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert path.stat().st_size == times.st_size and load("math", tmp_path).fingerprint != world.fingerprint
+    assert (
+        path.stat().st_size == times.st_size
+        and load("math", tmp_path).fingerprint != world.fingerprint
+    )
     [noted] = tmp_path.rglob(layouts._DIGESTS)
     noted.write_text(json.dumps(dict.fromkeys(json.loads(noted.read_text()), "of another content")))
     list(findings("obliq/math", str(tmp_path)))

@@ -35,7 +35,11 @@ def called(module, *arguments):
 def make(tmp_path_factory):
     """A scored run of a program on a miniature; each is made once."""
     place = tmp_path_factory.mktemp("made")
-    return cache(lambda program, task="congress": run_in(place, "--program", program, "--task", task, "--limit", 3))
+    return cache(
+        lambda program, task="congress": run_in(
+            place, "--program", program, "--task", task, "--limit", 3
+        )
+    )
 
 
 @pytest.fixture
@@ -43,7 +47,9 @@ def exported(tmp_path, capsys):
     """`python -m evals.export RUN --to FORMAT`, to a folder of its own."""
 
     def run(path, to, *arguments, place="out"):
-        assert called(export, path, "--to", to, "--out", tmp_path / place, *arguments) == 0, capsys.readouterr().err
+        assert called(export, path, "--to", to, "--out", tmp_path / place, *arguments) == 0, (
+            capsys.readouterr().err
+        )
         return tmp_path / place
 
     return run
@@ -58,13 +64,18 @@ def rows_of_run(path: Path, name: str) -> dict[str, dict]:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 def values(path: Path) -> dict[str, dict[str, float]]:
     """query -> metric -> value of a run's scores.csv."""
     columns = read(path).columns
-    return {query: {name: column[query] for name, column in columns.items()} for query in next(iter(columns.values()))}
+    return {
+        query: {name: column[query] for name, column in columns.items()}
+        for query in next(iter(columns.values()))
+    }
 
 
 @pytest.mark.parametrize("task", ["crumb/clinical_trial", "crumb/paper_retrieval"])
@@ -86,7 +97,10 @@ def test_pytrec_eval_gets_our_numbers_from_the_trec_files(task, make, exported):
     if task == "crumb/clinical_trial":  # passages stand beside what is judged
         handed_in = pytrec_eval.parse_run((folder / "documents.trec").open())
         for query_id, row in rows_of_run(run, "outcomes.jsonl").items():
-            assert sorted(handed_in[query_id], key=handed_in[query_id].get, reverse=True) == row["ranking"]
+            assert (
+                sorted(handed_in[query_id], key=handed_in[query_id].get, reverse=True)
+                == row["ranking"]
+            )
 
 
 def test_fractions_stay_fractions_in_qrels_and_it_is_said(make, exported, capsys):
@@ -95,7 +109,11 @@ def test_fractions_stay_fractions_in_qrels_and_it_is_said(make, exported, capsys
     written = {tuple(line.split()[::2]): line.split()[3] for line in (folder / "qrels.trec").open()}
     judged = rows_of_run(make("retrieve", "birco/doris_mae"), "attribution.jsonl")
     grades = {query_id: row["grades"] for query_id, row in judged.items()}
-    assert written == {(query_id, one): f"{grades[query_id][one]:g}" for query_id in grades for one in grades[query_id]}
+    assert written == {
+        (query_id, one): f"{grades[query_id][one]:g}"
+        for query_id in grades
+        for one in grades[query_id]
+    }
 
 
 @pytest.mark.parametrize("program", ["react", "tournament"])
@@ -111,16 +129,29 @@ def test_trajectories_are_valid_atif_and_say_what_happened(program, make, export
         query_id = row["trajectory_id"]
         made, outcome = Trajectory.model_validate(row), outcomes[query_id]
         searches = [step for step in outcome["trace"]["steps"] if step["tool"] == "search"]
-        found = [step for step in made.steps[1:] if step.tool_calls and step.tool_calls[0].function_name == "search"]
+        found = [
+            step
+            for step in made.steps[1:]
+            if step.tool_calls and step.tool_calls[0].function_name == "search"
+        ]
         assert made.steps[0].message == judged[query_id]["text"]
-        assert [step.tool_calls[0].arguments["query"] for step in found] == [step["argument"] for step in searches]
+        assert [step.tool_calls[0].arguments["query"] for step in found] == [
+            step["argument"] for step in searches
+        ]
         for step, search in zip(found, searches, strict=True):
             (result,) = step.observation.results
             assert result.source_call_id == step.tool_calls[0].tool_call_id
-            assert result.extra["gold"].keys() == judged[query_id]["grades"].keys() & set(search["doc_ids"])
-        defined = {one["function"]["name"]: one["function"]["parameters"] for one in made.agent.tool_definitions}
+            assert result.extra["gold"].keys() == judged[query_id]["grades"].keys() & set(
+                search["doc_ids"]
+            )
+        defined = {
+            one["function"]["name"]: one["function"]["parameters"]
+            for one in made.agent.tool_definitions
+        }
         for call in (call for step in made.steps for call in step.tool_calls or ()):
-            Draft202012Validator(defined[call.function_name] | {"additionalProperties": False}).validate(call.arguments)
+            Draft202012Validator(
+                defined[call.function_name] | {"additionalProperties": False}
+            ).validate(call.arguments)
         calls = sum(step.llm_call_count for step in made.steps[1:])
         assert calls == outcome["usage"]["calls"] or program == "tournament"
         assert made.final_metrics.total_prompt_tokens == outcome["usage"]["input_tokens"]
@@ -169,9 +200,16 @@ def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
         assert spans[0].end_time_unix_nano == (run / "outcomes.jsonl").stat().st_mtime_ns
         told = [{one.key: one.value for one in span.attributes} for span in spans]
         for attributes in told:
-            assert attributes["openinference.span.kind"].string_value in {kind.value for kind in Kind}
-            plain = {".".join(part for part in key.split(".") if not part.isdecimal()) for key in attributes}
-            assert all(any(key == name or key.endswith(f".{name}") for name in names) for key in plain), plain
+            assert attributes["openinference.span.kind"].string_value in {
+                kind.value for kind in Kind
+            }
+            plain = {
+                ".".join(part for part in key.split(".") if not part.isdecimal())
+                for key in attributes
+            }
+            assert all(
+                any(key == name or key.endswith(f".{name}") for name in names) for key in plain
+            ), plain
         steps = outcome["trace"]["steps"]
         of_kind = {kind.value: [] for kind in Kind}
         for attributes in told:
@@ -181,18 +219,32 @@ def test_spans_are_otlp_in_openinference_s_vocabulary(program, make, exported):
             assert attributes["input.value"].string_value == search["argument"]
             for place, doc_id in enumerate(search["doc_ids"]):
                 assert attributes[f"retrieval.documents.{place}.document.id"].string_value == doc_id
-        assert len(of_kind["LLM"]) == sum(step.get("usage", {}).get("calls", 0) > 0 for step in steps)
+        assert len(of_kind["LLM"]) == sum(
+            step.get("usage", {}).get("calls", 0) > 0 for step in steps
+        )
         (scores,) = of_kind["EVALUATOR"]
-        assert json.loads(scores["output.value"].string_value) == pytest.approx(values(run)[outcome["query_id"]])
-    assert len(ids) == sum(len(row["resourceSpans"][0]["scopeSpans"][0]["spans"]) for row in written)
+        assert json.loads(scores["output.value"].string_value) == pytest.approx(
+            values(run)[outcome["query_id"]]
+        )
+    assert len(ids) == sum(
+        len(row["resourceSpans"][0]["scopeSpans"][0]["spans"]) for row in written
+    )
 
 
-def test_spans_are_posted_to_any_otlp_receiver_as_the_file_has_them(make, exported, command_of, monkeypatch):
+def test_spans_are_posted_to_any_otlp_receiver_as_the_file_has_them(
+    make, exported, command_of, monkeypatch
+):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=k1")
     run = make("multihop")
-    inside = [span for row in rows(exported(run, "openinference") / "spans.jsonl") for span in spans_of(row)]
+    inside = [
+        span
+        for row in rows(exported(run, "openinference") / "spans.jsonl")
+        for span in spans_of(row)
+    ]
     with receiving() as receiver, receiving(307) as moved:
-        assert command_of(export)(run, "--to", "openinference", "--out", f"{receiver.url}/").code == 0
+        assert (
+            command_of(export)(run, "--to", "openinference", "--out", f"{receiver.url}/").code == 0
+        )
         refused = command_of(export)(run, "--to", "otlp", "--out", moved.url)
     assert receiver.spans == inside
     assert {(one["x-key"], one["path"]) for one in receiver.headers} == {("k1", "/v1/traces")}
@@ -203,8 +255,20 @@ def test_what_was_sent_goes_along_where_it_is_kept_and_wanted(run, server, expor
     from atif import Trajectory
 
     turns = iter([("search", '{"query": "blue"}'), ("finish", '{"doc_ids": []}')])
-    server.answer = lambda prompt: {"tool_calls": [turn], "raw": "I look."} if (turn := next(turns, None)) else {}
-    words = ("--program", "react", "--task", "congress", "--limit", 1, "--lm", server.spec, "--json")
+    server.answer = lambda prompt: (
+        {"tool_calls": [turn], "raw": "I look."} if (turn := next(turns, None)) else {}
+    )
+    words = (
+        "--program",
+        "react",
+        "--task",
+        "congress",
+        "--limit",
+        1,
+        "--lm",
+        server.spec,
+        "--json",
+    )
     path = Path(run(*words).json["run"])
     sent = [body["messages"] for body in server.requests]
     capsys.readouterr()
@@ -216,15 +280,29 @@ def test_what_was_sent_goes_along_where_it_is_kept_and_wanted(run, server, expor
     told = [call for step in row["steps"] for call in step.get("extra", {}).get("calls", ())]
     assert [call["messages"] for call in told + row["extra"].get("calls", [])] == sent
     spans = spans_of(rows(exported(path, "openinference", place="spans") / "spans.jsonl")[0])
-    calls = [{one.key: one.value for one in span.attributes} for span in spans if span.name == "model call"]
+    calls = [
+        {one.key: one.value for one in span.attributes}
+        for span in spans
+        if span.name == "model call"
+    ]
     names = known_names()
     assert len(calls) == len(sent)
     for attributes, messages in zip(calls, sent, strict=True):
-        plain = {".".join(part for part in key.split(".") if not part.isdecimal()) for key in attributes}
-        assert all(any(key == name or key.endswith(f".{name}") for name in names) for key in plain), plain
-        told = [attributes[f"llm.input_messages.{place}.message.role"].string_value for place in range(len(messages))]
+        plain = {
+            ".".join(part for part in key.split(".") if not part.isdecimal()) for key in attributes
+        }
+        assert all(
+            any(key == name or key.endswith(f".{name}") for name in names) for key in plain
+        ), plain
+        told = [
+            attributes[f"llm.input_messages.{place}.message.role"].string_value
+            for place in range(len(messages))
+        ]
         assert told == [message["role"] for message in messages]
-        assert attributes["llm.input_messages.0.message.content"].string_value == messages[0]["content"]
+        assert (
+            attributes["llm.input_messages.0.message.content"].string_value
+            == messages[0]["content"]
+        )
     for to, file in (("atif", "trajectories.jsonl"), ("openinference", "spans.jsonl")):
         bare = (exported(path, to, "--no-prompts", place=f"bare-{to}") / file).read_text()
         assert json.dumps(sent[0][0]["content"])[1:60] not in bare and "input_messages" not in bare
@@ -239,12 +317,21 @@ def test_model_calls_carry_their_tokens_and_price(make, exported, tmp_path):
                 step["usage"] |= {"input_tokens": 100, "output_tokens": 7, "list_usd": 0.25}
     lines(run / "outcomes.jsonl", map(json.dumps, written))
     spans = spans_of(rows(exported(run, "openinference") / "spans.jsonl")[0])
-    told = {one.key: one.value for one in next(span for span in spans if span.name == "model calls").attributes}
-    tokens = [told[f"llm.token_count.{kind}"].int_value for kind in ("prompt", "completion", "total")]
+    told = {
+        one.key: one.value
+        for one in next(span for span in spans if span.name == "model calls").attributes
+    }
+    tokens = [
+        told[f"llm.token_count.{kind}"].int_value for kind in ("prompt", "completion", "total")
+    ]
     assert (tokens, told["llm.cost.total"].double_value) == ([100, 7, 107], 0.25)
     atif = rows(exported(run, "atif", place="atif") / "trajectories.jsonl")[0]
     metrics = next(step["metrics"] for step in atif["steps"] if "metrics" in step)
-    assert (metrics["prompt_tokens"], metrics["completion_tokens"], metrics["cost_usd"]) == (100, 7, 0.25)
+    assert (metrics["prompt_tokens"], metrics["completion_tokens"], metrics["cost_usd"]) == (
+        100,
+        7,
+        0.25,
+    )
 
 
 def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, exported):
@@ -257,7 +344,9 @@ def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, e
     tables = {}
     for one in data["configs"]:
         (files,) = one["data_files"]
-        tables[one["config_name"]] = pyarrow.dataset.dataset(sorted(folder.glob(files["path"]))).to_table().to_pylist()
+        tables[one["config_name"]] = (
+            pyarrow.dataset.dataset(sorted(folder.glob(files["path"]))).to_table().to_pylist()
+        )
     outcomes, ours = rows_of_run(run, "outcomes.jsonl"), values(run)
     assert len(tables["trajectories"]) == len(outcomes)
     for row in tables["trajectories"]:
@@ -266,19 +355,30 @@ def test_the_hub_folder_has_a_card_and_tables_that_say_what_the_run_says(make, e
         for step, recorded in zip(row["steps"], outcome["trace"]["steps"], strict=True):
             assert all(step[key] == recorded[key] for key in ("tool", "argument", "doc_ids"))
     scores = {(row["query_id"], row["metric"]): row["value"] for row in tables["scores"]}
-    assert scores == {(q, m): value for q, metrics in ours.items() for m, value in metrics.items() if value is not None}
+    assert scores == {
+        (q, m): value
+        for q, metrics in ours.items()
+        for m, value in metrics.items()
+        if value is not None
+    }
     (about,) = tables["runs"]
     assert about["queries"] == len(outcomes) and about["program"] == "react"
     assert "provenance" not in about["config"]
 
 
-def test_the_schemas_in_the_docs_are_those_of_the_forms_and_a_run_is_valid_under_them(make, tmp_path):
+def test_the_schemas_in_the_docs_are_those_of_the_forms_and_a_run_is_valid_under_them(
+    make, tmp_path
+):
     assert called(export, "--to", "schemas", "--out", tmp_path / "schemas") == 0
     assert contents(tmp_path / "schemas") == contents(Path(__file__).parents[3] / "docs/schemas")
     run = make("react")
     for name in ("config.json", "outcomes.jsonl", "scores.json", "attribution.jsonl"):
-        validator = Draft202012Validator(json.loads((tmp_path / f"schemas/{name}.schema.json").read_text()))
-        for row in rows(run / name) if name.endswith("l") else [json.loads((run / name).read_text())]:
+        validator = Draft202012Validator(
+            json.loads((tmp_path / f"schemas/{name}.schema.json").read_text())
+        )
+        for row in (
+            rows(run / name) if name.endswith("l") else [json.loads((run / name).read_text())]
+        ):
             validator.validate(row)
             assert not validator.is_valid({**row, next(iter(validator.schema["required"])): [None]})
 
@@ -313,7 +413,9 @@ def test_what_is_not_an_export_is_not_replaced(make, exported, tmp_path, capsys)
     assert "is a run folder" in capsys.readouterr().err and contents(other) == before
 
 
-def test_a_run_that_an_earlier_version_scored_is_exported_without_gold_marks(make, exported, tmp_path, capsys):
+def test_a_run_that_an_earlier_version_scored_is_exported_without_gold_marks(
+    make, exported, tmp_path, capsys
+):
     run = copy_of(make("multihop"), tmp_path)
     (unsealed(run) / "attribution.jsonl").unlink()
     for to in ("trec", "atif", "openinference", "hub"):
@@ -330,7 +432,9 @@ def test_some_queries_can_be_asked_for(make, exported, tmp_path, capsys):
     assert [row["trajectory_id"] for row in rows(folder / "trajectories.jsonl")] == some
     folder = exported(run, "trec", "--limit", "2", place="trec")
     assert len({line.split()[0] for line in (folder / "run.trec").open()}) == 2
-    assert called(export, run, "--to", "trec", "--out", tmp_path / "none", "--query-id", "nobody") == 2
+    assert (
+        called(export, run, "--to", "trec", "--out", tmp_path / "none", "--query-id", "nobody") == 2
+    )
     assert "nobody" in capsys.readouterr().err
 
 
@@ -345,7 +449,11 @@ def test_ids_that_nobody_would_choose_survive(tmp_path, exported):
     written = rows(atif / "trajectories.jsonl")
     assert [Trajectory.model_validate(row).trajectory_id for row in written] == HOSTILE
     assert len(list((atif / "queries").iterdir())) == len(HOSTILE)
-    told = pyarrow.dataset.dataset(exported(run, "hub", place="hub") / "trajectories").to_table().to_pylist()
+    told = (
+        pyarrow.dataset.dataset(exported(run, "hub", place="hub") / "trajectories")
+        .to_table()
+        .to_pylist()
+    )
     assert {row["query_id"]: row["ranking"] for row in told} == dict.fromkeys(HOSTILE, HOSTILE)
     spans = rows(exported(run, "openinference", place="s") / "spans.jsonl")
     for row, query_id in zip(spans, HOSTILE, strict=True):
@@ -353,7 +461,9 @@ def test_ids_that_nobody_would_choose_survive(tmp_path, exported):
         metadata = next(one.value.string_value for one in root.attributes if one.key == "metadata")
         assert json.loads(metadata)["query_id"] == query_id
     for file in (run / "outcomes.jsonl", atif / "trajectories.jsonl"):
-        back = import_run(trec / "run.trec", environment, encoded=True, trajectories=file, runs=tmp_path / "b")
+        back = import_run(
+            trec / "run.trec", environment, encoded=True, trajectories=file, runs=tmp_path / "b"
+        )
         for name in ("scores.csv", "attribution.jsonl"):
             assert (back / name).read_bytes() == (run / name).read_bytes()
 
@@ -370,11 +480,39 @@ def hostile_run(place: Path):
     run.mkdir(parents=True)
     config = make_config(environment, "hostile", "", {"usage": True, "notes": []})
     (run / "config.json").write_text(json.dumps(config))
-    search = {"tool": "search", "argument": "\ud800 lone", "doc_ids": HOSTILE, "hop": 1, "k": 8, "retriever": "x"}
-    read = {"tool": "read", "argument": HOSTILE[3], "doc_ids": [HOSTILE[3]], "hop": 1, "shown": [3], "lengths": [8]}
+    search = {
+        "tool": "search",
+        "argument": "\ud800 lone",
+        "doc_ids": HOSTILE,
+        "hop": 1,
+        "k": 8,
+        "retriever": "x",
+    }
+    read = {
+        "tool": "read",
+        "argument": HOSTILE[3],
+        "doc_ids": [HOSTILE[3]],
+        "hop": 1,
+        "shown": [3],
+        "lengths": [8],
+    }
     trace = {"steps": [search, read], "notes": [], "invented_ids": 0}
-    usage = {"calls": 1, "repairs": 0, "input_tokens": 5, "output_tokens": 2, "paid_usd": None, "list_usd": None}
-    common = {"ranking": HOSTILE, "answer": "", "trace": trace, "usage": usage, "error": None, "seconds": 1.0}
+    usage = {
+        "calls": 1,
+        "repairs": 0,
+        "input_tokens": 5,
+        "output_tokens": 2,
+        "paid_usd": None,
+        "list_usd": None,
+    }
+    common = {
+        "ranking": HOSTILE,
+        "answer": "",
+        "trace": trace,
+        "usage": usage,
+        "error": None,
+        "seconds": 1.0,
+    }
     lines(run / "outcomes.jsonl", (json.dumps({"query_id": name} | common) for name in HOSTILE))
     score(run, environment)
     return run, environment
@@ -386,18 +524,26 @@ def copy_of(run: Path, place: Path) -> Path:
 
 
 @pytest.mark.parametrize("to", ["trec", "hub"])
-def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(make, tmp_path, little_room, capsys, to):
+def test_a_full_disk_is_named_with_the_place_and_nothing_is_left(
+    make, tmp_path, little_room, capsys, to
+):
     path = make("multihop")
     capsys.readouterr()
     with little_room(1000):
         assert called(export, path, "--to", to, "--out", tmp_path / "out") == 3
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith(f"error: {tmp_path}/out cannot be written: ") and "; make room, or" in err
+    assert (
+        out == ""
+        and err.startswith(f"error: {tmp_path}/out cannot be written: ")
+        and "; make room, or" in err
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("to", ["trec", "hub"])
-def test_folders_whose_names_are_not_utf_8_are_read_and_written(make, exported, tmp_path, to, capsys):
+def test_folders_whose_names_are_not_utf_8_are_read_and_written(
+    make, exported, tmp_path, to, capsys
+):
     path = tmp_path / os.fsdecode(b"h\xff")
     shutil.copytree(make("retrieve"), path)
     assert list(exported(path, to, place=os.fsdecode(b"out\xff")).iterdir())

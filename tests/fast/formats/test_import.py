@@ -40,7 +40,9 @@ def imported(tmp_path):
         if trajectories is not None:
             lines(tmp_path / "theirs.jsonl", map(json.dumps, trajectories))
             options["trajectories"] = tmp_path / "theirs.jsonl"
-        return read_run(import_run(tmp_path / "theirs.trec", world(), runs=tmp_path / "runs", **options))
+        return read_run(
+            import_run(tmp_path / "theirs.trec", world(), runs=tmp_path / "runs", **options)
+        )
 
     return run
 
@@ -57,8 +59,21 @@ def values(run, metric):
     # `score` breaks ties by a search that only orders what had surfaced
     [("multihop", []), ("score", ["-P", "pool=40", "-P", "ties=rank_bm25"])],
 )
-def test_an_exported_run_comes_back_with_the_same_scores_attribution_and_searches(program, options, tmp_path, capsys):
-    words = ["--program", program, "--task", "congress", "--data", "mini", "--limit", "3", "--split", "dev"]
+def test_an_exported_run_comes_back_with_the_same_scores_attribution_and_searches(
+    program, options, tmp_path, capsys
+):
+    words = [
+        "--program",
+        program,
+        "--task",
+        "congress",
+        "--data",
+        "mini",
+        "--limit",
+        "3",
+        "--split",
+        "dev",
+    ]
     assert called(*words, *options, "--runs", tmp_path / "runs", module=run_module) == 0
     (run,) = (tmp_path / "runs").glob("*/*")
     for to in ("trec", "atif"):
@@ -66,13 +81,17 @@ def test_an_exported_run_comes_back_with_the_same_scores_attribution_and_searche
     ours, environment = read_run(run), environments.load("congress", "mini", "dev").asking(limit=3)
     file = tmp_path / "trec" / "run.trec"
     for form in (run / "outcomes.jsonl", tmp_path / "atif" / "trajectories.jsonl"):
-        back = import_run(file, environment, runs=tmp_path / form.stem, trajectories=form, encoded=True)
+        back = import_run(
+            file, environment, runs=tmp_path / form.stem, trajectories=form, encoded=True
+        )
         for name in ("scores.csv", "attribution.jsonl"):
             assert (back / name).read_bytes() == (run / name).read_bytes()
         theirs = read_run(back)
         assert all(theirs.scores[key] == ours.scores[key] for key in ("usage", "losses"))
         own = f"{program} differs from the paper's"  # which an import, under another name, cannot know
-        assert theirs.scores["notes"] == [note for note in ours.scores["notes"] if not note.startswith(own)]
+        assert theirs.scores["notes"] == [
+            note for note in ours.scores["notes"] if not note.startswith(own)
+        ]
         orders = [only_orders(ours.outcomes[query_id]) for query_id in ours.query_ids]
         assert [only_orders(theirs.outcomes[query_id]) for query_id in ours.query_ids] == orders
         assert any(map(any, orders)) == (program == "score")
@@ -87,15 +106,27 @@ def test_an_exported_run_comes_back_with_the_same_scores_attribution_and_searche
 
 
 def only_orders(outcome):
-    return [step.get("among", False) for step in outcome["trace"]["steps"] if step["tool"] == "search"]
+    return [
+        step.get("among", False) for step in outcome["trace"]["steps"] if step["tool"] == "search"
+    ]
 
 
-def test_passages_come_back_by_documents_trec_and_a_file_of_their_parents_is_refused(tmp_path, capsys):
+def test_passages_come_back_by_documents_trec_and_a_file_of_their_parents_is_refused(
+    tmp_path, capsys
+):
     words = ["--program", "retrieve", "--task", "crumb/clinical_trial", "--data", "mini"]
     assert called(*words, "--runs", tmp_path / "runs", module=run_module) == 0
     (run,) = (tmp_path / "runs").glob("*/*")
     assert called(run, "--to", "trec", "--out", tmp_path / "trec", module=export) == 0
-    common = ["--task", "crumb/clinical_trial", "--data", "mini", "--encoded", "--runs", tmp_path / "back"]
+    common = [
+        "--task",
+        "crumb/clinical_trial",
+        "--data",
+        "mini",
+        "--encoded",
+        "--runs",
+        tmp_path / "back",
+    ]
     assert called(tmp_path / "trec" / "documents.trec", *common) == 0
     (back,) = (tmp_path / "back").glob("*/*")
     assert (back / "scores.csv").read_bytes() == (run / "scores.csv").read_bytes()
@@ -104,7 +135,9 @@ def test_passages_come_back_by_documents_trec_and_a_file_of_their_parents_is_ref
     assert "ranks passages" in capsys.readouterr().err
 
 
-def test_scores_of_a_trajectory_keep_the_order_among_equal_ones_and_the_ties_that_comparisons_count(imported):
+def test_scores_of_a_trajectory_keep_the_order_among_equal_ones_and_the_ties_that_comparisons_count(
+    imported,
+):
     compared = {"q1": (Comparison("Win(1)", "d1", "d2"), Comparison("Win(1)", "d2", "d3"))}
     row = {"query_id": "q1", "steps": [], "ranking": ["d1", "d2", "d3"], "scores": [2.0, 2.0, 1.0]}
     compares = partial(world, metrics=("Win",), metric="Win", comparisons=compared)
@@ -118,7 +151,9 @@ def test_scores_of_a_trajectory_keep_the_order_among_equal_ones_and_the_ties_tha
 
 
 # Scores that are equal, that single precision makes equal, or that are not: trec_eval keeps them in single precision.
-SCORES = st.sampled_from([1.0, 1.0 + 1e-12, 1.00001, 0.3, 0.1 + 0.2, 1e-40, -2.0, 3e38, 5e38, -0.0, 0.0])
+SCORES = st.sampled_from(
+    [1.0, 1.0 + 1e-12, 1.00001, 0.3, 0.1 + 0.2, 1e-40, -2.0, 3e38, 5e38, -0.0, 0.0]
+)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -146,7 +181,10 @@ def test_lines_may_come_in_any_order_and_the_rank_column_says_nothing(imported):
 
 def test_a_gzipped_file_is_read(tmp_path):
     (tmp_path / "run.trec.gz").write_bytes(gzip.compress("\n".join(PLAIN).encode()))
-    assert RunFile(tmp_path / "run.trec.gz", world(), encoded=False).ranking("q1")[0] == ["d4", "d1"]
+    assert RunFile(tmp_path / "run.trec.gz", world(), encoded=False).ranking("q1")[0] == [
+        "d4",
+        "d1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +192,10 @@ def test_a_gzipped_file_is_read(tmp_path):
     [
         ("q1 Q0 d1 1 2.5", "5 columns"),
         ("q9 Q0 d1 1 2.5 x", "query 'q9' is not in the test split of made/up"),
-        ("q01 Q0 d1 1 2.5 x", "; there is 'q1', which differs in zeros before the number: write both alike"),
+        (
+            "q01 Q0 d1 1 2.5 x",
+            "; there is 'q1', which differs in zeros before the number: write both alike",
+        ),
         ("q1 Q0 D1 1 2.5 x", "; there is 'd1', which differs in capitals: write both alike"),
         ("q1 Q0 d9 1 2.5 x", "document 'd9' is not in the corpus"),
         ("q1 Q0 d4 2 2.5 x", "document 'd4' is there twice for query 'q1'"),
@@ -204,7 +245,9 @@ def test_ties_and_long_rankings_are_said(imported):
     run = imported(rows, world=lambda: world(depth=2))
     assert run.outcomes["q1"]["ranking"] == ["d2", "d1"]
     assert run.scores["notes"][-2].startswith("1 of 2 queries have equal scores")
-    assert run.scores["notes"][-1] == "1 of 2 rankings are longer than the task's 2, and are cut there"
+    assert (
+        run.scores["notes"][-1] == "1 of 2 rankings are longer than the task's 2, and are cut there"
+    )
 
 
 def test_what_nobody_knows_is_unknown(imported):
@@ -225,7 +268,9 @@ def test_without_a_trajectory_a_document_that_is_not_ranked_is_lost_nobody_knows
 
 
 def test_a_trajectory_says_where_documents_were_lost(imported):
-    run = imported(["q1 Q0 d2 1 1 x", "q2 Q0 d3 1 1 x"], trajectories=[{"query_id": "q1", "steps": STEPS}])
+    run = imported(
+        ["q1 Q0 d2 1 1 x", "q2 Q0 d3 1 1 x"], trajectories=[{"query_id": "q1", "steps": STEPS}]
+    )
     lost = {one["unit"]: one for one in run.judged["q1"]["relevant"]}
     assert lost["d1"]["lost_as"] == "shown_in_part"
     assert (lost["d1"]["hop"], lost["d1"]["rank"], lost["d1"]["chars"]) == (1, 2, 5)
@@ -254,13 +299,28 @@ def test_usage_is_known_only_where_every_query_says_it(imported):
         ({"query_id": "q9", "steps": []}, "query 'q9' is not in the test split"),
         ({"query_id": "q2", "steps": []}, "query 'q2' is in line 1 already"),
         ({"query_id": "q1", "steps": [{"tool": "dance"}]}, "step 1: there is no tool 'dance'"),
-        ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d9"]}]}, "step 1: document 'd9' is not in"),
+        (
+            {"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d9"]}]},
+            "step 1: document 'd9' is not in",
+        ),
         ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["hidden"]}]}, "excluded"),
         ({"query_id": "q2", "steps": [{"tool": "search", "doc_ids": ["d4"]}]}, "not in the pool"),
-        ({"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d1"], "shown": [1, 2]}]}, "'shown'"),
-        ({"query_id": "q1", "steps": [{"tool": "read", "doc_ids": ["d1"], "shown": [10**6]}]}, "more of a document"),
-        ({"query_id": "q1", "steps": [{"tool": "note", "usage": USED | {"list_usd": -1}}]}, "usage.list_usd should be"),
-        ({"query_id": "q1", "steps": [{"tool": "note", "calls": 5}]}, "step 1: calls should be a valid tuple"),
+        (
+            {"query_id": "q1", "steps": [{"tool": "search", "doc_ids": ["d1"], "shown": [1, 2]}]},
+            "'shown'",
+        ),
+        (
+            {"query_id": "q1", "steps": [{"tool": "read", "doc_ids": ["d1"], "shown": [10**6]}]},
+            "more of a document",
+        ),
+        (
+            {"query_id": "q1", "steps": [{"tool": "note", "usage": USED | {"list_usd": -1}}]},
+            "usage.list_usd should be",
+        ),
+        (
+            {"query_id": "q1", "steps": [{"tool": "note", "calls": 5}]},
+            "step 1: calls should be a valid tuple",
+        ),
         ({"query_id": "q1", "steps": [], "ranking": ["d1"]}, "is not that of"),
         ({"query_id": "q1", "steps": [], "error": "boom"}, "has an error"),
     ],
@@ -277,7 +337,9 @@ def test_a_trajectory_that_cannot_be_is_refused_with_its_line(row, said, importe
 
 
 def test_an_error_of_theirs_is_an_error_here(imported):
-    run = imported(PLAIN[:2], trajectories=[{"query_id": "q2", "steps": [], "error": "Timeout: gave up"}])
+    run = imported(
+        PLAIN[:2], trajectories=[{"query_id": "q2", "steps": [], "error": "Timeout: gave up"}]
+    )
     assert run.errors == {"q2": "Timeout: gave up"}
     assert run.scores["losses"]["documents"]["error"] == 1
     assert not [note for note in run.scores["notes"] if "not in the run file" in note]
@@ -287,7 +349,10 @@ def test_an_error_of_theirs_is_an_error_here(imported):
     "results",
     [
         [{"extra": {"doc_ids": ["d2", "d1"]}}],
-        [{"content": "two", "extra": {"source_doc_id": "d2"}}, {"content": "one", "extra": {"source_doc_id": "d1"}}],
+        [
+            {"content": "two", "extra": {"source_doc_id": "d2"}},
+            {"content": "one", "extra": {"source_doc_id": "d1"}},
+        ],
         [{"content": json.dumps([{"docid": "d2", "score": 1}, {"docid": "d1", "score": 0}])}],
         [{"content": json.dumps({"results": [{"id": "d2"}, {"id": "d1"}]})}],
         [{"content": json.dumps(["d2", "d1"])}],
@@ -297,7 +362,12 @@ def test_atif_of_another_system_is_read_as_far_as_it_says(results, imported):
     row = atif(
         [
             {"source": "user", "message": "first?"},
-            call("web_search", {"query": "number"}, *results, metrics={"prompt_tokens": 9, "completion_tokens": 2}),
+            call(
+                "web_search",
+                {"query": "number"},
+                *results,
+                metrics={"prompt_tokens": 9, "completion_tokens": 2},
+            ),
             call("open_document", {"docid": "d2"}, {"content": "The committee"}, llm_call_count=0),
             {"source": "agent", "message": "It is d2.", "llm_call_count": 0},
         ],
@@ -306,15 +376,27 @@ def test_atif_of_another_system_is_read_as_far_as_it_says(results, imported):
     Trajectory.model_validate(row)
     run = imported(["q1 Q0 d2 1 1 x", "q2 Q0 d3 1 1 x"], trajectories=[row])
     search, opened, note = run.outcomes["q1"]["trace"]["steps"]
-    assert (search["tool"], search["argument"], search["doc_ids"]) == ("search", "number", ["d2", "d1"])
-    assert (opened["tool"], opened["doc_ids"], opened["shown"]) == ("read", ["d2"], [len("The committee")])
+    assert (search["tool"], search["argument"], search["doc_ids"]) == (
+        "search",
+        "number",
+        ["d2", "d1"],
+    )
+    assert (opened["tool"], opened["doc_ids"], opened["shown"]) == (
+        "read",
+        ["d2"],
+        [len("The committee")],
+    )
     assert (note["tool"], note["argument"]) == ("note", "It is d2.")
     assert run.outcomes["q1"]["usage"]["input_tokens"] == 9
-    assert {one["unit"]: one["lost_as"] for one in run.judged["q1"]["relevant"]}["d1"] == "not_shown"
+    assert {one["unit"]: one["lost_as"] for one in run.judged["q1"]["relevant"]}[
+        "d1"
+    ] == "not_shown"
 
 
 def test_atif_whose_searches_do_not_say_what_they_found_leaves_the_loss_unknown(imported):
-    row = atif([call("search", {"query": "number"}, {"content": "Some prose."})], trajectory_id="q1")
+    row = atif(
+        [call("search", {"query": "number"}, {"content": "Some prose."})], trajectory_id="q1"
+    )
     run = imported(PLAIN[2:], trajectories=[row])
     assert run.outcomes["q1"]["trace"]["steps"] == []
     assert {one["lost_as"] for one in run.judged["q1"]["relevant"]} == {"unknown"}
@@ -325,11 +407,36 @@ def test_atif_whose_searches_do_not_say_what_they_found_leaves_the_loss_unknown(
 def test_the_command_scores_prints_and_can_be_given_again(tmp_path, capsys):
     environment = environments.load("congress", "mini")
     first = next(iter(environment.documents))
-    lines(tmp_path / "run.trec", [f"{query.query_id} Q0 {first} 1 1 my system/2" for query in environment.queries])
-    assert called(tmp_path / "run.trec", "--task", "congress", "--data", "mini", "--runs", tmp_path / "runs") == 3
+    lines(
+        tmp_path / "run.trec",
+        [f"{query.query_id} Q0 {first} 1 1 my system/2" for query in environment.queries],
+    )
+    assert (
+        called(
+            tmp_path / "run.trec",
+            "--task",
+            "congress",
+            "--data",
+            "mini",
+            "--runs",
+            tmp_path / "runs",
+        )
+        == 3
+    )
     assert "7 columns" in capsys.readouterr().err
-    lines(tmp_path / "run.trec", [f"{query.query_id} Q0 {first} 1 1 my/system" for query in environment.queries])
-    words = [tmp_path / "run.trec", "--task", "congress", "--data", "mini", "--runs", tmp_path / "runs"]
+    lines(
+        tmp_path / "run.trec",
+        [f"{query.query_id} Q0 {first} 1 1 my/system" for query in environment.queries],
+    )
+    words = [
+        tmp_path / "run.trec",
+        "--task",
+        "congress",
+        "--data",
+        "mini",
+        "--runs",
+        tmp_path / "runs",
+    ]
     assert called(*words, "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["program"] == "my-system" and told["looks"] == 1

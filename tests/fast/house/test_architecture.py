@@ -43,11 +43,20 @@ def imports(path: Path, *, tables: bool = True) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("import_module", "__import__")
+        ):
             names |= {
-                one.value for one in node.args[:1] if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                one.value
+                for one in node.args[:1]
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
             }
-        elif tables and isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
+        elif (
+            tables
+            and isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and ":" in node.value
+        ):
             names.add(node.value.partition(":")[0])
     return {name for name in names if name.split(".")[0] in MAY_IMPORT}
 
@@ -81,22 +90,36 @@ def test_modules_of_ours_are_imported_by_a_text_where_a_table_has_it_alone():
     by_text = {}
     for module, path in modules().items():
         for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+                ("import_module", "__import__")
+            ):
                 texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
-                if any(str(text).split(".")[0] in MAY_IMPORT for text in texts) and module not in TEXT_IMPORTS:
+                if (
+                    any(str(text).split(".")[0] in MAY_IMPORT for text in texts)
+                    and module not in TEXT_IMPORTS
+                ):
                     by_text[module] = texts
     assert not by_text, "an import statement in the function says the same, and tools read it"
 
 
 def test_a_program_is_named_in_its_own_file_and_in_the_table_alone():
     systems = PROGRAMS | AGENTS
-    words = {"notes", "rank", "reason", "score"}  # which are keys of files and steps of a trace, too
+    words = {
+        "notes",
+        "rank",
+        "reason",
+        "score",
+    }  # which are keys of files and steps of a trace, too
     for module, path in modules().items():
         if module in ("programs", "agents") or module.startswith("benchmarks"):
             continue
         said = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)}
-        others = {name for name, reference in systems.items() if reference.partition(":")[0] != module}
-        assert not said & (others - words), f"{module} names a program: let the program say what that is for"
+        others = {
+            name for name, reference in systems.items() if reference.partition(":")[0] != module
+        }
+        assert not said & (others - words), (
+            f"{module} names a program: let the program say what that is for"
+        )
 
 
 installed = cache(packages_distributions)
@@ -118,6 +141,13 @@ def test_a_file_says_at_its_top_what_it_is_for():
 
 def test_a_parsed_command_line_stays_in_the_file_of_its_command():
     for module, path in modules().items():
-        named = any(isinstance(node, ast.Attribute) and node.attr == "Namespace" for node in ast.walk(tree(path)))
-        own = any(isinstance(node, ast.FunctionDef) and node.name == "parser" for node in tree(path).body)
-        assert own or not named or module == "tools.console", f"{module} takes a parsed command line"
+        named = any(
+            isinstance(node, ast.Attribute) and node.attr == "Namespace"
+            for node in ast.walk(tree(path))
+        )
+        own = any(
+            isinstance(node, ast.FunctionDef) and node.name == "parser" for node in tree(path).body
+        )
+        assert own or not named or module == "tools.console", (
+            f"{module} takes a parsed command line"
+        )

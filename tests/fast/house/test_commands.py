@@ -20,12 +20,16 @@ ROOT = Path(__file__).parents[3]
 def start(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command in a process whose current folder comes first where it looks for modules."""
     environment = {"PATH": "", "PYTHONPATH": str(ROOT), "SEXTANT_HOME": str(folder / "home")}
-    return subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
 
 
 def sextant(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """As the installed script starts it: the current folder is not looked at for modules."""
-    script = f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.argv = ['sextant', *{words!r}]"
+    script = (
+        f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.argv = ['sextant', *{words!r}]"
+    )
     return start(folder, "-P", "-c", f"{script}; from evals.__main__ import main; main()")
 
 
@@ -33,7 +37,10 @@ def sextant(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def call(monkeypatch, capsys):
     """`call("sextant", "run", "--help")` or `call("python -m evals", ...)` in this process; exit code and output."""
     monkeypatch.setattr(console, "_spellings", {})
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    handlers = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    }
 
     def called(started_by, *words):
         script = "/bin/sextant" if started_by == "sextant" else "/evals/__main__.py"
@@ -72,7 +79,9 @@ def test_the_overview_names_every_command():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_of_each_command_and_sub_command_begins_with_what_was_typed(name, call, monkeypatch, capsys):
+def test_help_of_each_command_and_sub_command_begins_with_what_was_typed(
+    name, call, monkeypatch, capsys
+):
     inner = COMMANDS[name][0].split()[1:]  # `cache` is a sub-command of its module
     for words in sub_commands(parser_of(name)):
         monkeypatch.setattr(console, "_spellings", {})
@@ -88,7 +97,22 @@ def test_help_of_each_command_and_sub_command_begins_with_what_was_typed(name, c
             assert code == 0 and output.startswith(f"usage: {typed} ")
 
 
-CANDIDATES = ["1", "2", "a=1", "a=2", "a", "b", "1/2", "2/2", "bm25=1", "bm25=2", '{"a": 1}', '{"a": 2}', "0.5", "0.25"]
+CANDIDATES = [
+    "1",
+    "2",
+    "a=1",
+    "a=2",
+    "a",
+    "b",
+    "1/2",
+    "2/2",
+    "bm25=1",
+    "bm25=2",
+    '{"a": 1}',
+    '{"a": 2}',
+    "0.5",
+    "0.25",
+]
 
 
 def find_texts(action):
@@ -138,7 +162,10 @@ def test_no_option_with_one_value_takes_the_last_of_two_without_a_word(name, cap
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("run --program retrieve --task congress --task writing", "give it once, as --task congress,writing"),
+        (
+            "run --program retrieve --task congress --task writing",
+            "give it once, as --task congress,writing",
+        ),
         (
             "compile --program multihop --task congress --task writing --optimizer gepa",
             "give it once, as --task congress,writing",
@@ -146,10 +173,15 @@ def test_no_option_with_one_value_takes_the_last_of_two_without_a_word(name, cap
         ("run --program multihop --task congress -P hops=2 -P hops=3", "-P hops is given twice"),
         ("build run folder --lm a/b --lm c/d", "--lm is given twice"),
         ("build run folder --lm judge=a/b --lm judge=c/d", "--lm judge is given twice"),
-        ("build new folder --recipe latent --set limits.queries=2 --set limits.queries=3", "--set limits.queries"),
+        (
+            "build new folder --recipe latent --set limits.queries=2 --set limits.queries=3",
+            "--set limits.queries",
+        ),
     ],
 )
-def test_an_option_that_is_given_twice_is_refused_in_one_line(words, said, call, tmp_path, monkeypatch):
+def test_an_option_that_is_given_twice_is_refused_in_one_line(
+    words, said, call, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     code, output = call("sextant", *words.split())
     assert code == 2 and said in output and output.count("\n") == 1
@@ -180,7 +212,9 @@ def test_a_sub_command_does_what_it_is_for(words, call):
 
 
 def test_build_review_looks_into_the_folder_that_is_named(call, tmp_path):
-    code, output = call("sextant", "build", "review", str(tmp_path), "--out", str(tmp_path / "sheet.html"))
+    code, output = call(
+        "sextant", "build", "review", str(tmp_path), "--out", str(tmp_path / "sheet.html")
+    )
     assert code == 2 and f"{tmp_path} has nothing to be judged" in output
 
 

@@ -11,7 +11,12 @@ from pathlib import Path
 from conftest import ROOT
 
 PACKAGES = ("agents", "environments", "evals", "optimizers", "programs", "tools")
-FOR_DEVELOPERS = {"benchmarks", "check", "soak", "test"}  # extras that no user installs to use Sextant
+FOR_DEVELOPERS = {
+    "benchmarks",
+    "check",
+    "soak",
+    "test",
+}  # extras that no user installs to use Sextant
 # Modules of packages that are not installed for the tests, where the package is not called as its module
 NAMED_OTHERWISE = {"mlflow": "mlflow-skinny", "openenv": "openenv-core"}
 installed = cache(packages_distributions)
@@ -40,7 +45,9 @@ def imported(path: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "find_spec")):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("import_module", "find_spec")
+        ):
             names |= {word.value for word in node.args if isinstance(word, ast.Constant)}
     ours = {*PACKAGES, *sys.stdlib_module_names}
     return {name for name in names if name.partition(".")[0] not in ours}
@@ -53,7 +60,9 @@ def origins(module: str) -> set[str]:
     if not candidates:
         return {normalized(NAMED_OTHERWISE.get(top, top))}
     parts = module.split(".")
-    while len(set(candidates)) > 1 and len(parts) > 1:  # a namespace that several distributions share
+    while (
+        len(set(candidates)) > 1 and len(parts) > 1
+    ):  # a namespace that several distributions share
         having = {name for name in candidates if has_module(name, "/".join(parts))}
         if having:
             candidates = having

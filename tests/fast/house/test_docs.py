@@ -8,7 +8,9 @@ import pytest
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
-NAMING = [page for page in PAGES if page.name != "README.md" and page.parent.name != "guide"]  # files that are here
+NAMING = [
+    page for page in PAGES if page.name != "README.md" and page.parent.name != "guide"
+]  # files that are here
 REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 
 
@@ -26,7 +28,9 @@ def test_the_readmes_printout_is_what_the_main_job_prints(run):
 
 
 def test_the_readmes_floor_is_what_retrieve_prints(run):
-    printed = {row[0]: row[1] for row in rows(run("--program", "retrieve", "--task", "congress").out)}
+    printed = {
+        row[0]: row[1] for row in rows(run("--program", "retrieve", "--task", "congress").out)
+    }
     floor = re.search(r"`--program retrieve`: nDCG@10 (\S+) and R@100\s+(\S+) on", README)
     assert floor and floor.groups() == (printed["nDCG@10"], printed["R@100"])
 
@@ -39,9 +43,13 @@ def test_the_references_dry_run_is_what_it_prints(run):
 
 
 def test_the_miniatures_table_in_the_results_is_what_the_programs_print(run):
-    results = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## The miniature")[2]
+    results = (
+        (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## The miniature")[2]
+    )
     for program in ("retrieve", "multihop"):
-        metrics = run("--program", program, "--task", "congress", "--split", "all", "--json").json["metrics"]
+        metrics = run("--program", program, "--task", "congress", "--split", "all", "--json").json[
+            "metrics"
+        ]
         cells = [f"{metrics[name]['mean']:.4f}" for name in ("nDCG@10", "R@10", "R@100", "R@1000")]
         assert f"| {program} | {' | '.join(cells)} |" in results
 
@@ -63,7 +71,9 @@ def test_every_page_that_the_code_names_exists():
     folders = "agents|benchmarks|environments|evals|optimizers|programs|tests|tools"
     sources = [path for folder in folders.split("|") for path in (ROOT / folder).rglob("*.py")]
     named = {
-        (path.name, page) for path in sources for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", path.read_text())
+        (path.name, page)
+        for path in sources
+        for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", path.read_text())
     }
     assert {(name, page) for name, page in named if not (ROOT / page).exists()} == set()
 
@@ -73,9 +83,27 @@ def test_every_option_in_the_readme_exists():
     from evals import compare, curves, export, import_run, replay, report, run, serve, view
     from optimizers import compile
 
-    commands = (run, calls, retrieval, compare, compile, curves, replay, serve, view, report, export, import_run)
+    commands = (
+        run,
+        calls,
+        retrieval,
+        compare,
+        compile,
+        curves,
+        replay,
+        serve,
+        view,
+        report,
+        export,
+        import_run,
+    )
     parsers = [command.parser() for command in commands]
-    known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
+    known = {
+        option
+        for parser in parsers
+        for action in parser._actions
+        for option in action.option_strings
+    }
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README + REFERENCE)) <= known | {"--strict"}
 
 
@@ -106,4 +134,8 @@ def test_the_readme_is_short_and_its_tree_names_folders_that_are_there():
     for line in tree.splitlines():
         package = line.split("/")[0] if not line.startswith(" ") else package
         for name in re.findall(r"\b([a-z_]+)/", line):
-            assert name == package or (ROOT / package / name).is_dir() or list((ROOT / package).rglob(name)), line
+            assert (
+                name == package
+                or (ROOT / package / name).is_dir()
+                or list((ROOT / package).rglob(name))
+            ), line

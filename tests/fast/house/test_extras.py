@@ -31,15 +31,25 @@ def test_the_table_of_extras_has_those_of_the_project():
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_what_a_page_installs_is_a_place_and_extras_that_there_are(path):
     text = path.read_text(encoding="utf-8")
-    assert not re.search(r"pip install (?:-\S+ )*[\"']?sextant(?:-search)?(?![\w_])(?!.* @ )", text)  # not on the index
+    assert not re.search(
+        r"pip install (?:-\S+ )*[\"']?sextant(?:-search)?(?![\w_])(?!.* @ )", text
+    )  # not on the index
     for extras in re.findall(r"\.(?:whl)?\[([\w,-]+)\]['\"]", text):
         assert set(extras.split(",")) <= EXTRAS, extras
 
 
 def test_the_extras_that_messages_name_are_there():
-    named = {name for path in SOURCES for name in re.findall(NAMED_IN_CODE, path.read_text(encoding="utf-8"))}
+    named = {
+        name
+        for path in SOURCES
+        for name in re.findall(NAMED_IN_CODE, path.read_text(encoding="utf-8"))
+    }
     assert {"mcp", "otlp", "ray", "ann"} <= named <= EXTRAS
-    told = {name for path in SOURCES for name in re.findall(r"pip install '\.\[([\w-]+)\]'", path.read_text("utf-8"))}
+    told = {
+        name
+        for path in SOURCES
+        for name in re.findall(r"pip install '\.\[([\w-]+)\]'", path.read_text("utf-8"))
+    }
     assert told and told <= EXTRAS
 
 

@@ -10,13 +10,25 @@ from conftest import ROOT
 
 PRODUCT = ("agents", "benchmarks", "environments", "evals", "optimizers", "programs", "tools")
 PARAMETERS = 8  # but for constructors of programs and retrievers, whose parameters are options of the command line
-HEAVY = {"torch", "chromadb", "litellm", "sentence_transformers", "matplotlib", "optuna", "langgraph"}
+HEAVY = {
+    "torch",
+    "chromadb",
+    "litellm",
+    "sentence_transformers",
+    "matplotlib",
+    "optuna",
+    "langgraph",
+}
 HEAVY_FOR_HELP = HEAVY | {"dspy", "numpy", "rich", "numba", "nltk"}
 
 
 @cache
 def sources() -> dict[Path, str]:
-    return {path: path.read_text(encoding="utf-8") for name in PRODUCT for path in (ROOT / name).rglob("*.py")}
+    return {
+        path: path.read_text(encoding="utf-8")
+        for name in PRODUCT
+        for path in (ROOT / name).rglob("*.py")
+    }
 
 
 @cache
@@ -38,9 +50,16 @@ def test_no_function_has_too_many_parameters():
     many = {}
     for path, node in functions():
         own = node.args
-        names = [one.arg for one in (*own.posonlyargs, *own.args, *own.kwonlyargs, own.vararg, own.kwarg) if one]
+        names = [
+            one.arg
+            for one in (*own.posonlyargs, *own.args, *own.kwonlyargs, own.vararg, own.kwarg)
+            if one
+        ]
         options = node.name == "__init__" and path.is_relative_to(ROOT / "tools/retrievers")
-        options |= node.name == "__init__" and path.relative_to(ROOT).parts[0] in ("programs", "agents")
+        options |= node.name == "__init__" and path.relative_to(ROOT).parts[0] in (
+            "programs",
+            "agents",
+        )
         if not options and len(names) - (names[:1] == ["self"]) > PARAMETERS:
             many[where(path, node)] = len(names)
     assert many == {}
@@ -72,7 +91,9 @@ def loaded(*words: object) -> set[str]:
 
 
 def test_the_main_job_imports_nothing_heavy(tmp_path):
-    modules = loaded("evals.run", "--program", "multihop", "--task", "congress", "--limit", 2, "--runs", tmp_path)
+    modules = loaded(
+        "evals.run", "--program", "multihop", "--task", "congress", "--limit", 2, "--runs", tmp_path
+    )
     assert "programs.multihop" in modules
     assert not modules & HEAVY
 

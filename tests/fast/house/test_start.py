@@ -23,7 +23,9 @@ STARTS = {
 
 def start(folder: Path, *words: str, path: object = ROOT) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "", "PYTHONPATH": str(path), "SEXTANT_HOME": str(folder / "home")}
-    return subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True
+    )
 
 
 def refusal(done: subprocess.CompletedProcess[str]) -> str:
@@ -37,7 +39,9 @@ def installed(tmp_path_factory):
     """A folder as of installed packages, with ours beside those that the tests run with."""
     site = tmp_path_factory.mktemp("venv") / "site-packages"
     for package in sextant_search.PACKAGES:
-        shutil.copytree(ROOT / package, site / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, site / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "sextant_search.py", site)
     return site
 
@@ -47,7 +51,9 @@ def installed(tmp_path_factory):
     [("evals", "environments"), ("evals", "optimizers"), ("evals", "programs"), ("evals", "tools")]
     + [(started, "agents") for started in STARTS if started != "sextant"],
 )
-def test_a_file_in_the_current_folder_that_hides_ours_is_named_with_what_to_do(started, hidden, tmp_path):
+def test_a_file_in_the_current_folder_that_hides_ours_is_named_with_what_to_do(
+    started, hidden, tmp_path
+):
     (tmp_path / f"{hidden}.py").write_text("mine = True\n")
     said = refusal(start(tmp_path, *STARTS[started]))
     todo = "use the command `sextant`, or start in another folder"
@@ -55,7 +61,9 @@ def test_a_file_in_the_current_folder_that_hides_ours_is_named_with_what_to_do(s
 
 
 @pytest.mark.parametrize("hidden", sextant_search.PACKAGES)
-def test_the_command_is_hidden_by_nothing_in_the_current_folder_but_by_what_is_on_pythons_path(hidden, tmp_path):
+def test_the_command_is_hidden_by_nothing_in_the_current_folder_but_by_what_is_on_pythons_path(
+    hidden, tmp_path
+):
     (tmp_path / hidden).mkdir()
     assert start(tmp_path, *STARTS["sextant"]).returncode == 0
     (tmp_path / hidden / "__init__.py").touch()
@@ -65,7 +73,9 @@ def test_the_command_is_hidden_by_nothing_in_the_current_folder_but_by_what_is_o
     assert refusal(done) == f"error: {tmp_path / hidden} hides Sextant's {hidden!r}; {todo}\n"
 
 
-def test_another_package_that_was_installed_over_ours_and_then_uninstalled_is_found_both_times(installed, tmp_path):
+def test_another_package_that_was_installed_over_ours_and_then_uninstalled_is_found_both_times(
+    installed, tmp_path
+):
     ours, kept = installed / "agents" / "__init__.py", tmp_path / "kept"
     ours.rename(kept)
     alone = ("-S",)  # without the installation that the tests run in, which would be found next
@@ -92,7 +102,10 @@ def test_another_package_that_is_found_before_an_editable_installation_is_named(
     (about / "RECORD").write_text("agents/__init__.py,,\n")
     for words in STARTS.values():
         said = refusal(start(tmp_path, *words, path=f"{other.parent}:{ROOT}"))
-        assert f"{other} hides Sextant's 'agents': it comes with openai-agents; install Sextant into" in said
+        assert (
+            f"{other} hides Sextant's 'agents': it comes with openai-agents; install Sextant into"
+            in said
+        )
 
 
 def test_what_is_imported_from_python_refuses_only_what_it_needs(tmp_path):

@@ -24,7 +24,10 @@ def kappa_of(pairs):
 def test_kappa_is_that_of_cohen_and_there_is_none_where_a_judge_never_varies(seed):
     chance = random.Random(seed)
     rates = [chance.choice([0.0, 0.1, 0.5, 0.9, 1.0]) for _ in range(2)]
-    pairs = [tuple("yes" if chance.random() < rate else "no" for rate in rates) for _ in range(chance.randint(2, 30))]
+    pairs = [
+        tuple("yes" if chance.random() < rate else "no" for rate in rates)
+        for _ in range(chance.randint(2, 30))
+    ]
     found = agree([[pair] for pair in pairs])
     expected = kappa_of(pairs)
     if expected is None:
@@ -38,5 +41,7 @@ def test_a_sheet_of_a_rater_who_always_says_the_same_has_no_kappa_and_says_why()
     found = agree(items)
     assert found.kappa is None and found.kappa_undefined == "the second always says 'yes'"
     sheets = {"queries": {"model kappa": None, "model kappa_undefined": found.kappa_undefined}}
-    assert list(review._list_undefined(sheets)) == ["queries: model kappa is undefined: the person always says 'yes'"]
+    assert list(review._list_undefined(sheets)) == [
+        "queries: model kappa is undefined: the person always says 'yes'"
+    ]
     assert agree([[("yes", "yes")]] * 5).kappa_undefined == "both always say 'yes'"

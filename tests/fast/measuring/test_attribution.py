@@ -20,7 +20,9 @@ from tools.retrievers.bm25 import BM25
 from tools.session import Limits, Toolbox
 
 # Each document can be called by a word of its own, "w3" for d3; it is 40 characters long at least.
-CORPUS = Corpus(Document(f"d{n}", f"w{n} and then a good deal more than that. " * 2) for n in range(1, 13))
+CORPUS = Corpus(
+    Document(f"d{n}", f"w{n} and then a good deal more than that. " * 2) for n in range(1, 13)
+)
 K = 3
 UNLIMITED = Limits()
 
@@ -32,7 +34,9 @@ def called(*numbers: int) -> str:
 def outcome_of(agent, limits=UNLIMITED):
     """What is recorded of an agent that is given a session for a query about nothing in particular."""
     toolbox = Toolbox(CORPUS, BM25(CORPUS), limits=limits)
-    result = answer(lambda *, query: agent(toolbox.open(query)), Query("q", "what is asked"), CORPUS)
+    result = answer(
+        lambda *, query: agent(toolbox.open(query)), Query("q", "what is asked"), CORPUS
+    )
     return json.loads(json.dumps(result))
 
 
@@ -82,7 +86,9 @@ def test_what_a_refused_search_or_reading_would_have_brought_is_lost_to_the_limi
     }
 
 
-@pytest.mark.parametrize(("why", "lost"), [("budget", True), ("time", True), ("steps", False), ("done", False)])
+@pytest.mark.parametrize(
+    ("why", "lost"), [("budget", True), ("time", True), ("steps", False), ("done", False)]
+)
 def test_a_session_that_a_limit_cut_off_lost_what_it_had_not_looked_at(why, lost):
     def agent(session):
         session.search(called(1, 2, 3, 4), 4)
@@ -113,19 +119,27 @@ def test_where_nothing_is_ever_shown_or_selected_the_ranking_is_what_lost_a_docu
         "d9": Fate.NEVER_SURFACED,
     }
     told = fates(outcome_of(ranks), [order[3], order[4]])
-    assert told == {order[3]: Fate.RANKED_LOW, order[4]: Fate.NOT_SHOWN}  # the last one was shown to nobody
+    assert told == {
+        order[3]: Fate.RANKED_LOW,
+        order[4]: Fate.NOT_SHOWN,
+    }  # the last one was shown to nobody
 
 
 def test_the_passage_that_came_furthest_speaks_for_its_document():
     def agent(session):
-        session.search(called(1, 2, 3, 4), 4)  # d1 and d2 are passages of one document, d3 and d4 of another
+        session.search(
+            called(1, 2, 3, 4), 4
+        )  # d1 and d2 are passages of one document, d3 and d4 of another
         session.judge(["d2", "d3"])
         session.select(["d3"], among=["d2", "d3"])
         return session.submit(["d3", "d4"])
 
     parent = {"d1": "A", "d2": "A", "d3": "B", "d4": "B"}
     outcome = outcome_of(agent)
-    assert fates(outcome, ["A", "B"], unit_of=parent.get) == {"A": Fate.NOT_SELECTED, "B": Fate.FOUND}
+    assert fates(outcome, ["A", "B"], unit_of=parent.get) == {
+        "A": Fate.NOT_SELECTED,
+        "B": Fate.FOUND,
+    }
     # The same where judgements name passages: the highest grade of a document is its grade.
     told = fates(outcome, ["d1", "d4"], unit_of=parent.get, judged_by_unit=False)
     assert told == {"A": Fate.NOT_SELECTED, "B": Fate.FOUND}
@@ -139,17 +153,30 @@ def random_outcome(seed: int):
     for _ in range(draw.randrange(8)):
         tool = draw.choice(["search", "read", "judge", "select", "drop", "rank", "note"])
         chosen = draw.sample(names, draw.randrange(1, 6))
-        step = {"tool": tool, "argument": draw.choice(names), "doc_ids": chosen, "hop": draw.randrange(4)}
+        step = {
+            "tool": tool,
+            "argument": draw.choice(names),
+            "doc_ids": chosen,
+            "hop": draw.randrange(4),
+        }
         if tool in ("read", "judge"):
             step |= {"shown": [draw.randrange(50) for _ in chosen], "lengths": [50] * len(chosen)}
         if draw.random() < 0.1:
             step |= {"doc_ids": [], "refused": "no", "shown": [], "lengths": []}
         steps.append(step)
     if steps:
-        steps.append({"tool": "stop", "argument": draw.choice(["done", "budget", "time", "steps"]), "doc_ids": []})
+        steps.append(
+            {
+                "tool": "stop",
+                "argument": draw.choice(["done", "budget", "time", "steps"]),
+                "doc_ids": [],
+            }
+        )
     error = "E: x" if draw.random() < 0.1 else None
     ranking = [] if error else draw.sample(names, draw.randrange(12))
-    gold = {name: draw.choice([0.0, 0.5, 1.0, 3.0]) for name in draw.sample(names, draw.randrange(1, 8))}
+    gold = {
+        name: draw.choice([0.0, 0.5, 1.0, 3.0]) for name in draw.sample(names, draw.randrange(1, 8))
+    }
     return {"query_id": "q", "ranking": ranking, "trace": {"steps": steps}, "error": error}, gold
 
 
@@ -162,14 +189,22 @@ def test_fates_sum_to_the_missing_recall_whatever_happened(seeds):
         relevant = attribute("q", outcome, outcome["ranking"], judged)
         losses.add(relevant)
         counted = [name for name, grade in gold.items() if grade >= 1]
-        assert [one["unit"] for one in relevant] == sorted(counted, key=lambda name: (-gold[name], name))
+        assert [one["unit"] for one in relevant] == sorted(
+            counted, key=lambda name: (-gold[name], name)
+        )
         for k, values in recalls.items():
             if counted:
-                values.append(Fraction(len(set(outcome["ranking"][:k]) & set(counted)), len(counted)))
+                values.append(
+                    Fraction(len(set(outcome["ranking"][:k]) & set(counted)), len(counted))
+                )
             # One query's fates sum to what it misses, as the metric has it.
             lost = sum(fate_at(one, k) is not Fate.FOUND for one in relevant)
             metric = ranking_metric(f"R@{k}", judge(outcome["ranking"], judged, "q"))
-            assert metric is None if not counted else 1 - Fraction(lost, len(relevant)) == pytest.approx(metric)
+            assert (
+                metric is None
+                if not counted
+                else 1 - Fraction(lost, len(relevant)) == pytest.approx(metric)
+            )
     for k, values in recalls.items():
         shares = losses.shares(k)
         if values:
@@ -177,11 +212,15 @@ def test_fates_sum_to_the_missing_recall_whatever_happened(seeds):
             assert shares[Fate.FOUND] == mean and sum(shares.values()) == 1  # exactly
 
 
-@pytest.mark.parametrize(("program", "task"), [("tournament", "crumb/clinical_trial"), ("rank", "relic")])
+@pytest.mark.parametrize(
+    ("program", "task"), [("tournament", "crumb/clinical_trial"), ("rank", "relic")]
+)
 def test_a_runs_losses_are_what_its_recall_misses(run, program, task):
     scores = run("--program", program, "--task", task, "--limit", 3, "--json").json
     losses = scores["losses"]
-    recalls = {name[2:]: value for name, value in scores["metrics"].items() if name.startswith("R@")}
+    recalls = {
+        name[2:]: value for name, value in scores["metrics"].items() if name.startswith("R@")
+    }
     assert len(recalls) >= 2
     for k, value in recalls.items():
         if "[" not in k:

@@ -13,13 +13,27 @@ from evals.measuring.traces import attribute, attribution_json
 from evals.showing.page_data import Answers
 from tools.errors import UsageError
 
-USAGE = {"calls": 1, "repairs": 0, "input_tokens": 10, "output_tokens": 5, "paid_usd": 0.0, "list_usd": 0.0}
+USAGE = {
+    "calls": 1,
+    "repairs": 0,
+    "input_tokens": 10,
+    "output_tokens": 5,
+    "paid_usd": 0.0,
+    "list_usd": 0.0,
+}
 RELEVANT = Judgements({"q0": {"r1": 1, "r2": 1, "r3": 1, "r4": 1}})
 
 
 def step(tool, argument="", doc_ids=(), hop=1, **more):
     shown = {"shown": [9] * len(doc_ids), "lengths": [9] * len(doc_ids)} if tool == "judge" else {}
-    row = {"tool": tool, "argument": argument, "doc_ids": list(doc_ids), "hop": hop, "started": 0.0, "seconds": 0.5}
+    row = {
+        "tool": tool,
+        "argument": argument,
+        "doc_ids": list(doc_ids),
+        "hop": hop,
+        "started": 0.0,
+        "seconds": 0.5,
+    }
     return row | shown | more
 
 
@@ -28,9 +42,18 @@ def planted(tmp_path):
     """A scored run of one query with these steps; r1 to r4 are relevant."""
 
     def make(name, steps, ranking):
-        place = run_folders.make(tmp_path / name, {"nDCG@10": [0.5]}, losses={"cutoff": 10, "at": {"10": {}}})
+        place = run_folders.make(
+            tmp_path / name, {"nDCG@10": [0.5]}, losses={"cutoff": 10, "at": {"10": {}}}
+        )
         trace = {"steps": steps, "notes": [], "invented_ids": 0, "unusable": {}, "followed": {}}
-        outcome = {"query_id": "q0", "ranking": ranking, "answer": "", "trace": trace, "usage": USAGE, "error": None}
+        outcome = {
+            "query_id": "q0",
+            "ranking": ranking,
+            "answer": "",
+            "trace": trace,
+            "usage": USAGE,
+            "error": None,
+        }
         row = attribution_json("?", attribute("q0", outcome, ranking, RELEVANT), outcome, RELEVANT)
         for file, line in (("outcomes", outcome), ("attribution", row)):
             (place / f"{file}.jsonl").write_text(json.dumps(line) + "\n")
@@ -57,7 +80,9 @@ STEPS = [
 
 def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
     refused = step("search", "nothing", [], hop=3, refused="no")
-    found = behave([planted("one", [*STEPS[:-1], refused, STEPS[-1]], ["r1", "a", "b", "r2"])])["runs"][0]
+    found = behave([planted("one", [*STEPS[:-1], refused, STEPS[-1]], ["r1", "a", "b", "r2"])])[
+        "runs"
+    ][0]
     means = {name: one["mean"] for name, one in found["figures"].items()}
     expected = {
         "searches": 3,
@@ -71,22 +96,42 @@ def test_the_figures_of_a_planted_trace_are_those_counted_by_hand(planted):
     assert means == expected
     assert [one["step"] for one in found["figures"]["new_results"]["examples"]] == [7, 5]
     assert [one["step"] for one in found["figures"]["notes"]["examples"]] == [6, 3]
-    hops = {key: (cost.get("searches", 0), cost.get("relevant", 0)) for key, cost in found["costs"].items()}
-    assert (hops["hop 1"], hops["hop 2"], hops["hop 3"], hops["search"]) == ((1, 1), (1, 1), (1, 0), (3, 2))
+    hops = {
+        key: (cost.get("searches", 0), cost.get("relevant", 0))
+        for key, cost in found["costs"].items()
+    }
+    assert (hops["hop 1"], hops["hop 2"], hops["hop 3"], hops["search"]) == (
+        (1, 1),
+        (1, 1),
+        (1, 0),
+        (3, 2),
+    )
     later = {key: cost["steps"] for key, cost in found["costs"].items() if key.startswith("call ")}
     assert later == {"call 1": 9, "call 4": 4} and found["costs"]["call 1"]["relevant"] == 2
     assert found["costs"]["judge"] == {"steps": 2, "seconds": 1.0, "calls": 3, "tokens": 30}
 
 
 def test_a_lost_document_gets_the_first_kind_that_is_so(planted):
-    other = planted("two", [step("search", "boat", ["r1", "r3"]), step("stop", "done")], ["r1", "r3"])
+    other = planted(
+        "two", [step("search", "boat", ["r1", "r3"]), step("stop", "done")], ["r1", "r3"]
+    )
     one, _ = behave([planted("one", STEPS, ["r1", "a"]), other])["runs"]
-    kinds = {kind: [of["unit"] for of in row["examples"]] for kind, row in one["failures"].items() if row["documents"]}
+    kinds = {
+        kind: [of["unit"] for of in row["examples"]]
+        for kind, row in one["failures"].items()
+        if row["documents"]
+    }
     assert kinds == {"misled": ["r2"], "elsewhere": ["r3"], "nowhere": ["r4"]}
     assert one["failures"]["misled"]["examples"][0]["step"] == 10  # where it was dropped
-    led = [row | {"doc_ids": [*row["doc_ids"], "r3"]} if row["argument"] == "fish boat" else row for row in STEPS]
+    led = [
+        row | {"doc_ids": [*row["doc_ids"], "r3"]} if row["argument"] == "fish boat" else row
+        for row in STEPS
+    ]
     [alone] = behave([planted("three", led, ["r1", "a"])])["runs"]
-    assert alone["failures"]["misled"]["documents"] == 0 and alone["failures"]["not_selected"]["documents"] == 1
+    assert (
+        alone["failures"]["misled"]["documents"] == 0
+        and alone["failures"]["not_selected"]["documents"] == 1
+    )
 
 
 def test_two_runs_are_put_together_at_equal_searches(planted):
@@ -94,19 +139,28 @@ def test_two_runs_are_put_together_at_equal_searches(planted):
     few = [step("search", "x", ["r3"]), step("search", "y", ["r1"])]
     [pair] = behave([planted("one", many, ["r1"]), planted("two", few, ["r3"])])["pairs"]
     assert pair["documents"] == {"both": 2, "first": 2, "second": 0, "neither": 0}
-    assert pair["all"] == [1.0, 0.5, 1.0] and pair["equal"] == [0.5, 0.5, 0.5]  # r1 of one and r3 of the other
+    assert pair["all"] == [1.0, 0.5, 1.0] and pair["equal"] == [
+        0.5,
+        0.5,
+        0.5,
+    ]  # r1 of one and r3 of the other
 
 
 def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_path, command_of):
     programs = ("multihop", "notes")
-    runs = [run_folders.run_in(tmp_path, "--program", one, "--task", "congress", "--limit", 2) for one in programs]
+    runs = [
+        run_folders.run_in(tmp_path, "--program", one, "--task", "congress", "--limit", 2)
+        for one in programs
+    ]
     command, page = command_of(module), Answers([tmp_path / "runs"])
     done = command(*runs, "--json")
     for run, found in zip(runs, done.json["runs"], strict=True):
         scores = json.loads((run / "scores.json").read_text())
         lost = sum(many for fate, many in scores["losses"]["documents"].items() if fate != "found")
         assert sum(one["documents"] for one in found["failures"].values()) == lost
-        calls = dict.fromkeys(("hop", "call", ""), 0)  # by hop, by calls so far, and by kind of step
+        calls = dict.fromkeys(
+            ("hop", "call", ""), 0
+        )  # by hop, by calls so far, and by kind of step
         for key, cost in found["costs"].items():
             calls[key.split()[0] if " " in key else ""] += cost["calls"]
         assert 0 < calls["hop"] == calls["call"] == calls[""] <= scores["usage"]["calls"]
@@ -117,21 +171,34 @@ def test_of_real_runs_the_sums_hold_and_each_example_is_a_step_on_the_page(tmp_p
             steps = json.loads(page(f"{name}/query/{example['query_id']}.json"))["steps"]
             assert steps[example["step"]]["tool"] == "search"
     printed = command(*runs).out
-    assert "run 1: by hop, by model calls so far, and by kind of step" in printed and "both together" in printed
-    other = run_folders.run_in(tmp_path, "--program", "retrieve", "--task", "congress", "--limit", 1)
+    assert (
+        "run 1: by hop, by model calls so far, and by kind of step" in printed
+        and "both together" in printed
+    )
+    other = run_folders.run_in(
+        tmp_path, "--program", "retrieve", "--task", "congress", "--limit", 1
+    )
     with pytest.raises(UsageError, match="not asked the same"):
         behave([*runs, other])
 
 
-def test_a_model_names_the_causes_of_a_sample_and_is_asked_about_each_failure_once(server, tmp_path, command_of):
+def test_a_model_names_the_causes_of_a_sample_and_is_asked_about_each_failure_once(
+    server, tmp_path, command_of
+):
     programs = ("multihop", "retrieve")
-    runs = [run_folders.run_in(tmp_path, "--program", one, "--task", "congress", "--limit", 4) for one in programs]
+    runs = [
+        run_folders.run_in(tmp_path, "--program", one, "--task", "congress", "--limit", 4)
+        for one in programs
+    ]
     told = []
 
     def answer(prompt):
         [document], steps = ids(given(prompt, "passages")), given(prompt, "steps")
         told.append((given(prompt, "fate"), document, steps))
-        return {"cause": "order" if "among the document" in steps else "wording", "because": f"see {document}"}
+        return {
+            "cause": "order" if "among the document" in steps else "wording",
+            "because": f"see {document}",
+        }
 
     server.answer, command = answer, command_of(module)
     words = (*runs, "--lm", server.spec, "--max-concurrent", 1, "--name-failures")
@@ -143,15 +210,25 @@ def test_a_model_names_the_causes_of_a_sample_and_is_asked_about_each_failure_on
     assert len(told) == len(set(told)) == len(server.requests)
     for run, of in zip(runs, found["runs"], strict=True):
         named = found["named"][of["run"]]
-        many, lost = (sum(one["documents"] for one in table.values()) for table in (named, of["failures"]))
+        many, lost = (
+            sum(one["documents"] for one in table.values()) for table in (named, of["failures"])
+        )
         assert many == lost > 0
         page = Answers([tmp_path / "runs"])(f"run/{run.parent.name}/{run.name}/behaviour/all.json")
         assert json.loads(page)["named"]["failures"] == named
-        outcomes = {row["query_id"]: row for row in map(json.loads, (run / "outcomes.jsonl").read_text().splitlines())}
+        outcomes = {
+            row["query_id"]: row
+            for row in map(json.loads, (run / "outcomes.jsonl").read_text().splitlines())
+        }
         for example in named["wording"]["examples"]:
             assert example["because"] == f"see {example['unit']}"
-            searches = [s for s in outcomes[example["query_id"]]["trace"]["steps"] if s["tool"] == "search"]
+            searches = [
+                s for s in outcomes[example["query_id"]]["trace"]["steps"] if s["tool"] == "search"
+            ]
             said = [steps for _, document, steps in told if document == example["unit"]]
-            assert any(all(repr(search["argument"][:20])[1:-1] in steps for search in searches) for steps in said)
+            assert any(
+                all(repr(search["argument"][:20])[1:-1] in steps for search in searches)
+                for steps in said
+            )
     assert f"as {server.spec} reads the steps" in command(*words, 99).out
     assert command(runs[0].parent, "--json").code == 0  # the folder of causes is no run

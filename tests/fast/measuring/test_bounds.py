@@ -54,7 +54,9 @@ def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_siz
     own = runs("own")
     strong = {"name": "openai/strong"}
     runs("a", config=pooled("oracle", 300, lm=strong))
-    assert lines(own) == ["ceiling 0.3000 (tournament over bm25(k1=0.9,b=0.4), openai/strong, oracle pool of 300)"]
+    assert lines(own) == [
+        "ceiling 0.3000 (tournament over bm25(k1=0.9,b=0.4), openai/strong, oracle pool of 300)"
+    ]
     runs("b", config=pooled("oracle", 50))
     assert name(own, "ceiling") == "b"
     runs("c", config=pooled("oracle", 100))
@@ -62,7 +64,10 @@ def test_the_nearest_ceiling_is_taken_first_by_program_then_by_model_then_by_siz
     runs("d", config=pooled("oracle", 20, program="multihop", lm=strong))
     assert name(own, "ceiling") == "d"
     runs("e", config=pooled("oracle", 20, program="multihop", parameters={"hops": 9}))
-    assert found(own)["ceiling"]["what"] == "multihop with hops=9 over bm25(k1=0.9,b=0.4), offline, oracle pool of 20"
+    assert (
+        found(own)["ceiling"]["what"]
+        == "multihop with hops=9 over bm25(k1=0.9,b=0.4), offline, oracle pool of 20"
+    )
     runs("f", config=pooled("oracle", 20, program="multihop", parameters={"hops": 4}))
     assert found(own)["ceiling"]["what"] == "multihop, oracle pool of 20"
 
@@ -98,16 +103,24 @@ def test_what_the_program_or_a_bare_retriever_is_above_is_no_ceiling(runs):
     assert "ceiling" not in found(own)
 
 
-def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_told(runs, tmp_path, command_of):
+def test_a_bound_of_another_system_is_named_in_full_and_no_distance_to_it_is_told(
+    runs, tmp_path, command_of
+):
     from evals import report
 
-    runs("own", [0.2, 0.4]), runs("floor", [0.1, 0.2], retrieve()), runs("up", [0.6, 0.9], pooled("oracle", 9))
+    (
+        runs("own", [0.2, 0.4]),
+        runs("floor", [0.1, 0.2], retrieve()),
+        runs("up", [0.6, 0.9], pooled("oracle", 9)),
+    )
     [gap] = bounds_between(scored.find([tmp_path / "runs"])[0])
     assert "ceiling" in gap.found and gap.compare()[1:] == (None, None)
     assert gap.is_own("floor") and not gap.is_own("ceiling")
     assert command_of(report)(tmp_path / "runs", "--out", tmp_path / "report").code == 0
     table = (tmp_path / "report" / "report.md").read_text()
-    assert "| ceiling 0.7500: tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 9 |" in table
+    assert (
+        "| ceiling 0.7500: tournament over bm25(k1=0.9,b=0.4), offline, oracle pool of 9 |" in table
+    )
 
 
 def test_a_bound_is_no_bound_of_itself(runs):
@@ -131,7 +144,11 @@ def test_what_cannot_be_read_is_passed_over_and_a_run_without_scores_has_no_boun
 
 def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
     generator = np.random.default_rng(1)
-    floor, own, ceiling = generator.uniform(0, 0.2, 40), generator.uniform(0.2, 0.5, 40), generator.uniform(0.6, 1, 40)
+    floor, own, ceiling = (
+        generator.uniform(0, 0.2, 40),
+        generator.uniform(0.2, 0.5, 40),
+        generator.uniform(0.6, 1, 40),
+    )
     runs("own", own.tolist())
     runs("floor", floor.tolist(), retrieve())
     runs("up", ceiling.tolist(), pooled("oracle", 9, program="multihop", parameters={"hops": 4}))
@@ -143,12 +160,16 @@ def test_the_table_of_gaps_is_paired_by_query(runs, tmp_path):
     assert missing.wins == 40 and "union" not in gap.found
     expected = scipy_stats.bootstrap(
         (floor, own, ceiling),
-        lambda low, mid, high, axis=-1: (mid.mean(axis) - low.mean(axis)) / (high.mean(axis) - low.mean(axis)),
+        lambda low, mid, high, axis=-1: (
+            (mid.mean(axis) - low.mean(axis)) / (high.mean(axis) - low.mean(axis))
+        ),
         paired=True,
         method="percentile",
         rng=np.random.default_rng(2),
     ).confidence_interval
-    assert closed.mean == pytest.approx((own.mean() - floor.mean()) / (ceiling.mean() - floor.mean()))
+    assert closed.mean == pytest.approx(
+        (own.mean() - floor.mean()) / (ceiling.mean() - floor.mean())
+    )
     assert (closed.low, closed.high) == pytest.approx(tuple(expected), abs=0.006)
 
 

@@ -37,7 +37,9 @@ def made(tmp_path):
         ids = [f"q{number}" for number in range(len(next(iter(columns.values()))))]
         if fates is not None:
             lines = [attribution(*pair) for pair in zip(ids, fates, strict=True)]
-            (path / "attribution.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            (path / "attribution.jsonl").write_text(
+                "".join(f"{json.dumps(line)}\n" for line in lines)
+            )
         return path
 
     return make
@@ -50,7 +52,12 @@ def attribution(query_id, fates) -> dict:
         | {"place": int(fate == "found"), "lost_as": "ranked_low" if fate == "found" else fate}
         for number, fate in enumerate(fates)
     ]
-    return {"query_id": query_id, "text": "?", "grades": {one["unit"]: 1.0 for one in relevant}, "relevant": relevant}
+    return {
+        "query_id": query_id,
+        "text": "?",
+        "grades": {one["unit"]: 1.0 for one in relevant},
+        "relevant": relevant,
+    }
 
 
 def column(path, metric) -> list[float]:
@@ -64,12 +71,16 @@ def test_two_runs_compare_as_scipy_compares_their_tables(run, command, tmp_path)
         assert run("--program", program, "--task", "congress", "--limit", 12, "--json").code == 0
         folders += list((tmp_path / "runs/obliq-congress").glob(f"{program}-*"))
     result = command(*folders, "--json").json
-    assert result["task"] == "obliq/congress" and result["split"] == "test" and result["forced"] == []
+    assert (
+        result["task"] == "obliq/congress" and result["split"] == "test" and result["forced"] == []
+    )
     assert result["baseline"] == str(folders[0]) and result["runs"] == [str(folders[1])]
     assert [row["metric"] for row in result["comparisons"]][:2] == ["nDCG@10", "nDCG@50"]
     [deep] = [row for row in result["comparisons"] if row["metric"] == "R@1000"]  # of 288 documents
     assert deep["p"] is deep["p_holm"] is None and deep["losses"] > 0 and deep["difference"] < 0
-    assert "R@1000 is deeper than the corpus of 288 documents, so it is not tested" in result["notes"]
+    assert (
+        "R@1000 is deeper than the corpus of 288 documents, so it is not tested" in result["notes"]
+    )
     tested, ps = [row for row in result["comparisons"] if row is not deep], []
     for row in tested:
         before, after = (np.array(column(folder, row["metric"])) for folder in folders)
@@ -79,14 +90,20 @@ def test_two_runs_compare_as_scipy_compares_their_tables(run, command, tmp_path)
         moved = difference[difference != 0]
         ps.append(1.0)
         if len(moved) > 1:  # a query that did not move has no sign, and SciPy takes no single one
-            theirs = scipy_stats.permutation_test((moved,), np.sum, permutation_type="samples", n_resamples=np.inf)
+            theirs = scipy_stats.permutation_test(
+                (moved,), np.sum, permutation_type="samples", n_resamples=np.inf
+            )
             ps[-1] = theirs.pvalue
         assert row["p"] == pytest.approx(ps[-1], abs=1e-9)
     order = np.argsort(ps, kind="stable")
     by_hand = np.minimum(1, np.maximum.accumulate(np.array(ps)[order] * np.arange(len(ps), 0, -1)))
     assert [tested[place]["p_holm"] for place in order] == pytest.approx(by_hand.tolist())
     printed = command(*folders)
-    assert printed.code == 0 and "mini: bundled" in printed.out and "offline, no language model" in printed.out
+    assert (
+        printed.code == 0
+        and "mini: bundled" in printed.out
+        and "offline, no language model" in printed.out
+    )
     assert "program multihop (was retrieve)" in printed.out
     assert "Holm: adjusted for all 6 comparisons" in printed.out
 
@@ -94,9 +111,24 @@ def test_two_runs_compare_as_scipy_compares_their_tables(run, command, tmp_path)
 @pytest.mark.parametrize(
     ("metric", "config", "scores", "note"),
     [
-        ("R@20", {}, {"documents": 20}, "R@20 is at least as deep as the corpus of 20 documents, so it is not tested"),
-        ("P@30", {}, {"documents": 20}, "P@30 is deeper than the corpus of 20 documents, so it is not tested"),
-        ("R", {}, {"documents": 20}, "R is deeper than the corpus of 20 documents, so it is not tested"),
+        (
+            "R@20",
+            {},
+            {"documents": 20},
+            "R@20 is at least as deep as the corpus of 20 documents, so it is not tested",
+        ),
+        (
+            "P@30",
+            {},
+            {"documents": 20},
+            "P@30 is deeper than the corpus of 20 documents, so it is not tested",
+        ),
+        (
+            "R",
+            {},
+            {"documents": 20},
+            "R is deeper than the corpus of 20 documents, so it is not tested",
+        ),
         (
             "R@9",
             {},
@@ -115,7 +147,9 @@ def test_two_runs_compare_as_scipy_compares_their_tables(run, command, tmp_path)
         ("R@20", {}, {}, ""),  # scored by an earlier version
     ],
 )
-def test_a_metric_that_counts_all_documents_is_not_tested(made, command, metric, config, scores, note):
+def test_a_metric_that_counts_all_documents_is_not_tested(
+    made, command, metric, config, scores, note
+):
     columns = [{"RR@5": [0.1] * 8, metric: [value] * 8} for value in (0.5, 1.0)]
     a = made("a", columns[0], config, **scores)
     b = made("b", columns[1], config | {"program": "retrieve"}, **scores)
@@ -127,7 +161,10 @@ def test_a_metric_that_counts_all_documents_is_not_tested(made, command, metric,
     if note:
         assert row["p"] is row["p_holm"] is None and printed.split()[-4:-2] == ["-", "-"]
         alone = command(a, b, "--metric", metric)
-        assert alone.code == 0 and f"{metric} of retrieve (run 1) and multihop (baseline) is not tested" in alone.out
+        assert (
+            alone.code == 0
+            and f"{metric} of retrieve (run 1) and multihop (baseline) is not tested" in alone.out
+        )
     else:
         assert (row["p"], row["p_holm"]) == (2 / 2**8, 4 / 2**8)
 
@@ -136,7 +173,9 @@ def test_identical_runs_do_not_differ_and_it_says_so(made, command):
     a, b = made("a", {"nDCG@10": [0.1, 0.5]}), made("b", {"nDCG@10": [0.1, 0.5]})
     for other in (b, a):
         result = compare([a, other])
-        assert [(row["difference"], row["p"], row["ties"]) for row in result["comparisons"]] == [(0.0, 1.0, 2)]
+        assert [(row["difference"], row["p"], row["ties"]) for row in result["comparisons"]] == [
+            (0.0, 1.0, 2)
+        ]
         assert result["moved"] == [] and "no difference" in result["notes"][0]
         printed = command(a, other).out
         assert "no difference" in printed and "the same configuration" in printed
@@ -147,34 +186,50 @@ def test_only_queries_with_the_metric_in_both_runs_are_paired(made):
     b = made("b", {"R@10": [1.0, 1.0, None, 0.5]})
     [row] = compare([a, b])["comparisons"]
     assert (row["queries"], row["baseline_mean"], row["mean"], row["wins"]) == (2, 0.25, 0.75, 2)
-    repeats = [made(name, {"R@10": [0.3, value, 0, 0]}, {"program": "x"}) for name, value in (("x", 0.2), ("y", None))]
+    repeats = [
+        made(name, {"R@10": [0.3, value, 0, 0]}, {"program": "x"})
+        for name, value in (("x", 0.2), ("y", None))
+    ]
     [row] = compare([a, *repeats])["comparisons"]  # no guess for a repeat that lacks a query
     assert (row["queries"], row["mean"]) == (2, 0)
     usage = USAGE | {"paid_usd": None, "list_usd": None}
     c = made("c", {"R@10": [None] * 4}, {"program": "x"}, usage=usage, failed=2)
     result = compare([a, c])
-    assert result["comparisons"][0]["p"] is result["comparisons"][0]["mean"] is None  # nothing is tested
+    assert (
+        result["comparisons"][0]["p"] is result["comparisons"][0]["mean"] is None
+    )  # nothing is tested
     assert result["cost"][0]["list_usd_per_query"] == pytest.approx(0.015)
     assert (result["cost"][1]["list_usd_per_query"], result["cost"][1]["failed"]) == (None, 2)
 
 
-def test_a_metric_that_a_run_lacks_is_computed_as_scoring_computes_it(run, command, command_of, tmp_path, monkeypatch):
+def test_a_metric_that_a_run_lacks_is_computed_as_scoring_computes_it(
+    run, command, command_of, tmp_path, monkeypatch
+):
     from evals import report, score
 
     task = ("--task", "multiconir/legal_document:complexity", "--limit", 5, "--json")
-    paths = [Path(run("--program", "retrieve", "--retriever", name, *task).json["run"]) for name in ("bm25", "bm25s")]
+    paths = [
+        Path(run("--program", "retrieve", "--retriever", name, *task).json["run"])
+        for name in ("bm25", "bm25s")
+    ]
     asked = [word for name in ("AP@7", "nDCG", "Judged@3", "Win(2)") for word in ("--metric", name)]
     found = command(*paths, *asked, "--json").json["comparisons"]
     reported = command_of(report)(*paths, *asked, "--out", tmp_path / "report", "--json")
     assert any(name.endswith("-AP7.csv") for name in reported.json["files"])
     scored = command_of(score)(paths[1], *asked, "--json").json["metrics"]
     assert [row["metric"] for row in found] == ["Win(2)", "AP@7", "nDCG", "Judged@3"]
-    assert [row["mean"] for row in found] == pytest.approx([scored[row["metric"]]["mean"] for row in found])
+    assert [row["mean"] for row in found] == pytest.approx(
+        [scored[row["metric"]]["mean"] for row in found]
+    )
     assert command(*paths, "--metric", "Flip").code == 2
     monkeypatch.setattr("evals.measuring.comparison.load_environment", no_data)
     assert command(*paths, "--metric", "RR@3").code == 0  # the grades are in the folder
     refused = command(*paths, "--metric", "Judged@5")
-    assert refused.code == 3 and refused.err.count("\n") == 1 and "its data is not here any more" in refused.err
+    assert (
+        refused.code == 3
+        and refused.err.count("\n") == 1
+        and "its data is not here any more" in refused.err
+    )
 
 
 def no_data(*_):
@@ -194,7 +249,11 @@ def test_metrics_can_be_chosen_and_a_misspelt_one_is_named(made, command):
     ("changed", "key", "value"),
     [
         ({"task": "obliq/math"}, "task", "obliq/math"),
-        ({"data_fingerprint": "fff"}, "data_fingerprint", "fff; of texts, queries, judgements, exclusions and pools"),
+        (
+            {"data_fingerprint": "fff"},
+            "data_fingerprint",
+            "fff; of texts, queries, judgements, exclusions and pools",
+        ),
         ({"split": "dev"}, "split", "dev"),
         ({"asked": {"limit": 3, "query_ids": []}}, "asked", '"limit": 3'),
         ({"instruction": "none"}, "instruction", "none"),
@@ -203,7 +262,9 @@ def test_metrics_can_be_chosen_and_a_misspelt_one_is_named(made, command):
         ({"pool": {"kind": "oracle", "size": 300, "of": ["bm25"]}}, "pool", "oracle"),
     ],
 )
-def test_runs_that_were_not_asked_the_same_are_refused_unless_forced(made, command, changed, key, value):
+def test_runs_that_were_not_asked_the_same_are_refused_unless_forced(
+    made, command, changed, key, value
+):
     a, b = made("a", {"nDCG@10": [0.1, 0.2]}), made("b", {"nDCG@10": [0.2, 0.2]}, changed)
     refused = command(a, b)
     assert refused.code == 2 and refused.out == "" and len(refused.err.splitlines()) == 1
@@ -211,18 +272,27 @@ def test_runs_that_were_not_asked_the_same_are_refused_unless_forced(made, comma
     assert compare([a, b], force=True)["forced"] == [key]
     for form in ("", "--markdown", "--latex"):
         printed = command(a, b, "--force", *filter(None, [form])).out.replace("\\_", "_")
-        assert f"run 1 against baseline, forced although {key} differ: " in printed  # in the table's title
+        assert (
+            f"run 1 against baseline, forced although {key} differ: " in printed
+        )  # in the table's title
         assert f"forced: {a} and {b} were not asked the same: {key} (" in printed.replace("\\", "")
 
 
 def test_what_is_compared_is_no_contract(made, command):
     program = {"digest": "12ab34cd", "optimizer": "gepa"}
-    changed = {"parameters": {"hops": 2}, "compiled": program, "lm": {"name": "openai/x", "model": "openai/x"}}
+    changed = {
+        "parameters": {"hops": 2},
+        "compiled": program,
+        "lm": {"name": "openai/x", "model": "openai/x"},
+    }
     a, b = made("a", {"nDCG@10": [0.1]}), made("b", {"nDCG@10": [0.1]}, changed, lm="openai/x")
     keys = compare([a, b])["differences"][0]["keys"]
     assert keys["compiled"] == [None, program] and keys["parameters.hops"] == [4, 2]
     printed = command(a, b).out
-    assert "compiled gepa 12ab34cd (was none), parameters.hops 2 (was 4), lm.model openai/x (was offline/1)" in printed
+    assert (
+        "compiled gepa 12ab34cd (was none), parameters.hops 2 (was 4), lm.model openai/x (was offline/1)"
+        in printed
+    )
 
 
 def test_runs_with_other_metrics_are_compared_in_those_that_both_have(made, command):
@@ -238,7 +308,11 @@ def test_runs_with_other_metrics_are_compared_in_those_that_both_have(made, comm
     assert not any("left out" in note for note in compare([a, d], ["R@5"])["notes"])
     result = compare([a, b], force=True)
     assert result["forced"] == ["split"]
-    assert [row["metric"] for row in result["comparisons"]] == ["R@5"] == [row["metric"] for row in result["moved"]]
+    assert (
+        [row["metric"] for row in result["comparisons"]]
+        == ["R@5"]
+        == [row["metric"] for row in result["moved"]]
+    )
     with pytest.raises(UsageError, match="no metric in common"):
         compare([a, c], force=True)
 
@@ -277,10 +351,16 @@ def test_the_change_of_each_fate_is_the_one_by_hand_and_they_sum_to_nothing(made
     a = made("a", {"nDCG@10": [0.1] * 5}, fates=before)
     b = made("b", {"nDCG@10": [0.2] * 5}, {"program": "retrieve"}, fates=after)
     [losses] = compare([a, b])["losses"]
-    assert (losses["run"], losses["cutoff"], losses["queries"]) == (str(b), 10, 4)  # one query has no relevant document
+    assert (losses["run"], losses["cutoff"], losses["queries"]) == (
+        str(b),
+        10,
+        4,
+    )  # one query has no relevant document
     changes = {row["fate"]: row for row in losses["changes"]}
     assert list(changes) == [FOUND, NEVER, DROPPED, LOW]
-    shares = {fate: (row["baseline"], row["share"], row["difference"]) for fate, row in changes.items()}
+    shares = {
+        fate: (row["baseline"], row["share"], row["difference"]) for fate, row in changes.items()
+    }
     assert shares[FOUND] == pytest.approx((0.75 / 4, 2.5 / 4, 1.75 / 4))
     assert shares[NEVER] == pytest.approx((2 / 4, 0.5 / 4, -1.5 / 4))
     assert shares[DROPPED] == pytest.approx((0.25 / 4, 0, -0.25 / 4))
@@ -295,12 +375,27 @@ def test_the_change_of_each_fate_is_the_one_by_hand_and_they_sum_to_nothing(made
     ]
     assert losses["same"] == 4 and all(isinstance(row["documents"], int) for row in losses["flows"])
     printed = [line.split() for line in command(a, b).out.splitlines()]
-    assert ["2", "never", "surfaced", "found", "in", "the", "first", "10", "2", "q0,", "q1"] in printed
+    assert [
+        "2",
+        "never",
+        "surfaced",
+        "found",
+        "in",
+        "the",
+        "first",
+        "10",
+        "2",
+        "q0,",
+        "q1",
+    ] in printed
 
 
 def test_a_run_of_an_older_version_has_no_losses_and_is_compared_in_all_else(made, command):
     fates = [[FOUND], [NEVER]]
-    a, b = made("a", {"nDCG@10": [0.1, 0.2]}, fates=fates), made("b", {"nDCG@10": [0.3, 0.2]}, {"program": "old"})
+    a, b = (
+        made("a", {"nDCG@10": [0.1, 0.2]}, fates=fates),
+        made("b", {"nDCG@10": [0.3, 0.2]}, {"program": "old"}),
+    )
     c = made("c", {"nDCG@10": [0.3, 0.2]}, {"program": "new"}, fates=fates)
     result = compare([a, b, c])
     assert len(result["comparisons"]) == 2 and [row["run"] for row in result["losses"]] == [str(c)]
@@ -308,7 +403,11 @@ def test_a_run_of_an_older_version_has_no_losses_and_is_compared_in_all_else(mad
     assert len(compare([b, a, c])["comparisons"]) == 2 and compare([b, a, c])["losses"] == []
     (a / "attribution.jsonl").write_text("{\n")
     printed = command(a, c)
-    assert printed.code == 0 and "no losses compared" in printed.out and "line 1 is damaged" in printed.out
+    assert (
+        printed.code == 0
+        and "no losses compared" in printed.out
+        and "line 1 is damaged" in printed.out
+    )
 
 
 def test_runs_that_differ_in_their_seed_are_one_system_and_its_queries_count_once(made, command):
@@ -316,29 +415,50 @@ def test_runs_that_differ_in_their_seed_are_one_system_and_its_queries_count_onc
     values = generator.random((5, 30)).round(3)
     config = [
         {"lm": CONFIG["lm"] | {"seed": seed}, "program": program}
-        for program, seed in (("retrieve", 1), ("retrieve", None), ("multihop", 1), ("multihop", 2), ("multihop", 2))
+        for program, seed in (
+            ("retrieve", 1),
+            ("retrieve", None),
+            ("multihop", 1),
+            ("multihop", 2),
+            ("multihop", 2),
+        )
     ]
     fates = [[[FOUND if number == 4 else NEVER]] * 30 for number in range(5)]
-    many = [made(f"r{n}", {"nDCG@10": values[n].tolist()}, config[n], fates=fates[n]) for n in range(5)]
+    many = [
+        made(f"r{n}", {"nDCG@10": values[n].tolist()}, config[n], fates=fates[n]) for n in range(5)
+    ]
     result = compare([many[0], many[2], many[1], many[3], many[4]])
     assert (result["baseline"], result["runs"]) == (str(many[0]), [str(many[2])])
-    assert [one["repeats"] for one in result["systems"]] == [[*map(str, many[:2])], [*map(str, many[2:])]]
+    assert [one["repeats"] for one in result["systems"]] == [
+        [*map(str, many[:2])],
+        [*map(str, many[2:])],
+    ]
     before, after = values[:2].mean(axis=0), values[2:].mean(axis=0)
     [row] = result["comparisons"]
-    assert row["queries"] == 30 and (row["baseline_mean"], row["mean"]) == pytest.approx((before.mean(), after.mean()))
+    assert row["queries"] == 30 and (row["baseline_mean"], row["mean"]) == pytest.approx(
+        (before.mean(), after.mean())
+    )
     apart = (after - before,)
-    theirs = scipy_stats.permutation_test(apart, np.mean, permutation_type="samples", n_resamples=9999, rng=1)
+    theirs = scipy_stats.permutation_test(
+        apart, np.mean, permutation_type="samples", n_resamples=9999, rng=1
+    )
     assert row["p"] == pytest.approx(theirs.pvalue, abs=4 * math.sqrt(theirs.pvalue / 9999))
     interval = scipy_stats.bootstrap(apart, np.mean, n_resamples=10_000, method="percentile", rng=1)
     assert (row["low"], row["high"]) == pytest.approx(tuple(interval.confidence_interval), abs=0.01)
     spreads = [values[:2].mean(axis=1).std(ddof=1), values[2:].mean(axis=1).std(ddof=1)]
     assert [one["spread"]["nDCG@10"] for one in result["systems"]] == pytest.approx(spreads)
     assert [one["fate"] for one in result["losses"][0]["changes"]] == [FOUND, NEVER]
-    assert result["losses"][0]["flows"][0]["documents"] == pytest.approx(10)  # found in one run of three
-    assert result["differences"][0]["keys"] == {"program": ["retrieve", "multihop"]}  # the seed is no difference
+    assert result["losses"][0]["flows"][0]["documents"] == pytest.approx(
+        10
+    )  # found in one run of three
+    assert result["differences"][0]["keys"] == {
+        "program": ["retrieve", "multihop"]
+    }  # the seed is no difference
     assert [one["queries"] for one in result["cost"]] == [60, 90]
     printed = command(*many).out
-    assert "repeat: " in printed and "baseline (2 runs)" in printed and f"{spreads[1]:.4f}" in printed
+    assert (
+        "repeat: " in printed and "baseline (2 runs)" in printed and f"{spreads[1]:.4f}" in printed
+    )
 
 
 def test_the_seed_of_a_programs_shuffle_makes_repeats_and_any_other_difference_does_not(made):
@@ -347,12 +467,20 @@ def test_the_seed_of_a_programs_shuffle_makes_repeats_and_any_other_difference_d
 
     a = made("a", {"nDCG@10": [0.1, 0.2]}, config())
     elsewhere = CONFIG["provenance"] | {"git_revision": "other"}
-    b = made("b", {"nDCG@10": [0.1, 0.3]}, config(parameters={"hops": 4, "seed": 1}, provenance=elsewhere))
+    b = made(
+        "b",
+        {"nDCG@10": [0.1, 0.3]},
+        config(parameters={"hops": 4, "seed": 1}, provenance=elsewhere),
+    )
     others = [
         made("code", {"nDCG@10": [0.1, 0.2]}, config(code="other")),
         made("hops", {"nDCG@10": [0.1, 0.2]}, config(parameters={"hops": 2, "seed": 0})),
         made("model", {"nDCG@10": [0.1, 0.2]}, config(lm={"name": "x/y", "model": "x/y"})),
-        made("compiled", {"nDCG@10": [0.1, 0.2]}, config(compiled={"digest": "12ab34cd", "optimizer": "gepa"})),
+        made(
+            "compiled",
+            {"nDCG@10": [0.1, 0.2]},
+            config(compiled={"digest": "12ab34cd", "optimizer": "gepa"}),
+        ),
     ]
     assert [len(one["repeats"]) for one in compare([a, *others, b])["systems"]] == [2, 1, 1, 1, 1]
 
@@ -363,7 +491,9 @@ def test_repeats_of_one_system_alone_are_compared_one_by_one_and_it_says_so(made
     assert result["runs"] == [str(run) for run in runs[1:]] and len(result["comparisons"]) == 2
     assert [one["spread"] for one in result["systems"]] == [None] * 3
     said = result["notes"][-1]
-    assert "one configuration repeated" in said and "(0.0500 in nDCG@10, standard deviation)" in said
+    assert (
+        "one configuration repeated" in said and "(0.0500 in nDCG@10, standard deviation)" in said
+    )
     assert "one configuration repeated" in command(*runs).out
     copied = shutil.copytree(runs[0], runs[0].parent / "copy")
     assert "one configuration repeated" in compare([runs[0], copied])["notes"][-1]
@@ -377,7 +507,10 @@ def hostile(made):
     """Two runs with a query of that name."""
     paths = [
         made(name, {"nDCG@10": values}, {"program": program}, fates=[[fate]] * 2)
-        for name, values, program, fate in (("a", [0.1, 0.2], "retrieve", NEVER), ("b", [0.9, 0.2], HOSTILE, FOUND))
+        for name, values, program, fate in (
+            ("a", [0.1, 0.2], "retrieve", NEVER),
+            ("b", [0.9, 0.2], HOSTILE, FOUND),
+        )
     ]
     for path in paths:
         for file in ("scores.csv", "attribution.jsonl"):
@@ -395,15 +528,29 @@ def test_the_terminal_shows_names_as_they_are():
 def test_markdown_shows_names_as_they_are_in_the_same_tables(hostile, command):
     printed = command(*hostile, "--markdown")
     tokens = MarkdownIt("commonmark").enable("table").parse(printed.out)
-    cells = [tokens[place + 1] for place, token in enumerate(tokens) if token.type in ("th_open", "td_open")]
+    cells = [
+        tokens[place + 1]
+        for place, token in enumerate(tokens)
+        if token.type in ("th_open", "td_open")
+    ]
     texts = ["".join(child.content for child in cell.children) for cell in cells]
     assert HOSTILE in texts and f"{HOSTILE}, q1" in texts
     assert "script" in printed.out and not [token for token in tokens if token.type == "html_block"]
     kinds = {child.type for token in tokens if token.type == "inline" for child in token.children}
-    assert kinds <= {"text", "text_special", "strong_open", "strong_close", "hardbreak"}  # no link, code, HTML
+    assert kinds <= {
+        "text",
+        "text_special",
+        "strong_open",
+        "strong_close",
+        "hardbreak",
+    }  # no link, code, HTML
     heads = [place for place, token in enumerate(tokens) if token.type == "thead_open"]
     assert len(heads) == 5  # metrics, fates, flows, queries, cost
-    bold = {text for text, cell in zip(texts, cells, strict=True) if "strong_open" in [c.type for c in cell.children]}
+    bold = {
+        text
+        for text, cell in zip(texts, cells, strict=True)
+        if "strong_open" in [c.type for c in cell.children]
+    }
     assert {"0.5500"} <= bold and "0.1500" in texts
 
 
@@ -430,19 +577,30 @@ def test_latex_has_every_name_escaped_and_every_row_as_wide_as_its_head(hostile,
 
 
 def test_of_a_metric_of_which_less_is_better_the_lower_mean_is_bold(made, command):
-    a, b = (made(name, {"Win": [value] * 2, "Flip": [value] * 2}) for name, value in (("a", 0.25), ("b", 0.5)))
-    rows = [line for line in command(a, b, "--markdown").out.splitlines() if line.startswith(("| Win", "| Flip"))]
+    a, b = (
+        made(name, {"Win": [value] * 2, "Flip": [value] * 2})
+        for name, value in (("a", 0.25), ("b", 0.5))
+    )
+    rows = [
+        line
+        for line in command(a, b, "--markdown").out.splitlines()
+        if line.startswith(("| Win", "| Flip"))
+    ]
     assert [row.count("**0.5000**") for row in rows] == [1, 0] and "**0.2500**" in rows[1]
     assert any(note.startswith("Flip: lower is better") for note in compare([a, b])["notes"])
 
 
 @pytest.mark.parametrize(
-    ("shift", "many", "said"), [(0.25, 20, "is better than"), (-0.25, 20, "is worse than"), (0.0, 20, "no")]
+    ("shift", "many", "said"),
+    [(0.25, 20, "is better than"), (-0.25, 20, "is worse than"), (0.0, 20, "no")],
 )
 def test_the_first_sentence_says_whether_the_runs_differ(made, command, shift, many, said):
     before = [0.3 + 0.02 * number for number in range(many)]
     moved = [value + shift + (0.05 if number % 2 else -0.05) for number, value in enumerate(before)]
-    one, other = made("one", {"nDCG@10": before}), made("other", {"nDCG@10": moved}, {"program": "retrieve"})
+    one, other = (
+        made("one", {"nDCG@10": before}),
+        made("other", {"nDCG@10": moved}, {"program": "retrieve"}),
+    )
     verdict = command(one, other).out.splitlines()[1]
     if said == "no":
         assert verdict.startswith(
@@ -450,4 +608,7 @@ def test_the_first_sentence_says_whether_the_runs_differ(made, command, shift, m
         )
         assert verdict.endswith("; one of 0.034 would have been, in 80 % of cases")
     else:
-        assert verdict == f"retrieve (run 1) {said} multihop (baseline) by 0.250 nDCG@10 (p <0.001 by Holm, 20 queries)"
+        assert (
+            verdict
+            == f"retrieve (run 1) {said} multihop (baseline) by 0.250 nDCG@10 (p <0.001 by Holm, 20 queries)"
+        )

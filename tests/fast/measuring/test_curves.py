@@ -30,7 +30,15 @@ def command(command_of):
 
 def step(tool, doc_ids="", hop=1, **rest):
     """A step as it is on disk; documents are letters."""
-    return {"tool": tool, "argument": "", "doc_ids": list(doc_ids), "hop": hop, "started": 0, "seconds": 0, **rest}
+    return {
+        "tool": tool,
+        "argument": "",
+        "doc_ids": list(doc_ids),
+        "hop": hop,
+        "started": 0,
+        "seconds": 0,
+        **rest,
+    }
 
 
 def used(calls=0, tokens=0, usd=0.0):
@@ -38,7 +46,13 @@ def used(calls=0, tokens=0, usd=0.0):
     return {"calls": calls, "input_tokens": tokens, "list_usd": usd, **rest}
 
 
-FOUND = ([step("search", "a"), step("stop")], "a", "a", used(), None)  # a query whose document the first search brings
+FOUND = (
+    [step("search", "a"), step("stop")],
+    "a",
+    "a",
+    used(),
+    None,
+)  # a query whose document the first search brings
 
 
 @pytest.fixture
@@ -49,13 +63,25 @@ def scripted(tmp_path):
         outcomes, attributed, values = [], [], []
         for number, (steps, ranking, gold, usage, error) in enumerate(queries):
             query_id, grades = f"q{number}", dict.fromkeys(gold, 1.0)
-            relevant = [{"unit": one, "grade": 1.0, "place": 0, "lost_as": "unknown"} for one in gold]
+            relevant = [
+                {"unit": one, "grade": 1.0, "place": 0, "lost_as": "unknown"} for one in gold
+            ]
             trace = {"steps": steps, "notes": [], "invented_ids": 0}
-            about = {"query_id": query_id, "ranking": list(ranking), "trace": trace, "usage": usage, "error": error}
+            about = {
+                "query_id": query_id,
+                "ranking": list(ranking),
+                "trace": trace,
+                "usage": usage,
+                "error": error,
+            }
             outcomes.append(json.dumps(about))
-            attributed.append(json.dumps({"query_id": query_id, "grades": grades, "relevant": relevant}))
+            attributed.append(
+                json.dumps({"query_id": query_id, "grades": grades, "relevant": relevant})
+            )
             values.append(ranking_metric(metric, judge_units(list(ranking), grades, gold)))
-        path = make(tmp_path / name, {metric: values}, config, usage=used() | {"list_usd": list_usd})
+        path = make(
+            tmp_path / name, {metric: values}, config, usage=used() | {"list_usd": list_usd}
+        )
         lines(path / "outcomes.jsonl", outcomes)
         lines(path / "attribution.jsonl", attributed)
         return path
@@ -69,7 +95,17 @@ def miniature(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs")
     for program in ("retrieve", "planner"):
         run_in(place, "--program", program, "--task", "congress", "--limit", 4)
-    run_in(place, "--program", "multihop", "--task", "crumb/clinical_trial", "-P", "rerank=5", "--limit", 4)
+    run_in(
+        place,
+        "--program",
+        "multihop",
+        "--task",
+        "crumb/clinical_trial",
+        "-P",
+        "rerank=5",
+        "--limit",
+        4,
+    )
     return place / "runs"
 
 
@@ -77,21 +113,33 @@ def test_a_scripted_trace_is_ranked_as_by_hand_after_every_step():
     script = [
         (step("search", "abcd"), "abcd"),  # the retriever's order
         (step("search", "da"), "adbc"),  # a has ranks 1 and 2, d has 4 and 1
-        (step("judge", "abd", shown=[1, 1, 1], lengths=[2, 2, 2]), "adbc"),  # to be shown decides nothing
+        (
+            step("judge", "abd", shown=[1, 1, 1], lengths=[2, 2, 2]),
+            "adbc",
+        ),  # to be shown decides nothing
         (step("select", "bd"), "bdac"),  # selected ones first, in the order of their selection
         (step("drop", "a"), "bdca"),  # a dropped one last
         (step("search", "ea", 2), "bdeca"),  # what is dropped stays last, whatever it gains
         (step("select", "e", 2), "bdeca"),
         (step("note", hop=2), "bdeca"),
-        (step("select", "c", 1), "bcdea"),  # a parallel reading of hop 1: its first beside the other's first
+        (
+            step("select", "c", 1),
+            "bcdea",
+        ),  # a parallel reading of hop 1: its first beside the other's first
         (step("drop", "b", 2), "cdeab"),  # and was dropped with less than a has
         (step("rank", "be", 2), "becda"),  # a ranking stands above all decisions before it
         (step("drop", "e", 3), "bcdae"),  # but not above those after it
-        (step("rank", "da", 3), "dacbe"),  # of rankings, the last; b is no longer dropped, and never selected again
+        (
+            step("rank", "da", 3),
+            "dacbe",
+        ),  # of rankings, the last; b is no longer dropped, and never selected again
         (step("rank", "", 3), "dacbe"),
         (step("search", "f", 3), "dacfbe"),
         (step("select", "f", 3), "dacfbe"),  # of other documents: the ranking stands
-        (step("select", "a", 3), "cdfabe"),  # of its documents: the selections stand, and it is over
+        (
+            step("select", "a", 3),
+            "cdfabe",
+        ),  # of its documents: the selections stand, and it is over
         (step("stop"), "cdfabe"),
     ]
     sofar = Anytime({}, "abcdef")
@@ -104,14 +152,21 @@ def test_a_scripted_trace_is_ranked_as_by_hand_after_every_step():
 
 def by_brute_force(steps) -> list[str]:
     """The rule once more, from all steps at once and in fractions."""
-    last = max((number for number, one in enumerate(steps) if one["tool"] == "rank" and one["doc_ids"]), default=-1)
+    last = max(
+        (number for number, one in enumerate(steps) if one["tool"] == "rank" and one["doc_ids"]),
+        default=-1,
+    )
     head = list(dict.fromkeys(steps[last]["doc_ids"])) if last >= 0 else []
     after = {d for one in steps[last + 1 :] if one["tool"] == "select" for d in one["doc_ids"]}
     head = [] if after & {*head} else head
     gained, order, decided, chosen = {}, [], {}, {}
     for number, one in enumerate(steps):
         once = list(dict.fromkeys(one["doc_ids"]))
-        order += [d for d in once if d not in order and one["tool"] in ("search", "select", "drop", "rank")]
+        order += [
+            d
+            for d in once
+            if d not in order and one["tool"] in ("search", "select", "drop", "rank")
+        ]
         for rank, doc_id in enumerate(once, start=1):
             if one["tool"] == "search":
                 gained[doc_id] = gained.get(doc_id, 0) + Fraction(1, 60 + rank)
@@ -152,7 +207,11 @@ STEPS = st.lists(
 
 
 @settings(max_examples=60)
-@given(STEPS, st.sampled_from([{}, {one: one.upper() for one in "abcd"}, dict.fromkeys("abcgh", "X")]), st.data())
+@given(
+    STEPS,
+    st.sampled_from([{}, {one: one.upper() for one in "abcd"}, dict.fromkeys("abcgh", "X")]),
+    st.data(),
+)
 def test_taking_steps_one_by_one_comes_to_what_all_of_them_at_once_come_to(steps, units, data):
     wanted = data.draw(st.sets(st.sampled_from("ABXefgij")))
     depth = data.draw(st.integers(1, 12))
@@ -164,13 +223,18 @@ def test_taking_steps_one_by_one_comes_to_what_all_of_them_at_once_come_to(steps
         assert sofar.places(depth) == find_places(expected[:depth], units, wanted)
 
 
-@given(st.lists(st.sampled_from("abcdefgh"), unique=True), st.dictionaries(st.sampled_from("abcxyz"), st.just(2.0)))
+@given(
+    st.lists(st.sampled_from("abcdefgh"), unique=True),
+    st.dictionaries(st.sampled_from("abcxyz"), st.just(2.0)),
+)
 def test_places_alone_are_enough_for_every_metric(ranking, grades):
     relevant = {unit for unit in grades if unit != "x"}
     found = find_places(ranking, {}, {*grades})
     few = judge_places(found, grades, relevant)
     for name in ("nDCG@3", "nDCG", "R@2", "P@5", "RR", "RR@2"):
-        assert ranking_metric(name, few) == ranking_metric(name, judge_units(ranking, grades, relevant))
+        assert ranking_metric(name, few) == ranking_metric(
+            name, judge_units(ranking, grades, relevant)
+        )
 
 
 def test_what_a_budget_buys_ends_before_the_first_step_that_it_does_not_pay_for():
@@ -181,7 +245,12 @@ def test_what_a_budget_buys_ends_before_the_first_step_that_it_does_not_pay_for(
         step("search", "bx", hop=2),
         step("stop", usage=used(1, 100)),
     ]
-    outcome = {"ranking": list("ab"), "trace": {"steps": steps}, "usage": used(5, 2000, 0.02), "error": None}
+    outcome = {
+        "ranking": list("ab"),
+        "trace": {"steps": steps},
+        "usage": used(5, 2000, 0.02),
+        "error": None,
+    }
     row = {"grades": {"a": 1.0, "b": 1.0}, "relevant": [{"unit": "a"}, {"unit": "b"}]}
     made = follow(outcome, row, "R@1", AXES, 1000)
     assert [list(zip(*made["searches"], strict=True))] == [[(0, 0), (1, 0.5), (2, 0.5)]]
@@ -189,21 +258,46 @@ def test_what_a_budget_buys_ends_before_the_first_step_that_it_does_not_pay_for(
     assert list(made["tokens"].costs) == [0, 300, 1500, 1600, 2000]
     assert list(made["usd"].costs) == [0, 0.004, 0.014, 0.02]
     recall = follow(outcome, row, "R@10", AXES, 1000)
-    assert list(recall["searches"].values) == [0, 0.5, 1.0] and list(recall["usd"].values) == [0, 0.5, 1.0, 1.0]
-    assert list(follow(outcome, row, "surfaced", ["calls"], 1000)["calls"].values) == [0, 0.5, 1.0, 1.0, 1.0]
+    assert list(recall["searches"].values) == [0, 0.5, 1.0] and list(recall["usd"].values) == [
+        0,
+        0.5,
+        1.0,
+        1.0,
+    ]
+    assert list(follow(outcome, row, "surfaced", ["calls"], 1000)["calls"].values) == [
+        0,
+        0.5,
+        1.0,
+        1.0,
+        1.0,
+    ]
     assert follow(outcome, {"grades": {}, "relevant": []}, "R@10", AXES, 1000) == {}
 
 
 def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothing(scripted):
-    long = ([step("search", "xa"), step("search", "a"), step("search", "z"), step("stop")], "za", "a", used(), None)
-    failed = ([step("search", "a"), step("search", "b"), step("stop")], "", "a", used(), "ValueError: no")
+    long = (
+        [step("search", "xa"), step("search", "a"), step("search", "z"), step("stop")],
+        "za",
+        "a",
+        used(),
+        None,
+    )
+    failed = (
+        [step("search", "a"), step("search", "b"), step("stop")],
+        "",
+        "a",
+        used(),
+        "ValueError: no",
+    )
     result = curves([scripted("run", [FOUND, long, failed])], axes=["searches"])
     found = result["axes"]["searches"]
     [row] = found["curves"]
     second = 1 / math.log2(3)
     assert found["budgets"] == [1, 2, 3]
     assert row["mean"] == pytest.approx([(1 + second + 1) / 3, 2 / 3, (1 + second) / 3])
-    assert row["spent"] == pytest.approx([1, 5 / 3, 2]) and row["ended"] == pytest.approx([1 / 3, 2 / 3, 1])
+    assert row["spent"] == pytest.approx([1, 5 / 3, 2]) and row["ended"] == pytest.approx(
+        [1 / 3, 2 / 3, 1]
+    )
     assert (row["end"], row["cost"], row["largest"]) == pytest.approx(((1 + second) / 3, 2, 3))
     assert [(point["budget"], point["runs"]) for point in found["front"]] == [(1, ["run"])]
 
@@ -211,7 +305,9 @@ def test_a_query_that_has_ended_keeps_its_value_and_a_failed_one_ends_with_nothi
 def test_every_curve_ends_at_the_mean_of_scores_csv(miniature):
     for path in scored.find_folders([miniature]):
         run = scored.read(path)
-        for metric in [name for name in run.columns if "[" not in name][::3]:  # of the judgements that lead
+        for metric in [name for name in run.columns if "[" not in name][
+            ::3
+        ]:  # of the judgements that lead
             result = curves([path], metric)
             exact = math.fsum(run.columns[metric].values()) / len(run.query_ids)
             for found in result["axes"].values():
@@ -228,32 +324,69 @@ def test_the_front_is_what_no_point_and_no_run_is_better_and_cheaper_than(script
     for name in "abcd":
         queries = []
         for _ in range(5):
-            orders = [generator.permutation(list("wxyzg")).tolist() for _ in range(generator.integers(2, 7))]
+            orders = [
+                generator.permutation(list("wxyzg")).tolist()
+                for _ in range(generator.integers(2, 7))
+            ]
             steps = [step("search", order) for order in orders[1:]]
             queries.append(([*steps, step("stop")], orders[0], "g", used(), None))
         paths.append(scripted(name, queries))
     found = curves(paths)["axes"]["searches"]
-    points = [(b, m) for row in found["curves"] for b, m in zip(found["budgets"], row["mean"], strict=True)]
-    best = {(b, m) for b, m in points if not any((c <= b and n >= m and (c, n) != (b, m)) for c, n in points)}
+    points = [
+        (b, m)
+        for row in found["curves"]
+        for b, m in zip(found["budgets"], row["mean"], strict=True)
+    ]
+    best = {
+        (b, m)
+        for b, m in points
+        if not any((c <= b and n >= m and (c, n) != (b, m)) for c, n in points)
+    }
     assert {(point["budget"], point["value"]) for point in found["front"]} == best
     ends = {row["label"]: (row["cost"], row["end"]) for row in found["curves"]}
     for row in found["curves"]:
         mine = ends[row["label"]]
-        beaten = any(cost <= mine[0] and end >= mine[1] and (cost, end) != mine for cost, end in ends.values())
+        beaten = any(
+            cost <= mine[0] and end >= mine[1] and (cost, end) != mine
+            for cost, end in ends.values()
+        )
         assert row["front"] is not beaten
 
 
 def test_an_unknown_price_takes_only_that_run_off_that_axis(scripted, command):
-    priced = ([step("search", "a", usage=used(1, 50, 0.02)), step("stop")], "a", "a", used(1, 50, 0.02), None)
-    unpriced = ([step("search", "a", usage=used(1, 50, None)), step("stop")], "a", "a", used(1, 50, None), None)
-    a, b = scripted("a", [priced, priced], list_usd=0.04), scripted("b", [unpriced, unpriced], list_usd=None)
+    priced = (
+        [step("search", "a", usage=used(1, 50, 0.02)), step("stop")],
+        "a",
+        "a",
+        used(1, 50, 0.02),
+        None,
+    )
+    unpriced = (
+        [step("search", "a", usage=used(1, 50, None)), step("stop")],
+        "a",
+        "a",
+        used(1, 50, None),
+        None,
+    )
+    a, b = (
+        scripted("a", [priced, priced], list_usd=0.04),
+        scripted("b", [unpriced, unpriced], list_usd=None),
+    )
     result = curves([a, b])
     assert [len(result["axes"][axis]["curves"]) for axis in AXES] == [2, 2, 2, 1]
-    assert result["refused"] == [{"run": str(b), "axis": "usd", "why": "the price of its model is not known"}]
+    assert result["refused"] == [
+        {"run": str(b), "axis": "usd", "why": "the price of its model is not known"}
+    ]
     printed = command(a, b)
-    assert printed.code == 0 and f"{b} has no curve by dollars at list price: the price" in printed.out
+    assert (
+        printed.code == 0 and f"{b} has no curve by dollars at list price: the price" in printed.out
+    )
     alone = command(b, "--by", "usd")
-    assert alone.code == 2 and len(alone.err.splitlines()) == 1 and "the price of its model is not known" in alone.err
+    assert (
+        alone.code == 2
+        and len(alone.err.splitlines()) == 1
+        and "the price of its model is not known" in alone.err
+    )
 
 
 def test_what_has_no_value_before_the_end_or_is_no_metric_is_named(scripted, command):
@@ -263,7 +396,9 @@ def test_what_has_no_value_before_the_end_or_is_no_metric_is_named(scripted, com
     with pytest.raises(UsageError, match=r"evals\.score .* --qrels pooled"):
         curves([path], "nDCG@10 [pooled]")
     for wrong in ("Win(3)", "Flip"):
-        with pytest.raises(UsageError, match=r"counted over comparisons.*nDCG@10 or surfaced or shown"):
+        with pytest.raises(
+            UsageError, match=r"counted over comparisons.*nDCG@10 or surfaced or shown"
+        ):
             curves([path], wrong)
     offline = command(path, "--by", "tokens")
     assert offline.code == 2 and "no run used any tokens" in offline.err
@@ -283,12 +418,21 @@ def test_the_table_the_plot_and_the_csv_say_the_same(miniature, command, tmp_pat
         rows = list(csv.DictReader(file))
     found = result["axes"]["searches"]
     for row in found["curves"]:
-        kept = [float(one["mean"]) for one in rows if one["run"] == row["run"] and one["axis"] == "searches"]
+        kept = [
+            float(one["mean"])
+            for one in rows
+            if one["run"] == row["run"] and one["axis"] == "searches"
+        ]
         assert kept == row["mean"]
-    front = {float(one["budget"]) for one in rows if one["axis"] == "searches" and one["front"] == "1"}
+    front = {
+        float(one["budget"]) for one in rows if one["axis"] == "searches" and one["front"] == "1"
+    }
     assert front == {point["budget"] for point in found["front"]}
     assert curves_svg(result) == svg.read_text() and curves_csv(result) == table.read_text()
-    assert all(path.name in svg.read_text() for path in paths) and "searches a query, at most" in svg.read_text()
+    assert (
+        all(path.name in svg.read_text() for path in paths)
+        and "searches a query, at most" in svg.read_text()
+    )
     printed = command(*paths).out
     assert "Pareto front: 1: " in printed and "at its end" in printed and "mini: bundled" in printed
     for row in found["curves"]:

@@ -30,15 +30,24 @@ def debate(**changes):
         "task": "birco/arguana",
         "documents": Corpus(Document(name, text) for name, text in DEBATE.items()),
         "queries": (
-            Query("q", "Trees break the heat of a street", "Find the answer.", candidates=frozenset(list(DEBATE)[1:])),
+            Query(
+                "q",
+                "Trees break the heat of a street",
+                "Find the answer.",
+                candidates=frozenset(list(DEBATE)[1:]),
+            ),
         ),
-        "judgements": {"gold": Judgements({"q": dict.fromkeys(list(DEBATE)[1:], 0.0) | {"t-x-con01a": 1.0}})},
+        "judgements": {
+            "gold": Judgements({"q": dict.fromkeys(list(DEBATE)[1:], 0.0) | {"t-x-con01a": 1.0}})
+        },
     }
     return world(**fields | changes)
 
 
 def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
-    names = [name for name in described.STATISTICS if name != "passages cut alike"]  # which reads CRUMB's data
+    names = [
+        name for name in described.STATISTICS if name != "passages cut alike"
+    ]  # which reads CRUMB's data
     found = described.describe(debate(), [*names, "relevant(gold)", "relevant(gold,binary)"])
     assert found == {
         "queries": 1,
@@ -48,8 +57,10 @@ def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
         "query words": 7,
         "document words": pytest.approx((4 + 7 + 4 + 3 + 3) / 5),
         "pool size": 4,
-        "lexical overlap": 2 / 4,  # trees, break; not heat, street. "the", "of" and "a" are no words
-        "triplets": 3 * 13,  # the miniature's dev queries, with one of fourteen documents relevant to each
+        "lexical overlap": 2
+        / 4,  # trees, break; not heat, street. "the", "of" and "a" are no words
+        "triplets": 3
+        * 13,  # the miniature's dev queries, with one of fourteen documents relevant to each
         "hard negatives": 1 / 4,  # t-x-con02b
         "instruction": "Find the answer.",
         "relevant(gold)": 1,
@@ -58,14 +69,19 @@ def test_the_statistics_of_a_small_task_are_those_counted_by_hand():
 
 
 def test_what_a_task_does_not_tell_is_none_and_not_zero():
-    units = environments.load("crumb/tip_of_the_tongue", "mini")  # judged by document, searched by passage
+    units = environments.load(
+        "crumb/tip_of_the_tongue", "mini"
+    )  # judged by document, searched by passage
     names = ["lexical overlap", "hard negatives", "relevant(document)", "relevant(pooled)"]
     assert list(described.describe(units, names).values()) == [None, None, 1, None]
 
 
 def test_passages_are_found_to_be_cut_as_the_paper_cuts_them_or_otherwise():
     cut = environments.load("crumb/set_ops", "mini")
-    longer = (Document(one.doc_id, f"{one.text} more", parent=one.parent) for one in cut.documents.stream())
+    longer = (
+        Document(one.doc_id, f"{one.text} more", parent=one.parent)
+        for one in cut.documents.stream()
+    )
     changed = dataclasses.replace(cut, documents=Corpus(longer))
     never = environments.load("crumb/code_retrieval", "mini")
     assert [described.passages_cut_alike(one) for one in (cut, changed, never)] == [1, 0, None]
@@ -76,9 +92,13 @@ def test_labels_for_gain_and_labels_for_recall_are_counted_apart():
     rows = papers.judgements["passage"]
     assert rows.binary is not None
     by_hand = [
-        fmean(len([1 for x in labels.values() if x >= 1]) for labels in q.values()) for q in (rows.qrels, rows.binary)
+        fmean(len([1 for x in labels.values() if x >= 1]) for labels in q.values())
+        for q in (rows.qrels, rows.binary)
     ]
-    assert list(described.describe(papers, ["relevant(passage)", "relevant(passage,binary)"]).values()) == by_hand
+    assert (
+        list(described.describe(papers, ["relevant(passage)", "relevant(passage,binary)"]).values())
+        == by_hand
+    )
     assert by_hand[0] > by_hand[1]
 
 
@@ -91,7 +111,8 @@ def test_reciprocal_ranks_leave_the_relevant_document_out():
 
 def test_weighted_jaccard_is_what_scipys_distance_of_bray_and_curtis_says():
     first, second = (
-        described.word_shares(environments.load(f"birco/{name}", "mini")) for name in ("relic", "whatsthatbook")
+        described.word_shares(environments.load(f"birco/{name}", "mini"))
+        for name in ("relic", "whatsthatbook")
     )
     every = sorted(first.keys() | second.keys())
     apart = braycurtis(*([shares.get(word, 0.0) for word in every] for shares in (first, second)))

@@ -26,7 +26,11 @@ def lines() -> list[dict]:
 
 
 def test_every_run_on_test_queries_is_a_look(look):
-    assert [look("multihop-offline-1"), look("multihop-offline-2"), look("multihop-offline-3")] == [1, 2, 3]
+    assert [look("multihop-offline-1"), look("multihop-offline-2"), look("multihop-offline-3")] == [
+        1,
+        2,
+        3,
+    ]
     assert look("multihop-offline-4", compiled={"digest": "ab12", "optimizer": "gepa"}) == 4
     last, kept = lines()[-1], ("task", "data", "data_fingerprint", "split", "program")
     assert last.pop("when")[:2] == "20"
@@ -38,7 +42,9 @@ def test_torn_and_damaged_lines_are_skipped(look):
     look("multihop-offline-1")
     file = home() / "looks.jsonl"
     with file.open("ab") as opened:
-        opened.write(b'\xff\xfe\n[1]\n{"run": 3}\n{"run": "x", "task": ["obliq/congress"]}\n\n{"run": "multihop-off')
+        opened.write(
+            b'\xff\xfe\n[1]\n{"run": 3}\n{"run": "x", "task": ["obliq/congress"]}\n\n{"run": "multihop-off'
+        )
     assert count_looks(CONFIG) == 1
     assert look("multihop-offline-2") == 2
     assert file.read_bytes().endswith(b"}\n")
@@ -73,7 +79,17 @@ def test_a_run_says_which_look_it_is_from_the_second_on(run, tmp_path):
 
 
 def test_a_run_that_stops_before_its_end_has_shown_what_it_reaches_and_is_a_look(run, server):
-    task = ("--program", "rewrite", "--task", "congress", "--lm", server.spec, "--max-concurrent", 1, "--json")
+    task = (
+        "--program",
+        "rewrite",
+        "--task",
+        "congress",
+        "--lm",
+        server.spec,
+        "--max-concurrent",
+        1,
+        "--json",
+    )
     assert run(*task, "--split", "dev", "--budget-calls", 5).json["looks"] == 0
     stopped = run(*task, "--budget-calls", 5)
     assert stopped.code == 8 and stopped.json["partial"]["metrics"] and stopped.json["looks"] == 1

@@ -9,7 +9,15 @@ import pytest
 from foreign_runs import world
 
 from environments.base import Comparison, Environment, Judgements
-from evals.measuring.metrics import RANKING, Ranking, add_metrics, compute_all, is_lower_better, judge, ranking_metric
+from evals.measuring.metrics import (
+    RANKING,
+    Ranking,
+    add_metrics,
+    compute_all,
+    is_lower_better,
+    judge,
+    ranking_metric,
+)
 from evals.measuring.scoring import run_lines
 from evals.measuring.stats import bootstrap_mean
 from tools.corpus import Corpus
@@ -17,14 +25,21 @@ from tools.errors import UsageError
 from tools.records import Document, Query
 
 # Every metric of a ranking that ir_measures has, at depths that no table of ours has; P and R it has with a depth only.
-KNOWN = {kind: getattr(ir_measures, kind).SUPPORTED_PARAMS["cutoff"] for kind in RANKING if hasattr(ir_measures, kind)}
+KNOWN = {
+    kind: getattr(ir_measures, kind).SUPPORTED_PARAMS["cutoff"]
+    for kind in RANKING
+    if hasattr(ir_measures, kind)
+}
 NAMES = [f"{kind}@{depth}" for kind in KNOWN for depth in (1, 3, 10, 17, 137, 1000)]
 NAMES += [kind for kind, cutoff in KNOWN.items() if not cutoff.required]
 
 
 def values(rankings, qrels, metric, **judgements) -> dict[str, float | None]:
     judged = Judgements(qrels, **judgements)
-    return {query_id: ranking_metric(metric, judge(rankings.get(query_id, ()), judged, query_id)) for query_id in qrels}
+    return {
+        query_id: ranking_metric(metric, judge(rankings.get(query_id, ()), judged, query_id))
+        for query_id in qrels
+    }
 
 
 def by_ir_measures(rankings, qrels, names) -> dict[str, dict[str, float]]:
@@ -36,7 +51,9 @@ def by_ir_measures(rankings, qrels, names) -> dict[str, dict[str, float]]:
     ]
     run = [ir_measures.ScoredDoc(row[0], row[2], float(row[4])) for row in rows]
     made: dict[str, dict[str, float]] = {}
-    for found in ir_measures.iter_calc([ir_measures.parse_measure(name) for name in names], qrels, run):
+    for found in ir_measures.iter_calc(
+        [ir_measures.parse_measure(name) for name in names], qrels, run
+    ):
         made.setdefault(str(found.measure), {})[found.query_id] = found.value
     return made
 
@@ -47,7 +64,9 @@ def random_case(seed: int):
     rankings, qrels = {}, {}
     for number in range(6):
         documents = [f"d{n}" for n in generator.permutation(1500)]
-        scores = generator.integers(0, 5, size=1500)  # five values for 1,500 documents: ties everywhere
+        scores = generator.integers(
+            0, 5, size=1500
+        )  # five values for 1,500 documents: ties everywhere
         order = np.lexsort((documents, -scores))[: generator.integers(1, 1200)]
         rankings[f"q{number}"] = [documents[place] for place in order]
         judged = generator.choice(1500, size=40, replace=False)
@@ -69,9 +88,13 @@ def test_fractions_are_gained_as_they_are():
     # trec_eval knows whole grades only, but a linear gain does not mind its unit: quarters times four are whole.
     generator = np.random.default_rng(5)
     for _ in range(20):
-        quarters = {f"d{n}": int(grade) for n, grade in enumerate(generator.integers(0, 9, size=30))} | {"d0": 3}
+        quarters = {
+            f"d{n}": int(grade) for n, grade in enumerate(generator.integers(0, 9, size=30))
+        } | {"d0": 3}
         ranking = [f"d{n}" for n in generator.permutation(40)]
-        ours = values({"q": ranking}, {"q": {d: grade / 4 for d, grade in quarters.items()}}, "nDCG@10")
+        ours = values(
+            {"q": ranking}, {"q": {d: grade / 4 for d, grade in quarters.items()}}, "nDCG@10"
+        )
         theirs = by_ir_measures({"q": ranking}, {"q": quarters}, ["nDCG@10"])["nDCG@10"]
         assert ours == pytest.approx(theirs, abs=1e-12)
 
@@ -96,7 +119,11 @@ def comparing(comparisons, metrics, twins=None) -> Environment:
     )
 
 
-LADDER = (Comparison("Win(1)", "P", "H1"), Comparison("Win(2)", "H1", "H2"), Comparison("Win(3)", "H2", "H3"))
+LADDER = (
+    Comparison("Win(1)", "P", "H1"),
+    Comparison("Win(2)", "H1", "H2"),
+    Comparison("Win(3)", "H2", "H3"),
+)
 
 # Twelve rows done by hand: the ranking, its scores, and which of P > H1, H1 > H2, H2 > H3 it wins.
 ROWS = [
@@ -139,7 +166,11 @@ UNRANKED = [
     (["P", "H1", "H2", "H3"], [], 1),  # nothing is submitted for the twin, as after a failure
     ([], [], 1),
     (["X"], ["X"], 1),  # none of the compared documents is ranked
-    (["P"], ["P"], 2 / 3),  # one comparison is won in both wordings, the others have no document ranked
+    (
+        ["P"],
+        ["P"],
+        2 / 3,
+    ),  # one comparison is won in both wordings, the others have no document ranked
 ]
 
 
@@ -154,7 +185,9 @@ def test_a_comparison_that_one_wording_does_not_rank_counts_as_flipped(first, se
 
 def test_a_failure_has_the_worst_value_of_every_metric():
     """The worst is 0, or 1 where less is better."""
-    environment = comparing({"list": LADDER, "prose": LADDER}, ("Win", "Win(1)", "Flip"), twins={"prose": "list"})
+    environment = comparing(
+        {"list": LADDER, "prose": LADDER}, ("Win", "Win(1)", "Flip"), twins={"prose": "list"}
+    )
     qrels = {"list": {"P": 2.0, "H1": 1.0, "H2": 0.0}, "prose": {"P": 2.0}}
     environment = dataclasses.replace(environment, judgements={"gold": Judgements(qrels)})
     environment = add_metrics(environment, [f"{name}@10" for name in RANKING])
@@ -186,6 +219,8 @@ def test_the_interval_agrees_with_scipys_bootstrap():
 
     values = np.random.default_rng(3).beta(0.3, 1.0, size=80)
     ours = bootstrap_mean(values.tolist())
-    theirs = bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=1).confidence_interval
+    theirs = bootstrap(
+        (values,), np.mean, n_resamples=10_000, method="percentile", rng=1
+    ).confidence_interval
     assert ours.mean == pytest.approx(values.mean())
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)

@@ -29,7 +29,11 @@ BY_EYE = [
 
 @pytest.mark.parametrize("task, system, metric, judgements, value, table", BY_EYE)
 def test_a_figure_is_what_the_paper_prints(task, system, metric, judgements, value, table):
-    printed = [f for f in figures() if (f.task, f.system, f.metric, f.table) == (task, system, metric, table)]
+    printed = [
+        f
+        for f in figures()
+        if (f.task, f.system, f.metric, f.table) == (task, system, metric, table)
+    ]
     assert [f.value for f in printed if judgements in ("", f.judgements)] == [value]
 
 
@@ -62,20 +66,35 @@ def test_bircos_averages_are_those_of_its_five_tasks():
     assert compared > 20
 
 
-WHOLE = CONFIG | retrieve(task="obliq/wildchat", data="full", split="all", retriever={"name": "rank_bm25"})
+WHOLE = CONFIG | retrieve(
+    task="obliq/wildchat", data="full", split="all", retriever={"name": "rank_bm25"}
+)
 
 
 def test_a_published_figure_stands_beside_a_whole_run_of_the_release():
     found = beside(WHOLE)
-    assert {"nDCG@10", "R@100"} <= found.keys() and {figure.system for figure in found.values()} == {"BM25"}
+    assert {"nDCG@10", "R@100"} <= found.keys() and {
+        figure.system for figure in found.values()
+    } == {"BM25"}
 
 
-ELSE = {"data": ["mini", "folder"], "split": ["test"], "compiled": ["abc"], "depth": [10], "instruction": ["none"]}
-ELSE |= {"asked": [{"limit": 5, "query_ids": []}, {"limit": None, "query_ids": ["q1"]}], "lm": [{"name": "openai/x"}]}
+ELSE = {
+    "data": ["mini", "folder"],
+    "split": ["test"],
+    "compiled": ["abc"],
+    "depth": [10],
+    "instruction": ["none"],
+}
+ELSE |= {
+    "asked": [{"limit": 5, "query_ids": []}, {"limit": None, "query_ids": ["q1"]}],
+    "lm": [{"name": "openai/x"}],
+}
 ELSE |= {"task": ["obliq/congress"], "program": ["multihop"], "parameters": [{"hops": 2}]}
 ELSE |= {"retriever": [{"name": "bm25", "with": ""}]}
 
 
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in ELSE.items() for value in values], ids=str)
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, values in ELSE.items() for value in values], ids=str
+)
 def test_nor_beside_a_run_that_did_something_else(key, value):
     assert beside(WHOLE | {key: value}) == {}

@@ -16,7 +16,10 @@ def test_p_is_that_of_scipys_exact_permutation_test(seed):
     generator = np.random.default_rng(seed)
     before, after = generator.random(9), generator.random(9)
     theirs = scipy_stats.permutation_test(
-        (after, before), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples", vectorized=True
+        (after, before),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
     )
     assert paired(before, after).p == pytest.approx(theirs.pvalue, abs=1e-12)
 
@@ -76,7 +79,10 @@ DIFFERENCES = {
     "normal": (lambda generator, n: generator.normal(0, 0.3, n), 0.3),
     "uniform": (lambda generator, n: generator.uniform(-0.5, 0.5, n), math.sqrt(1 / 12)),
     "laplace": (lambda generator, n: generator.laplace(0, 0.2, n), 0.2 * math.sqrt(2)),
-    "ties": (lambda generator, n: np.where(generator.random(n) < 0.4, generator.normal(0, 0.5, n), 0), math.sqrt(0.1)),
+    "ties": (
+        lambda generator, n: np.where(generator.random(n) < 0.4, generator.normal(0, 0.5, n), 0),
+        math.sqrt(0.1),
+    ),
 }
 
 
@@ -85,12 +91,17 @@ def standard_errors(queries: int) -> float:
     return float(sum(scipy_stats.t.ppf([0.975, 0.8], queries - 1)))
 
 
-@pytest.mark.parametrize(("name", "queries"), [("normal", 20), ("uniform", 20), ("laplace", 50), ("ties", 200)])
+@pytest.mark.parametrize(
+    ("name", "queries"), [("normal", 20), ("uniform", 20), ("laplace", 50), ("ties", 200)]
+)
 def test_what_is_called_detectable_is_detected_four_times_in_five(name, queries):
     generator = np.random.default_rng(10)
     draw, spread = DIFFERENCES[name]
     smallest = standard_errors(queries) * spread / math.sqrt(queries)
-    ps = [sign_flip((draw(generator, queries) + smallest).tolist(), permutations=999) for _ in range(400)]
+    ps = [
+        sign_flip((draw(generator, queries) + smallest).tolist(), permutations=999)
+        for _ in range(400)
+    ]
     assert within(np.mean([p <= 0.05 for p in ps]), 0.8, 400)
 
 
@@ -101,7 +112,9 @@ def test_what_is_called_detectable_is_the_spread_times_what_students_t_says():
         expected = standard_errors(queries) * values.std(ddof=1) / math.sqrt(queries)
         steps = math.ceil(0.05 * 2.0 ** min(queries - 1, 100)) - 1  # values of p below .05
         expected *= 1 + 1 / (3 * steps)
-        assert paired(np.zeros(queries), values, resamples=10).detectable == pytest.approx(expected, rel=1e-4)
+        assert paired(np.zeros(queries), values, resamples=10).detectable == pytest.approx(
+            expected, rel=1e-4
+        )
     assert paired(np.zeros(6), generator.random(6)).detectable is None
 
 
@@ -115,7 +128,9 @@ def test_columns_are_resampled_together_and_each_as_if_it_were_alone():
     assert bootstrap_means(rows[:1])[0][1:] == (None, None)
 
 
-def repeated(generator, queries: int, runs: tuple[int, int], apart: float, noise: float) -> list[np.ndarray]:
+def repeated(
+    generator, queries: int, runs: tuple[int, int], apart: float, noise: float
+) -> list[np.ndarray]:
     """Two systems' values, a row a query and a column a run: equal in the mean, `apart` in a query, noisy in a run."""
     shift = generator.normal(0, apart, (queries, 1))
     before, after = (generator.normal(0, noise, (queries, many)) for many in runs)
@@ -123,14 +138,18 @@ def repeated(generator, queries: int, runs: tuple[int, int], apart: float, noise
 
 
 @pytest.mark.parametrize(("runs", "apart", "noise"), [((1, 3), 0.2, 0.2), ((2, 2), 0.05, 0.3)])
-def test_with_repeats_the_interval_covers_and_the_test_errs_as_often_as_they_say(runs, apart, noise):
+def test_with_repeats_the_interval_covers_and_the_test_errs_as_often_as_they_say(
+    runs, apart, noise
+):
     generator, covered, ps = np.random.default_rng(12), 0, []
     for _ in range(400):
         before, after = repeated(generator, 50, runs, apart, noise)
         result = paired(before.mean(axis=1), after.mean(axis=1), permutations=499, resamples=500)
         covered += result.low <= 0 <= result.high
         ps.append(result.p)
-    assert within(covered / 400, 0.94, 400)  # percentile intervals of 50 queries are a little narrow, repeats or not
+    assert within(
+        covered / 400, 0.94, 400
+    )  # percentile intervals of 50 queries are a little narrow, repeats or not
     assert within(np.mean([p <= 0.05 for p in ps]), 0.05, 400)
 
 
@@ -138,7 +157,9 @@ def test_with_repeats_the_interval_covers_and_the_test_errs_as_often_as_they_say
 @given(st.lists(st.floats(0.0001, 1), min_size=1, max_size=12))
 def test_holm_rejects_what_stepping_down_rejects(ps):
     rejected = set()
-    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):  # Holm 1979, as a procedure
+    for rank, place in enumerate(
+        sorted(range(len(ps)), key=ps.__getitem__)
+    ):  # Holm 1979, as a procedure
         if ps[place] > 0.05 / (len(ps) - rank):
             break
         rejected.add(place)

@@ -65,11 +65,16 @@ def outcome(parse, signature, text):
 def assert_read_as_dspy_reads_it(signature, text):
     """DSPy is given each marker on a line of its own: it leaves a part of an indented one in the value."""
     marked = re.sub(r"[ \t]*(\[\[ ## (?:wanted|words|completed) ## \]\])", r"\n\1", text)
-    expected, given = outcome(dspy.ChatAdapter().parse, signature, marked), outcome(Adapter().parse, signature, text)
+    expected, given = (
+        outcome(dspy.ChatAdapter().parse, signature, marked),
+        outcome(Adapter().parse, signature, text),
+    )
     if isinstance(expected, tuple) and isinstance(given, str):  # it cannot read it, and we can
         values = Adapter().parse(signature, text)
         assert values.keys() == signature.output_fields.keys()
-        pydantic.TypeAdapter(signature.output_fields["wanted"].annotation).validate_python(values["wanted"])
+        pydantic.TypeAdapter(signature.output_fields["wanted"].annotation).validate_python(
+            values["wanted"]
+        )
     elif isinstance(expected, tuple):
         assert given[0] == expected[0], text  # its message has the text
     else:
@@ -90,7 +95,9 @@ def test_answers_that_dspy_can_read_are_read_as_it_reads_them(kind):
 
 
 @pytest.mark.parametrize("kind", [list[str], dspy.Code], ids=str)
-@pytest.mark.parametrize("value", ["[" * 4000 + "]" * 4000, '["' + 'a "b ' * 4_000, "(" * 100_000, "-" * 5000 + "a"])
+@pytest.mark.parametrize(
+    "value", ["[" * 4000 + "]" * 4000, '["' + 'a "b ' * 4_000, "(" * 100_000, "-" * 5000 + "a"]
+)
 def test_no_answer_is_nested_too_deep_or_too_broken_for_an_end(kind, value):
     text = f"[[ ## wanted ## ]]\n{value}\n\n[[ ## words ## ]]\nsome"
     with pytest.raises((AdapterParseError, Fault)) if kind is not dspy.Code else suppress(Fault):
@@ -136,7 +143,9 @@ def test_an_answer_without_all_of_its_fields_stays_unread(text):
 
 def test_a_value_by_itself_is_that_of_the_only_field_where_its_type_tells():
     assert Adapter().parse(dspy.Signature("q -> score: float"), "8/10") == {"score": 8.0}
-    assert Adapter().parse(dspy.Signature("q -> ids: list[str]"), '```json\n["d1", 2]\n```') == {"ids": ["d1", "2"]}
+    assert Adapter().parse(dspy.Signature("q -> ids: list[str]"), '```json\n["d1", 2]\n```') == {
+        "ids": ["d1", "2"]
+    }
     with pytest.raises(AdapterParseError):
         Adapter().parse(dspy.Signature("q -> words"), "rope tram")
 
@@ -151,7 +160,14 @@ def test_calls_are_read_in_the_form_of_a_model_where_dspys_is_asked_for():
 
 
 LINES = st.sampled_from(
-    ["[[ ## wanted ## ]]", " [[ ## words ## ]] on the line", "[[ ## other ## ]]", "[[ ## completed ## ]]", "", *VALUES]
+    [
+        "[[ ## wanted ## ]]",
+        " [[ ## words ## ]] on the line",
+        "[[ ## other ## ]]",
+        "[[ ## completed ## ]]",
+        "",
+        *VALUES,
+    ]
 )
 
 
@@ -170,8 +186,14 @@ def test_fields_with_defaults_and_instructions_that_changed_are_dspys():
         votes: int = dspy.OutputField(default=3)
         tags: list[str] = dspy.OutputField(default_factory=list)
 
-    for text in ("[[ ## answer ## ]]\nyes", "[[ ## votes ## ]]\n4\n[[ ## answer ## ]]\nno", "[[ ## votes ## ]]\nx"):
-        assert outcome(Adapter().parse, Lenient, text) == outcome(dspy.ChatAdapter().parse, Lenient, text)
+    for text in (
+        "[[ ## answer ## ]]\nyes",
+        "[[ ## votes ## ]]\n4\n[[ ## answer ## ]]\nno",
+        "[[ ## votes ## ]]\nx",
+    ):
+        assert outcome(Adapter().parse, Lenient, text) == outcome(
+            dspy.ChatAdapter().parse, Lenient, text
+        )
     first = Adapter().parse(Lenient, "[[ ## answer ## ]]\nyes")["tags"]
     assert first is not Adapter().parse(Lenient, "[[ ## answer ## ]]\nyes")["tags"]
     before = Adapter().format(Lenient, [], {"question": "?"})
@@ -218,12 +240,30 @@ TALK = {"history": dspy.History(messages=[{"question": "?", "answer": "!"}]), "q
 DEMO = {"passages": [], "notes": [], "selected": ["d7"], "observations": "x"}
 CALLS = {
     "plain": (Read, READ, [], [ANSWER], {}),
-    "settings": (Read, READ, [], [ANSWER], {"temperature": 0.5, "max_tokens": 9, "tools": [], "tool_choice": "auto"}),
+    "settings": (
+        Read,
+        READ,
+        [],
+        [ANSWER],
+        {"temperature": 0.5, "max_tokens": 9, "tools": [], "tool_choice": "auto"},
+    ),
     "demonstrations": (Read, READ, [DEMO, {"notes": ["n"], "selected": []}], [ANSWER], {}),
     "several answers": (Read, READ, [], [ANSWER, ANSWER.replace("fits", "fits not")], {"n": 2}),
-    "with probabilities": (Read, READ, [], [{"text": ANSWER, "logprobs": {"tokens": [1]}}], {"logprobs": True}),
+    "with probabilities": (
+        Read,
+        READ,
+        [],
+        [{"text": ANSWER, "logprobs": {"tokens": [1]}}],
+        {"logprobs": True},
+    ),
     "history": (Remember, TALK, [], ["[[ ## answer ## ]]\nno"], {}),
-    "reasoning": (dspy.ChainOfThought(Read).predict.signature, READ, [], [f"[[ ## reasoning ## ]]\nso\n{ANSWER}"], {}),
+    "reasoning": (
+        dspy.ChainOfThought(Read).predict.signature,
+        READ,
+        [],
+        [f"[[ ## reasoning ## ]]\nso\n{ANSWER}"],
+        {},
+    ),
     "dspy's own type": (
         *(signature_of(dspy.Reasoning), {"question": "?"}, []),
         *(["[[ ## wanted ## ]]\na\n[[ ## words ## ]]\nb"], {}),
@@ -256,7 +296,9 @@ def test_refine_adds_its_advice_to_the_prompt():
 
     model = Advised([])
     with dspy.context(lm=model, adapter=Adapter(), trace=[]):
-        refined = dspy.Refine(dspy.Predict(Read), 2, lambda inputs, answer: next(rewards), threshold=1.0)
+        refined = dspy.Refine(
+            dspy.Predict(Read), 2, lambda inputs, answer: next(rewards), threshold=1.0
+        )
         assert refined(**READ).selected == ["d1"]
     assert "[[ ## hint_ ## ]]\nname it" in model.asked[-1][0][-1]["content"]
 
@@ -298,30 +340,45 @@ KINDS = st.fixed_dictionaries(
 @given(KINDS, st.lists(KINDS, max_size=2))
 def test_every_value_is_written_as_dspy_writes_it(inputs, shown):
     demos = [{**demo, "answer": "yes"} for demo in shown]
-    assert Adapter().format(AllKinds, demos, inputs) == dspy.ChatAdapter().format(AllKinds, demos, inputs)
+    assert Adapter().format(AllKinds, demos, inputs) == dspy.ChatAdapter().format(
+        AllKinds, demos, inputs
+    )
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_programs_system_message_is_dspys(name):
     for predictor in trial(pick("program", name, SYSTEMS), {}).predictors():
-        mine, dspys = (one.format_system_message(predictor.signature) for one in (Adapter(), dspy.ChatAdapter()))
+        mine, dspys = (
+            one.format_system_message(predictor.signature)
+            for one in (Adapter(), dspy.ChatAdapter())
+        )
         assert mine == dspys
 
 
 @pytest.mark.parametrize(
     ("answer", "report"),
     [
-        ({"refusal": "I will not help."}, "(finish reason refusal), in these words: 'I will not help.'"),
+        (
+            {"refusal": "I will not help."},
+            "(finish reason refusal), in these words: 'I will not help.'",
+        ),
         (
             {"raw": "Not\nthis.", "finish": "content_filter"},
             "(finish reason content_filter), in these words: 'Not this.'",
         ),
         ({"raw": "", "finish": "SAFETY"}, "(finish reason SAFETY) and gave no reason"),
-        ({"raw": "I'm sorry, but no."}, '(finish reason stop), in these words: "I\'m sorry, but no."'),
+        (
+            {"raw": "I'm sorry, but no."},
+            '(finish reason stop), in these words: "I\'m sorry, but no."',
+        ),
     ],
 )
-def test_a_model_that_refuses_is_reported_in_its_own_words_and_at_no_line(answer, report, run, server, tmp_path):
-    program = tmp_path / f"asks_{tmp_path.name}.py"  # modules of one process need names of their own
+def test_a_model_that_refuses_is_reported_in_its_own_words_and_at_no_line(
+    answer, report, run, server, tmp_path
+):
+    program = (
+        tmp_path / f"asks_{tmp_path.name}.py"
+    )  # modules of one process need names of their own
     program.write_text(
         "import dspy\n\n\n"
         "class Asks(dspy.Module):\n"
@@ -335,6 +392,8 @@ def test_a_model_that_refuses_is_reported_in_its_own_words_and_at_no_line(answer
     for name in ("rewrite", "react", f"{program}:Asks"):
         done = run("--program", name, "--task", "congress", "--limit", 1, "--lm", server.spec)
         assert done.code == 7
-        file = max((tmp_path / "runs").glob("*/*/outcomes.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+        file = max(
+            (tmp_path / "runs").glob("*/*/outcomes.jsonl"), key=lambda file: file.stat().st_mtime_ns
+        )
         error = json.loads(file.read_text())["error"]
         assert error.endswith(f"the model refused to answer {report}"), name

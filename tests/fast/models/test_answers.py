@@ -62,7 +62,9 @@ def test_a_full_disk_fails_the_answers_that_find_no_room_and_no_others(path):
     books = answers.ledger("run")
     books.answered("q", key(0), "tiny", Answer(["first"], paid()))
     [(pages,)] = answers._writing.writer.execute("PRAGMA page_count").fetchall()
-    answers._writing.writer.execute(f"PRAGMA max_page_count = {pages + 2}")  # as small as a disk can be
+    answers._writing.writer.execute(
+        f"PRAGMA max_page_count = {pages + 2}"
+    )  # as small as a disk can be
 
     def one(number):
         try:
@@ -86,12 +88,16 @@ def test_whatever_a_server_or_a_name_has_for_text_can_be_written_and_is_bounded(
             if found is None:
                 answer = Answer(["ü \ud800 \u2028"], paid(), "\ud800" + "x" * 10_000)
                 books.answered("q\ud800", key(1), "tiny\ud800", answer)
-                books.book("tiny", Usage(), fault="\ud800" + "y" * 10_000, query_id="q\ud800", key=key(2))
+                books.book(
+                    "tiny", Usage(), fault="\ud800" + "y" * 10_000, query_id="q\ud800", key=key(2)
+                )
                 books.answers.settle()
         return found, books
 
     (_, first), (found, again) = asked(), asked()
-    assert found == Answer(["ü \ud800 \u2028"], paid(), "?" + "x" * 99), "the query's own, whatever its name"
+    assert found == Answer(["ü \ud800 \u2028"], paid(), "?" + "x" * 99), (
+        "the query's own, whatever its name"
+    )
     assert first.books == again.books and first.books.faults == {"?" + "y" * 99: 1}
     assert [kept for kept, _ in again.answers.of_run(again.run)] == [key(1)]
 
@@ -114,19 +120,29 @@ for first in range(8):
 
 @pytest.mark.parametrize("after", [1, 40])
 def test_a_killed_process_loses_nothing_that_was_acknowledged(after, path):
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     told = [process.stdout.readline().strip() for _ in range(after)]
     process.send_signal(signal.SIGKILL)
-    told += [line.strip() for line in process.communicate()[0].splitlines(keepends=True) if line.endswith("\n")]
+    told += [
+        line.strip()
+        for line in process.communicate()[0].splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
     kept = {one for (one,) in rows(path)}
     assert len(told) >= after and set(told) <= kept
-    assert len(kept - set(told)) <= 16, "of each of eight threads, one answer on its way and one before it was told"
+    assert len(kept - set(told)) <= 16, (
+        "of each of eight threads, one answer on its way and one before it was told"
+    )
     answers = Answers(path)
     assert all(answers.take(one)[0].outputs == ["answer " * 50] for one in told)
     assert answers.ledger("run").books.answered == len(kept)
 
 
-@pytest.mark.parametrize("end", [None, RunIncomplete("owed"), KeyboardInterrupt(), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "end", [None, RunIncomplete("owed"), KeyboardInterrupt(), ZeroDivisionError()]
+)
 def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_alone(end, tmp_path):
     def command(arguments):
         kept.append(open_answers(path).ledger("run"))
@@ -144,7 +160,9 @@ def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_a
 
 
 @pytest.mark.parametrize(
-    "content", [b"no database at all" * 1000, b"SQLite format 3\0" + b"\1" * 5000], ids=["text", "head"]
+    "content",
+    [b"no database at all" * 1000, b"SQLite format 3\0" + b"\1" * 5000],
+    ids=["text", "head"],
 )
 def test_a_file_that_is_none_of_ours_is_said_to_be_and_left_alone(content, path):
     path.write_bytes(content)
@@ -161,7 +179,9 @@ def test_a_file_that_is_none_of_ours_is_said_to_be_and_left_alone(content, path)
         ("usage", '{"calls": "x"}', "books of run are damaged"),
     ],
 )
-def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(column, value, said, path):
+def test_a_damaged_cell_is_neither_an_answer_nor_zero_and_it_is_said_what_to_do(
+    column, value, said, path
+):
     spoilt(path, column, value)
     with pytest.raises(DataError, match=said):
         Answers(path).ledger("run")
@@ -174,8 +194,13 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
     ledgers, sent = {run: answers.ledger(run) for run in ("one", "two")}, {"one": [], "two": []}
     for number in range(300):
         run, fault = rng.choice(["one", "two"]), rng.choice(["", "", "429", "timeout"])
-        counts = {name: rng.randrange(9) for name in ("input_tokens", "output_tokens", "unmetered", "reasoning_tokens")}
-        usage = Usage(calls=0 if fault else 1, paid_usd=rng.random(), list_usd=rng.random(), **counts)
+        counts = {
+            name: rng.randrange(9)
+            for name in ("input_tokens", "output_tokens", "unmetered", "reasoning_tokens")
+        }
+        usage = Usage(
+            calls=0 if fault else 1, paid_usd=rng.random(), list_usd=rng.random(), **counts
+        )
         sent[run].append((fault, usage))
         if fault:
             ledgers[run].book("tiny", usage, fault=fault, query_id="q", key=key(number))
@@ -185,13 +210,19 @@ def test_the_books_of_a_run_are_the_sums_of_what_it_sent_whatever_is_in_the_file
     for run, requests in sent.items():
         used = total(usage for _, usage in requests)
         for books in (ledgers[run].books, Answers(path).ledger(run).books):
-            assert books.sent == len(requests) and books.answered == sum(not fault for fault, _ in requests)
-            assert books.faults == {kind: sum(fault == kind for fault, _ in requests) for kind in ("429", "timeout")}
+            assert books.sent == len(requests) and books.answered == sum(
+                not fault for fault, _ in requests
+            )
+            assert books.faults == {
+                kind: sum(fault == kind for fault, _ in requests) for kind in ("429", "timeout")
+            }
             assert usage_json(books.usage) == pytest.approx(usage_json(used))
             assert books.json()["failed"] == books.sent - books.answered
 
 
-def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_sittings_it_is_asked_for(path):
+def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_sittings_it_is_asked_for(
+    path,
+):
     def sitting():
         answers = Answers(path)
         for query_id in ("q1", "q2", "q1"):
@@ -206,7 +237,9 @@ def test_an_answer_of_another_run_is_booked_once_for_each_query_in_however_many_
         books = sitting()
         assert (books.cached, books.usage) == (2, Usage(list_usd=1.2)), "of two queries"
     assert len(rows(path)) == 3 and Answers(path).ledger("second").books == books
-    assert len(used) == 9 and {usage.cached_calls for usage in used} == {1}, "what a query is told stays the same"
+    assert len(used) == 9 and {usage.cached_calls for usage in used} == {1}, (
+        "what a query is told stays the same"
+    )
 
 
 def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_ever_after(path):
@@ -215,7 +248,9 @@ def test_of_runs_side_by_side_that_paid_for_the_same_each_has_its_own_answer_eve
         kept.ledger(run).answered("q", key(1), "tiny", Answer([f"of {run}"], paid()))
     for run in side_by_side:
         again = Answers(path)
-        assert [(key(1), [f"of {run}"])] == [(one, answer.outputs) for one, answer in again.of_run(run)]
+        assert [(key(1), [f"of {run}"])] == [
+            (one, answer.outputs) for one, answer in again.of_run(run)
+        ]
         with again.ledger(run).turn("q", key(1), "tiny") as answer:
             assert answer.outputs == [f"of {run}"] and answer.usage == paid()
         with again.ledger(run).turn("another", key(1), "tiny") as answer:
@@ -245,7 +280,9 @@ def test_the_same_request_at_once_is_sent_once_and_the_others_wait_for_its_answe
 
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(ask, range(16)))
-    assert len(sent) == 2 and [one.outputs for one in found] == [[f"answer {number % 2}"] for number in range(16)]
+    assert len(sent) == 2 and [one.outputs for one in found] == [
+        [f"answer {number % 2}"] for number in range(16)
+    ]
     assert sum(one.usage.paid_usd for one in found) == 1.0, "who waited pays nothing"
     assert (books.books.sent, books.books.cached) == (2, 14)
 
@@ -270,7 +307,9 @@ def asked_at_once(books, error, *, deadline=math.inf):
     return [one.exception() or one.result().outputs for one in asked], len(sent)
 
 
-def test_when_the_one_that_was_sent_fails_all_who_wait_for_it_fail_with_it_and_who_asks_later_is_sent(path):
+def test_when_the_one_that_was_sent_fails_all_who_wait_for_it_fail_with_it_and_who_asks_later_is_sent(
+    path,
+):
     books, error = Answers(path).ledger("run"), ConnectionError("gone")
     assert asked_at_once(books, error) == ([error] * 5, 1)
     assert len(traceback.extract_tb(error.__traceback__)) < 12, "of one thread, not of all"
@@ -291,7 +330,9 @@ def test_what_ended_the_one_that_was_sent_alone_ends_nobody_who_waits_and_the_ne
     error, seconds, path, monkeypatch
 ):
     monkeypatch.setattr(answers, "_SHORT", 1200.0)  # so that the test may take its time
-    found, sent = asked_at_once(Answers(path).ledger("run"), error, deadline=time.monotonic() + seconds)
+    found, sent = asked_at_once(
+        Answers(path).ledger("run"), error, deadline=time.monotonic() + seconds
+    )
     assert sent == 2 and found.count(error) == 1 and found.count(["yes"]) == 4
 
 
@@ -314,15 +355,22 @@ def asked(corpus, model, times, query_id="q1"):
     return [model.lm("A colour?")[0] for _ in range(times)]
 
 
-def test_samples_of_one_prompt_are_different_answers_and_come_back_in_their_order(server, corpus, place):
+def test_samples_of_one_prompt_are_different_answers_and_come_back_in_their_order(
+    server, corpus, place
+):
     server.answer = lambda prompt: {"raw": f"answer {len(server.requests)}"}
     first = lm.connect(server.spec)
     first.begin(place, Usage())
     assert asked(corpus, first, 3) == ["answer 1", "answer 2", "answer 3"]
     again = lm.connect(server.spec)
     again.begin(place, Usage())
-    assert asked(corpus, again, 4) == ["answer 1", "answer 2", "answer 3", "answer 4"] and len(server.requests) == 4
-    assert asked(corpus, again, 2, "q2") == ["answer 1", "answer 2"], "another query asks the same, and pays nothing"
+    assert (
+        asked(corpus, again, 4) == ["answer 1", "answer 2", "answer 3", "answer 4"]
+        and len(server.requests) == 4
+    )
+    assert asked(corpus, again, 2, "q2") == ["answer 1", "answer 2"], (
+        "another query asks the same, and pays nothing"
+    )
     assert again.terms.books.cached == 2 and again.terms.books.sent == 4
 
 
@@ -339,7 +387,10 @@ OTHERWISE = {
     "as it is": ({}, ask),
     "model": ({"spec": f"other@{NOWHERE}"}, ask),
     "server": ({"spec": f"tiny@{NOWHERE.replace('9', '10')}"}, ask),
-    **{name: ({name: value}, ask) for name, value in (("api", "responses"), ("temperature", 0.5), ("seed", 1))},
+    **{
+        name: ({name: value}, ask)
+        for name, value in (("api", "responses"), ("temperature", 0.5), ("seed", 1))
+    },
     "effort": ({"reasoning_effort": "low"}, ask),
     "temperature of a call": ({}, lambda model: model.lm(messages=MESSAGES, temperature=0.7)),
     "max_tokens": ({}, lambda model: model.lm(messages=MESSAGES, max_tokens=9)),
@@ -348,13 +399,19 @@ OTHERWISE = {
     "one more message": ({}, lambda model: model.lm(messages=MESSAGES * 2)),
     "a tool": ({}, lambda model: model.lm.converse(MESSAGES, [TOOL])),
     "rollout": ({}, lambda model: model.lm(messages=MESSAGES, rollout_id=1)),
-    "rollout of a copy, as optimizers make them": ({}, lambda model: model.lm.copy(rollout_id=3)(messages=MESSAGES)),
+    "rollout of a copy, as optimizers make them": (
+        {},
+        lambda model: model.lm.copy(rollout_id=3)(messages=MESSAGES),
+    ),
 }
 
 
 def keys_of(place, settings, ask, times=1):
     """The keys under which requests are booked."""
-    spec, settings = settings.get("spec", f"tiny@{NOWHERE}"), {k: v for k, v in settings.items() if k != "spec"}
+    spec, settings = (
+        settings.get("spec", f"tiny@{NOWHERE}"),
+        {k: v for k, v in settings.items() if k != "spec"},
+    )
     model = lm.connect(spec, Terms(patience=Patience(attempts=1)), settings=lm.Settings(**settings))
     model.begin(place, Usage())
     for _ in range(times):
@@ -367,14 +424,21 @@ def keys_of(place, settings, ask, times=1):
 
 def test_whatever_shapes_an_answer_is_in_the_key_of_its_request(place):
     def all_of_them():  # outside of any session, which counts what it asks
-        return {name: Context().run(keys_of, place, *otherwise)[0] for name, otherwise in OTHERWISE.items()}
+        return {
+            name: Context().run(keys_of, place, *otherwise)[0]
+            for name, otherwise in OTHERWISE.items()
+        }
 
     keys = all_of_them()
-    assert not [(one, other) for one in keys for other in keys if one < other and keys[one] == keys[other]]
+    assert not [
+        (one, other) for one in keys for other in keys if one < other and keys[one] == keys[other]
+    ]
     assert all_of_them() == keys
 
 
-def test_the_second_time_that_a_session_asks_is_another_request_and_an_optimizers_second_time_is_not(place, corpus):
+def test_the_second_time_that_a_session_asks_is_another_request_and_an_optimizers_second_time_is_not(
+    place, corpus
+):
     Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))
     assert len(set(keys_of(place, *OTHERWISE["as it is"], times=3))) == 3
 

@@ -27,23 +27,61 @@ _FORM = '[[ ## selected ## ]]\n["d1"]\n\n[[ ## observations ## ]]\na draft\n\n[[
 UNUSABLE = {
     "no fields": ({"raw": "Certainly! Here are my thoughts."}, "unparsable", "all of the fields"),
     "a field is missing": ({"selected": '["d2"]'}, "unparsable", "all of the fields"),
-    "another type": ({"selected": '{"d2": {}}', "observations": "blue"}, "wrong type", "selected is not of the type"),
-    "words for ids": ({"selected": "the second", "observations": "blue"}, "unknown ids", "'the second'"),
+    "another type": (
+        {"selected": '{"d2": {}}', "observations": "blue"},
+        "wrong type",
+        "selected is not of the type",
+    ),
+    "words for ids": (
+        {"selected": "the second", "observations": "blue"},
+        "unknown ids",
+        "'the second'",
+    ),
     "only unknown ids": ({"selected": '["d9"]', "observations": "blue"}, "unknown ids", "'d9'"),
-    "some unknown ids": ({"selected": '["d1", "d9"]', "observations": "blue"}, "unknown ids", "'d9'"),
+    "some unknown ids": (
+        {"selected": '["d1", "d9"]', "observations": "blue"},
+        "unknown ids",
+        "'d9'",
+    ),
     "an empty answer": ({"raw": ""}, "empty", "it is empty"),
-    "an empty field": ({"selected": '["d2"]', "observations": " "}, "empty", "observations is empty"),
+    "an empty field": (
+        {"selected": '["d2"]', "observations": " "},
+        "empty",
+        "observations is empty",
+    ),
     "cut off": ({"raw": "[[ ## selected ## ]]\n[", "finish": "length"}, "cut off", "be brief"),
     "cut off in the last field": (
-        *({"raw": '[[ ## selected ## ]]\n["d2"]\n\n[[ ## observations ## ]]\nbl', "finish": "length"}, "cut off"),
+        *(
+            {
+                "raw": '[[ ## selected ## ]]\n["d2"]\n\n[[ ## observations ## ]]\nbl',
+                "finish": "length",
+            },
+            "cut off",
+        ),
         "be brief",
     ),
-    "thoughts that were cut off": ({"raw": f"<think>\n{_FORM}", "finish": "length"}, "cut off", "be brief"),
+    "thoughts that were cut off": (
+        {"raw": f"<think>\n{_FORM}", "finish": "length"},
+        "cut off",
+        "be brief",
+    ),
     "thoughts alone": ({"raw": f"<think>\n{_FORM}\n</think>"}, "empty", "it is empty"),
     "nested too deep": ({**GOOD, "selected": "[" * 4000 + "]" * 4000}, "unparsable", "too broken"),
-    "too many stray quotes": ({**GOOD, "selected": '["' + 'a "b ' * 4_000}, "unparsable", "too broken"),
-    "refused in words": ({"raw": "I'm sorry, but I can't help with that."}, "refused", "only to be judged"),
-    "refused as it is typeset": ({"raw": "I\u2019m sorry, I can\u2019t."}, "refused", "only to be judged"),
+    "too many stray quotes": (
+        {**GOOD, "selected": '["' + 'a "b ' * 4_000},
+        "unparsable",
+        "too broken",
+    ),
+    "refused in words": (
+        {"raw": "I'm sorry, but I can't help with that."},
+        "refused",
+        "only to be judged",
+    ),
+    "refused as it is typeset": (
+        {"raw": "I\u2019m sorry, I can\u2019t."},
+        "refused",
+        "only to be judged",
+    ),
     "refused by the protocol": ({"refusal": "no"}, "refused", "only to be judged"),
     "filtered": ({"raw": "", "finish": "content_filter"}, "refused", "only to be judged"),
 }
@@ -56,7 +94,12 @@ def opened(corpus):
 
 def read(server):
     with lm.connect(server.spec).active():
-        return ask(dspy.Predict(ReadPassages), known_ids("selected", SHOWN), filled("observations"), **INPUTS)
+        return ask(
+            dspy.Predict(ReadPassages),
+            known_ids("selected", SHOWN),
+            filled("observations"),
+            **INPUTS,
+        )
 
 
 def answers(server, *fields):
@@ -65,13 +108,19 @@ def answers(server, *fields):
 
 
 @pytest.mark.parametrize(("bad", "kind", "told"), UNUSABLE.values(), ids=UNUSABLE)
-def test_an_unusable_answer_is_asked_for_once_more_with_what_was_wrong_and_counted(bad, kind, told, server, opened):
+def test_an_unusable_answer_is_asked_for_once_more_with_what_was_wrong_and_counted(
+    bad, kind, told, server, opened
+):
     answers(server, bad, GOOD)
     assert read(server).selected == ["d2"]
     assert opened.trace.unusable == {kind: 1}
     assert (opened.usage.calls, opened.usage.repairs) == (2, 1)
     *asked, answer, wrong = server.requests[1]["messages"]
-    assert asked == server.requests[0]["messages"] and answer["role"] == "assistant" and told in wrong["content"]
+    assert (
+        asked == server.requests[0]["messages"]
+        and answer["role"] == "assistant"
+        and told in wrong["content"]
+    )
     shown = "" if "<think>" in bad.get("raw", "") else bad.get("raw", "")
     assert ("left out here" if shown and kind == "cut off" else shown) in answer["content"]
     assert "a draft" not in answer["content"], "thoughts are not shown again"
@@ -91,7 +140,9 @@ def test_a_second_one_ends_the_query_unless_part_of_it_can_be_used(bad, kind, to
 def test_an_answer_of_which_a_part_can_be_used_is_used_when_the_second_one_is_worse(server, opened):
     answers(server, UNUSABLE["some unknown ids"][0], UNUSABLE["no fields"][0])
     assert read(server).selected == ["d1", "d9"]
-    assert opened.trace.unusable == {"unknown ids": 1, "unparsable": 1} and len(server.requests) == 2
+    assert (
+        opened.trace.unusable == {"unknown ids": 1, "unparsable": 1} and len(server.requests) == 2
+    )
 
 
 def test_an_answer_with_its_last_line_is_whole_whatever_the_server_says_of_its_end(server, opened):
@@ -116,7 +167,9 @@ def test_ids_are_found_in_whatever_form_a_model_writes_them(written, server, cor
     passages = [Passage(id=doc_id, text="blue") for doc_id in ("1", "2")]
     with lm.connect(server.spec).active():
         check = known_ids("selected", ["1", "2"])
-        assert ask(dspy.Predict(ReadPassages), check, **{**INPUTS, "passages": passages}).selected == ["2", "1"]
+        assert ask(
+            dspy.Predict(ReadPassages), check, **{**INPUTS, "passages": passages}
+        ).selected == ["2", "1"]
 
 
 @pytest.mark.parametrize(
@@ -126,18 +179,37 @@ def test_ids_are_found_in_whatever_form_a_model_writes_them(written, server, cor
         (within("x", 0, 10), 10, (-1, 10.5, float("nan")), "from 0 to 10"),
     ],
 )
-def test_a_list_of_blank_texts_is_empty_and_a_number_out_of_range_is_of_the_wrong_type(check, good, bad, said):
+def test_a_list_of_blank_texts_is_empty_and_a_number_out_of_range_is_of_the_wrong_type(
+    check, good, bad, said
+):
     check({"x": good})
     for value in bad:
         with pytest.raises(Fault, match=said):
             check({"x": value})
 
 
-def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_nothing(run, server):
-    server.answer = lambda prompt: {"raw": ""} if "earlier_searches" in prompt else {"raw": "I can't do that."}
-    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 2, "--lm", server.spec)
+def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_nothing(
+    run, server
+):
+    server.answer = lambda prompt: (
+        {"raw": ""} if "earlier_searches" in prompt else {"raw": "I can't do that."}
+    )
+    arguments = (
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--split",
+        "dev",
+        "--limit",
+        2,
+        "--lm",
+        server.spec,
+    )
     result = run(*arguments, "--json")
-    assert result.code == 7 and result.json["failed"] == 2 and result.json["unusable"] == {"empty": 4}
+    assert (
+        result.code == 7 and result.json["failed"] == 2 and result.json["unusable"] == {"empty": 4}
+    )
     assert (result.json["owed"], result.json["metrics"]["nDCG@10"]["mean"]) == (0, 0)
     for outcome in run_folder.read_outcomes(Path(result.json["run"])).values():
         assert outcome["error"].startswith("UnusableAnswer: empty")

@@ -89,7 +89,9 @@ def spent_by_threads(seed, limit, exact, many=16):
     """Threads spend what costs at random: (spent over the limit, the dearest call, what was in flight when it was)."""
     drawn = random.Random(seed)
     budget = Budget(usd=limit)
-    costs = [drawn.choice([0.1, 1.0, 3.0]) * drawn.uniform(0.5, 1.5) * limit / 60 for _ in range(4000)]
+    costs = [
+        drawn.choice([0.1, 1.0, 3.0]) * drawn.uniform(0.5, 1.5) * limit / 60 for _ in range(4000)
+    ]
     guesses = costs if exact else [cost * drawn.uniform(0.2, 2.0) for cost in costs]
     sleeps = [drawn.uniform(0, 0.002) for _ in range(4000)]
     lock, spent, flying, reached, taken = threading.Lock(), [0.0], {}, [0.0], [0]
@@ -121,7 +123,9 @@ def spent_by_threads(seed, limit, exact, many=16):
 
 
 @pytest.mark.parametrize(("exact", "seed"), [(False, 0), (True, 1)], ids=["guessed", "as expected"])
-def test_threads_together_go_over_by_what_was_in_flight_or_by_one_call_that_used_what_was_expected(exact, seed):
+def test_threads_together_go_over_by_what_was_in_flight_or_by_one_call_that_used_what_was_expected(
+    exact, seed
+):
     over, dearest, in_flight = spent_by_threads(seed, limit=1.0, exact=exact)
     assert 0 <= over <= (dearest if exact else in_flight) + 1e-9
 
@@ -178,7 +182,10 @@ def priced(server, monkeypatch):
 
     def counted(path, request):
         answer = reply(path, request)
-        usage, price = answer["usage"], prices.price(f"openai/{request['model']}") or prices.Price(0, 0, 0)
+        usage, price = (
+            answer["usage"],
+            prices.price(f"openai/{request['model']}") or prices.Price(0, 0, 0),
+        )
         server.costs.append(price.of(usage["prompt_tokens"], 0, usage["completion_tokens"]))
         return answer
 
@@ -187,10 +194,15 @@ def priced(server, monkeypatch):
 
 
 def rankings(result):
-    return {name: row["ranking"] for name, row in run_folder.read_outcomes(Path(result.json["run"])).items()}
+    return {
+        name: row["ranking"]
+        for name, row in run_folder.read_outcomes(Path(result.json["run"])).items()
+    }
 
 
-def test_a_budget_of_one_cent_is_kept_and_the_run_resumes_to_the_undisturbed_one(run, tmp_path, priced):
+def test_a_budget_of_one_cent_is_kept_and_the_run_resumes_to_the_undisturbed_one(
+    run, tmp_path, priced
+):
     arguments = (*MULTIHOP, "--lm", "openai/gpt-4.1-mini", "--max-concurrent", 1, "--json")
     whole = run(*arguments, "--runs", tmp_path / "whole")
     assert whole.code == 0 and whole.json["usage"]["paid_usd"] > 2 * CENT
@@ -198,7 +210,11 @@ def test_a_budget_of_one_cent_is_kept_and_the_run_resumes_to_the_undisturbed_one
     priced.costs.clear()
 
     first = run(*arguments, "--budget-usd", CENT)
-    assert first.code == 8 and "budget of $0.01 is used up" in first.err and "larger budget" in first.err
+    assert (
+        first.code == 8
+        and "budget of $0.01 is used up" in first.err
+        and "larger budget" in first.err
+    )
     assert first.err.count("\n") == 1
     spent = sum(priced.costs)
     assert CENT <= spent <= CENT + max(priced.costs)
@@ -217,17 +233,23 @@ def test_a_budget_of_one_cent_is_kept_and_the_run_resumes_to_the_undisturbed_one
     for ledger in ("usage", "ledger"):
         for name in ("paid_usd", "list_usd"):
             assert second.json[ledger][name] == pytest.approx(whole.json[ledger][name])
-    assert sum(priced.costs) == pytest.approx(whole.json["ledger"]["paid_usd"]), "nothing was paid twice"
+    assert sum(priced.costs) == pytest.approx(whole.json["ledger"]["paid_usd"]), (
+        "nothing was paid twice"
+    )
 
 
-def test_a_budget_in_dollars_holds_for_prices_of_the_user_s_own_and_needs_some(run, tmp_path, server):
+def test_a_budget_in_dollars_holds_for_prices_of_the_user_s_own_and_needs_some(
+    run, tmp_path, server
+):
     file = tmp_path / "prices.toml"
     arguments = (*MULTIHOP, "--lm", server.spec, "--budget-usd", CENT, "--json", "--prices", file)
     file.write_text(f'as_of = 2026-11-01\n["{server.spec}"]\ninput = 5\noutput = 20\n')
     result = run(*arguments)
     tokens = result.json["ledger"]["input_tokens"], result.json["ledger"]["output_tokens"]
     assert result.code == 8
-    assert result.json["ledger"]["paid_usd"] == pytest.approx((5 * tokens[0] + 20 * tokens[1]) / 1e6)
+    assert result.json["ledger"]["paid_usd"] == pytest.approx(
+        (5 * tokens[0] + 20 * tokens[1]) / 1e6
+    )
     file.write_text('as_of = 2026-11-01\n["openai/another"]\ninput = 5\noutput = 20\n')
     unknown = run(*arguments)
     assert unknown.code == 2 and "is not known" in unknown.err and "--budget-calls" in unknown.err
@@ -244,20 +266,32 @@ def test_a_run_stops_at_its_tokens_and_resumes(run, tmp_path, server):
     first = run(*arguments, "--budget-tokens", total // 2)
     assert first.code == 8 and "tokens is used up" in first.err
     ledger = first.json["ledger"]
-    assert total // 2 <= ledger["input_tokens"] + ledger["output_tokens"] <= total // 2 + 2 * largest
+    assert (
+        total // 2 <= ledger["input_tokens"] + ledger["output_tokens"] <= total // 2 + 2 * largest
+    )
     second = run(*arguments, "--budget-tokens", 2 * total)
     assert second.code == 0
     names = ("calls", "input_tokens", "output_tokens")
-    assert [second.json["usage"][name] for name in names] == [whole["usage"][name] for name in names]
+    assert [second.json["usage"][name] for name in names] == [
+        whole["usage"][name] for name in names
+    ]
 
 
-def test_a_provider_that_reports_no_usage_ends_a_run_with_a_budget_of_tokens_or_dollars(run, priced):
+def test_a_provider_that_reports_no_usage_ends_a_run_with_a_budget_of_tokens_or_dollars(
+    run, priced
+):
     reply = priced.reply
-    priced.reply = lambda path, request: {key: value for key, value in reply(path, request).items() if key != "usage"}
+    priced.reply = lambda path, request: {
+        key: value for key, value in reply(path, request).items() if key != "usage"
+    }
     for limit in (("--budget-tokens", 10_000), ("--budget-usd", CENT)):
-        result = run(*MULTIHOP, "--lm", "openai/gpt-4.1-mini", "--max-concurrent", 1, *limit, "--json")
+        result = run(
+            *MULTIHOP, "--lm", "openai/gpt-4.1-mini", "--max-concurrent", 1, *limit, "--json"
+        )
         assert result.code == 8 and "no usage reported" in result.err
-    assert result.json["ledger"]["unmetered"] == len(priced.requests) == 1, "the second sitting sent nothing"
+    assert result.json["ledger"]["unmetered"] == len(priced.requests) == 1, (
+        "the second sitting sent nothing"
+    )
 
 
 def test_failed_requests_count_in_a_budget_of_calls(run, server, monkeypatch):
@@ -270,7 +304,9 @@ def test_failed_requests_count_in_a_budget_of_calls(run, server, monkeypatch):
         return answer(prompt)
 
     server.answer = every_other
-    result = run(*MULTIHOP, "--lm", server.spec, "--max-concurrent", 3, "--budget-calls", 21, "--json")
+    result = run(
+        *MULTIHOP, "--lm", server.spec, "--max-concurrent", 3, "--budget-calls", 21, "--json"
+    )
     assert result.code == 8 and "budget of 21 model calls is used up" in result.err
     assert len(server.requests) == result.json["ledger"]["sent"] == 21
     assert result.json["ledger"]["faults"] == {"500": 21 - result.json["ledger"]["answered"]}
@@ -283,25 +319,41 @@ def test_a_run_stops_at_its_time_limit_keeps_what_was_in_flight_and_resumes(run,
     assert first.code == 8 and "time limit of 1 s is reached" in first.err
     assert first.json["owed"] > 0
     sent = len(server.requests)
-    assert first.json["ledger"]["answered"] == first.json["ledger"]["sent"] == sent, "what was in flight is kept"
+    assert first.json["ledger"]["answered"] == first.json["ledger"]["sent"] == sent, (
+        "what was in flight is kept"
+    )
     server.delay = 0.0
     second = run(*arguments)
-    assert second.code == 0 and second.json["usage"]["calls"] == len(server.requests), "and not paid for again"
+    assert second.code == 0 and second.json["usage"]["calls"] == len(server.requests), (
+        "and not paid for again"
+    )
 
 
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("evals.run", "--program retrieve --task congress --retriever lens(bm25,attribute=stance,query=true,model=LM)"),
+        (
+            "evals.run",
+            "--program retrieve --task congress --retriever lens(bm25,attribute=stance,query=true,model=LM)",
+        ),
         ("evals.judge.__main__", "--task congress --runs RUN --lm LM"),
         ("evals.behaviour", "RUN --name-failures 2 --lm LM"),
         ("evals.build.__main__", "run BUILD --lm LM"),
         ("evals.build.__main__", "run BUILD --lm offline --lm judge=LM"),
-        ("evals.build.__main__", "contamination --task congress --retriever bm25 --lm PRICED --judge LM"),
+        (
+            "evals.build.__main__",
+            "contamination --task congress --retriever bm25 --lm PRICED --judge LM",
+        ),
         ("evals.build.__main__", "check congress --lm PRICED --judge LM"),
         ("evals.reproduce", "obliq/table4 --limit 1 --retriever bm25 --lm LM"),
-        ("optimizers.compile", "--program rewrite --task congress --optimizer copro --lm PRICED --prompt-lm LM"),
-        ("optimizers.compile", "--program retrieve --task congress --optimizer tune --range retriever=bm25|api:LM"),
+        (
+            "optimizers.compile",
+            "--program rewrite --task congress --optimizer copro --lm PRICED --prompt-lm LM",
+        ),
+        (
+            "optimizers.compile",
+            "--program retrieve --task congress --optimizer tune --range retriever=bm25|api:LM",
+        ),
     ],
 )
 def test_dollars_are_refused_before_anything_is_sent_where_a_price_is_unknown(
@@ -311,31 +363,57 @@ def test_dollars_are_refused_before_anything_is_sent_where_a_price_is_unknown(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nothing")
     if "RUN" in words:
         words = words.replace(
-            "RUN", run("--program", "retrieve", "--task", "congress", "--limit", 3, "--json").json["run"]
+            "RUN",
+            run("--program", "retrieve", "--task", "congress", "--limit", 3, "--json").json["run"],
         )
     if "BUILD" in words:
-        corpus = ["--recipe", "latent", "--corpus", "task:congress", "--set", 'attribute.lens="stance"']
+        corpus = [
+            "--recipe",
+            "latent",
+            "--corpus",
+            "task:congress",
+            "--set",
+            'attribute.lens="stance"',
+        ]
         assert command_of(import_module(module))("new", tmp_path / "build", *corpus).code == 0
         words = words.replace("BUILD", str(tmp_path / "build"))
     given = words.replace("PRICED", "openai/gpt-5-mini").replace("LM", server.spec).split()
     done = command_of(import_module(module))(*given, "--budget-usd", "1")
-    assert done.code == 2 and f"the price of {server.spec} is not known" in done.err.splitlines()[-1]
+    assert (
+        done.code == 2 and f"the price of {server.spec} is not known" in done.err.splitlines()[-1]
+    )
     assert not server.requests
 
 
-def test_many_calls_in_flight_of_a_model_that_thinks_go_over_a_budget_by_one_call_at_most(run, priced):
+def test_many_calls_in_flight_of_a_model_that_thinks_go_over_a_budget_by_one_call_at_most(
+    run, priced
+):
     drawn = random.Random(6)
     reply, costs = priced.reply, []
 
     def thinking(path, request):
         answer = reply(path, request)
         tokens = drawn.randint(200, request["max_tokens"])
-        answer["usage"] |= {"completion_tokens": tokens, "total_tokens": answer["usage"]["prompt_tokens"] + tokens}
-        costs.append(prices.price("openai/gpt-4.1-mini").of(answer["usage"]["prompt_tokens"], 0, tokens))
+        answer["usage"] |= {
+            "completion_tokens": tokens,
+            "total_tokens": answer["usage"]["prompt_tokens"] + tokens,
+        }
+        costs.append(
+            prices.price("openai/gpt-4.1-mini").of(answer["usage"]["prompt_tokens"], 0, tokens)
+        )
         return answer
 
     priced.reply = thinking
-    arguments = (*MULTIHOP, "--lm", "openai/gpt-4.1-mini", "--max-concurrent", 64, "--max-tokens", 4000, "--json")
+    arguments = (
+        *MULTIHOP,
+        "--lm",
+        "openai/gpt-4.1-mini",
+        "--max-concurrent",
+        64,
+        "--max-tokens",
+        4000,
+        "--json",
+    )
     result = run(*arguments, "--budget-usd", 0.05)
     spent = sum(costs)
     assert result.code == 8 and 0.05 <= spent <= 0.05 + max(costs)

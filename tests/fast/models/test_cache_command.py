@@ -28,9 +28,13 @@ def paid(run, server):
     return result.json
 
 
-def test_what_is_cleared_is_gone_and_gives_its_space_back_also_while_the_file_is_open_elsewhere(cache, place):
+def test_what_is_cleared_is_gone_and_gives_its_space_back_also_while_the_file_is_open_elsewhere(
+    cache, place
+):
     for number in range(20):
-        open_ledger(place).answered("q", f"{number:016x}", "tiny", Answer(["much " * 20_000], Usage()))
+        open_ledger(place).answered(
+            "q", f"{number:016x}", "tiny", Answer(["much " * 20_000], Usage())
+        )
     other = sqlite3.connect(place.parent.parent / NAME)
     assert other.execute("SELECT count(*) FROM calls").fetchall() == [(20,)]
     assert cache("clear", "--all").code == 0
@@ -48,7 +52,10 @@ def test_the_list_has_answers_by_model_and_what_each_run_sent(cache, paid, run, 
     told = listed(cache)
     [(model, row)] = told["models"].items()
     assert row["answers"] == 3 and row["usage"]["input_tokens"] == paid["usage"]["input_tokens"]
-    assert row["first"] <= row["last"] and cache("list", "--model", "none", "--json").json["models"] == {}
+    assert (
+        row["first"] <= row["last"]
+        and cache("list", "--model", "none", "--json").json["models"] == {}
+    )
     first, second = (
         next(books for name, books in told["runs"].items() if Path(folder).name in name.split("/"))
         for folder in (paid["run"], run(*TASK, "--lm", server.spec, "--k", 5, "--json").json["run"])
@@ -56,8 +63,13 @@ def test_the_list_has_answers_by_model_and_what_each_run_sent(cache, paid, run, 
     assert (first["sent"], first["answered"], first["cached"]) == (3, 3, 0)
     assert (second["sent"], second["answered"], second["cached"]) == (0, 0, 3)
     text = cache("list").out
-    assert f"{model}: 3 answers" in text and "3 sent, 3 answered, 0 failed, 0 from the cache" in text
-    assert "price unknown" in text and "0 sent, 0 answered, 0 failed, 3 from the cache, $0.0000" in text
+    assert (
+        f"{model}: 3 answers" in text and "3 sent, 3 answered, 0 failed, 0 from the cache" in text
+    )
+    assert (
+        "price unknown" in text
+        and "0 sent, 0 answered, 0 failed, 3 from the cache, $0.0000" in text
+    )
 
 
 def test_an_answer_is_shown_by_the_beginning_of_its_key(cache, paid, server, tmp_path):
@@ -66,7 +78,10 @@ def test_an_answer_is_shown_by_the_beginning_of_its_key(cache, paid, server, tmp
         shown = cache("show", part, "--json").json
         assert shown["key"] == key and shown["finish"] == "stop" and shown["run"].count("/") == 2
         assert "[[ ## rewritten ## ]]" in shown["outputs"][0] and shown["usage"]["calls"] == 1
-    assert shown["messages"] in [sent["messages"] for sent in server.requests] and shown["settings"]["temperature"] == 0
+    assert (
+        shown["messages"] in [sent["messages"] for sent in server.requests]
+        and shown["settings"]["temperature"] == 0
+    )
     told = cache("show", key).out
     assert "──── system ────\nYour input fields are:" in told
     assert f"──── answer ────\n{shown['outputs'][0][:20]}" in told
@@ -84,8 +99,12 @@ def test_a_run_that_keeps_no_prompts_is_the_same_run_and_keeps_none(cache, run, 
 
 
 def test_what_a_conversation_holds_cannot_reach_the_terminal_as_anything_but_text(cache, place):
-    sent = json.dumps([[{"role": "user\x1b[31m", "content": "a\tb\x1b]0;title\x07\nnext"}], {}]).encode()
-    answer = Answer([{"content": "", "tool_calls": [{"name": "search", "arguments": "{}\x1b[2J"}]}], Usage())
+    sent = json.dumps(
+        [[{"role": "user\x1b[31m", "content": "a\tb\x1b]0;title\x07\nnext"}], {}]
+    ).encode()
+    answer = Answer(
+        [{"content": "", "tool_calls": [{"name": "search", "arguments": "{}\x1b[2J"}]}], Usage()
+    )
     open_ledger(place).answered("q", "ab" * 8, "tiny", answer, pack(sent, ()))
     told = cache("show", "ab").out
     assert "\x1b" not in told and "\x07" not in told and "\nnext\n" in told and "search({}" in told
@@ -99,18 +118,45 @@ def exported(cache, tmp_path, *words):
 
 
 def test_what_is_exported_is_a_cassette_of_the_run(cache, paid, run, server, tmp_path):
-    run("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 1, "--lm", server.spec)
+    run(
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--split",
+        "dev",
+        "--limit",
+        1,
+        "--lm",
+        server.spec,
+    )
     everything = len(exported(cache, tmp_path))
     by_folder = exported(cache, tmp_path, "--run", paid["run"])
     name = "/".join(Path(paid["run"]).parts[-2:])
-    assert by_folder == exported(cache, tmp_path, "--run", name) and len(by_folder) == 4 < everything
+    assert (
+        by_folder == exported(cache, tmp_path, "--run", name) and len(by_folder) == 4 < everything
+    )
     server.close()
-    words = (*TASK, "--lm", server.spec, "--cassette", tmp_path / "exported", "--runs", tmp_path / "elsewhere")
+    words = (
+        *TASK,
+        "--lm",
+        server.spec,
+        "--cassette",
+        tmp_path / "exported",
+        "--runs",
+        tmp_path / "elsewhere",
+    )
     again = run(*words, "--json")
-    assert again.code == 0 and again.json["metrics"] == paid["metrics"] and again.json["ledger"]["sent"] == 0
+    assert (
+        again.code == 0
+        and again.json["metrics"] == paid["metrics"]
+        and again.json["ledger"]["sent"] == 0
+    )
 
 
-def test_what_is_cleared_is_asked_again_and_what_it_cost_stays_in_the_books(cache, paid, run, server):
+def test_what_is_cleared_is_asked_again_and_what_it_cost_stays_in_the_books(
+    cache, paid, run, server
+):
     before = listed(cache)["runs"]
     assert cache("clear", "--all", "--json").json == {"cleared": 3}
     after = listed(cache)
@@ -123,7 +169,18 @@ def test_what_is_cleared_is_asked_again_and_what_it_cost_stays_in_the_books(cach
 @pytest.mark.parametrize("which", ["--run", "--model", "--key", "--days"])
 def test_what_is_named_is_cleared_and_nothing_else(which, cache, paid, run, server, tmp_path):
     key = json.loads(exported(cache, tmp_path)[1])["key"]
-    run("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 1, "--lm", server.spec)
+    run(
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--split",
+        "dev",
+        "--limit",
+        1,
+        "--lm",
+        server.spec,
+    )
     everything = len(exported(cache, tmp_path)) - 1
     model = next(iter(listed(cache)["models"]))
     value, cleared = {
@@ -161,4 +218,8 @@ def test_what_cannot_be_is_refused_in_a_line_and_nothing_is_cleared(cache, paid,
 
 def test_a_place_without_answers_is_said_to_be_one_and_stays_as_it_is(cache, tmp_path):
     result = cache("list")
-    assert result.code == 3 and str(tmp_path / "runs" / NAME) in result.err and not (tmp_path / "runs").exists()
+    assert (
+        result.code == 3
+        and str(tmp_path / "runs" / NAME) in result.err
+        and not (tmp_path / "runs").exists()
+    )

@@ -44,7 +44,11 @@ def test_a_call_that_waits_for_the_budget_ends_with_its_query_and_is_not_counted
         pytest.raises(Exception, match="the query's time is up"),
     ):
         model.lm("b " * 50)
-    assert model.terms.budget.calls == len(server.requests) == 2 and gate.limit == 8 and gate.in_flight == 0
+    assert (
+        model.terms.budget.calls == len(server.requests) == 2
+        and gate.limit == 8
+        and gate.in_flight == 0
+    )
 
 
 def test_a_call_that_waits_for_the_budget_hears_that_the_run_is_stopped(server):
@@ -55,7 +59,10 @@ def test_a_call_that_waits_for_the_budget_hears_that_the_run_is_stopped(server):
 
 
 def test_a_lens_has_no_more_time_than_the_query_that_needs_it(server):
-    outer, inner = lm.connect(server.spec, Terms(query_seconds=5)), lm.connect(server.spec, Terms(query_seconds=3600))
+    outer, inner = (
+        lm.connect(server.spec, Terms(query_seconds=5)),
+        lm.connect(server.spec, Terms(query_seconds=3600)),
+    )
     with outer.active(), inner.active():
         assert DEADLINE.get() - time.monotonic() <= 5
 
@@ -65,7 +72,11 @@ def test_samples_of_two_rollouts_are_other_samples(server, place):
     model = lm.connect(server.spec, settings=lm.Settings(temperature=1.0))
     model.terms.open(place)
     model.lm.repeats = True
-    samples = [*model.lm("x", n=2, rollout_id=5), *model.lm("x", n=2, rollout_id=6), *model.lm("x", n=2)]
+    samples = [
+        *model.lm("x", n=2, rollout_id=5),
+        *model.lm("x", n=2, rollout_id=6),
+        *model.lm("x", n=2),
+    ]
     assert len(set(samples)) == 6
     assert model.lm("x", n=2, rollout_id=5) == samples[:2]
 

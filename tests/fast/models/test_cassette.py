@@ -10,13 +10,27 @@ from tools.models.answers import Answer
 from tools.models.terms import write_cassette
 from tools.records import Usage
 
-TASK = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 3, "-P", "hops=2", "--json")
+TASK = (
+    "--program",
+    "multihop",
+    "--task",
+    "congress",
+    "--split",
+    "dev",
+    "--limit",
+    3,
+    "-P",
+    "hops=2",
+    "--json",
+)
 
 
 def kept(result):
     """What a run is measured by, as bytes."""
     folder = Path(result.json["run"])
-    return [(folder / name).read_bytes() for name in ("run.trec", "scores.csv", "attribution.jsonl")]
+    return [
+        (folder / name).read_bytes() for name in ("run.trec", "scores.csv", "attribution.jsonl")
+    ]
 
 
 @pytest.fixture
@@ -34,16 +48,31 @@ def recorded(run, server, cassette):
 
 
 def replayed(run, recorded, tmp_path, cassette, *more):
-    return run(*TASK, "--lm", recorded.json["lm"], "--cassette", cassette, "--runs", tmp_path / "elsewhere", *more)
+    return run(
+        *TASK,
+        "--lm",
+        recorded.json["lm"],
+        "--cassette",
+        cassette,
+        "--runs",
+        tmp_path / "elsewhere",
+        *more,
+    )
 
 
-def test_a_replay_elsewhere_gives_the_same_byte_for_byte_and_sends_nothing(run, server, recorded, tmp_path, cassette):
+def test_a_replay_elsewhere_gives_the_same_byte_for_byte_and_sends_nothing(
+    run, server, recorded, tmp_path, cassette
+):
     sent, before = len(server.requests), cassette.read_bytes()
     again = replayed(run, recorded, tmp_path, cassette, "--max-concurrent", 1)
     assert again.code == 0 and cassette.read_bytes() == before, again.err
     assert kept(again) == kept(recorded) and again.json["metrics"] == recorded.json["metrics"]
     assert len(server.requests) == sent and again.json["ledger"]["sent"] == 0
-    assert again.json["ledger"]["cached"] == again.json["usage"]["calls"] == recorded.json["usage"]["calls"]
+    assert (
+        again.json["ledger"]["cached"]
+        == again.json["usage"]["calls"]
+        == recorded.json["usage"]["calls"]
+    )
     assert again.json["run"] != recorded.json["run"]
 
 
@@ -62,7 +91,9 @@ def test_a_replay_needs_no_key_and_costs_nothing_now_and_the_same_at_list_price(
     assert again.json["usage"]["list_usd"] == pytest.approx(first.json["usage"]["list_usd"])
 
 
-def test_a_call_that_is_not_in_it_ends_the_run_with_one_line_that_says_what_to_do(run, recorded, tmp_path, cassette):
+def test_a_call_that_is_not_in_it_ends_the_run_with_one_line_that_says_what_to_do(
+    run, recorded, tmp_path, cassette
+):
     for other in (("-P", "per_hop=3"), ("--temperature", 0.5), ("--limit", 4)):
         result = replayed(run, recorded, tmp_path, cassette, *other)
         assert result.code == 4 and result.err.count("\n") == 1
@@ -82,8 +113,13 @@ def test_a_call_that_is_not_in_it_ends_the_run_with_one_line_that_says_what_to_d
         (lambda lines: [*lines[:2], lines[2][:-20]], 3),
     ],
 )
-def test_a_damaged_file_is_named_with_its_line_and_nothing_is_sent(spoil, number, run, server, cassette):
-    write_cassette(cassette, [(f"{key:016x}", Answer(["yes"], Usage(1, 0, 5, 1, 0.0, 0.0))) for key in range(2)])
+def test_a_damaged_file_is_named_with_its_line_and_nothing_is_sent(
+    spoil, number, run, server, cassette
+):
+    write_cassette(
+        cassette,
+        [(f"{key:016x}", Answer(["yes"], Usage(1, 0, 5, 1, 0.0, 0.0))) for key in range(2)],
+    )
     cassette.write_text("".join(spoil(cassette.read_text().splitlines(keepends=True))))
     result = run(*TASK, "--lm", server.spec, "--cassette", cassette)
     assert result.code == 3 and result.err.count("\n") == 1 and not server.requests
@@ -109,7 +145,9 @@ def test_a_run_that_is_not_complete_leaves_no_file_and_one_that_goes_on_leaves_a
 def test_answers_that_an_earlier_run_had_paid_for_are_in_it_too(run, server, tmp_path, cassette):
     assert run(*TASK, "--lm", server.spec, "--limit", 2).code == 0
     whole = run(*TASK, "--lm", server.spec, "--cassette", cassette)
-    assert whole.json["ledger"]["cached"] > 0, "the first two queries ask the same as in the run before"
+    assert whole.json["ledger"]["cached"] > 0, (
+        "the first two queries ask the same as in the run before"
+    )
     server.close()
     again = replayed(run, whole, tmp_path, cassette)
     assert again.code == 0 and kept(again) == kept(whole)
@@ -121,10 +159,16 @@ def test_failed_queries_are_replayed_as_they_were(run, server, tmp_path, cassett
     assert first.code == 7 and first.json["failed"] == 3 and first.json["owed"] == 0
     server.close()
     again = replayed(run, first, tmp_path, cassette)
-    assert again.code == 7 and kept(again) == kept(first) and again.json["unusable"] == first.json["unusable"]
+    assert (
+        again.code == 7
+        and kept(again) == kept(first)
+        and again.json["unusable"] == first.json["unusable"]
+    )
 
 
-def test_embeddings_of_queries_are_replayed_over_the_same_index(run, server, tmp_path, cassette, monkeypatch):
+def test_embeddings_of_queries_are_replayed_over_the_same_index(
+    run, server, tmp_path, cassette, monkeypatch
+):
     words = (*TASK, "--lm", server.spec, "--retriever", f"api:{server.spec}")
     first = run(*words, "--cassette", cassette)
     assert first.code == 0, first.err
@@ -132,14 +176,19 @@ def test_embeddings_of_queries_are_replayed_over_the_same_index(run, server, tmp
     server.close()
     again = run(*words, "--cassette", cassette, "--runs", tmp_path / "elsewhere")
     assert again.code == 0 and kept(again) == kept(first), again.err
-    assert again.json["usage"]["calls"] == first.json["usage"]["calls"] and again.json["ledger"]["sent"] == 0
+    assert (
+        again.json["usage"]["calls"] == first.json["usage"]["calls"]
+        and again.json["ledger"]["sent"] == 0
+    )
     assert len(server.requests) == sent
     monkeypatch.setenv("SEXTANT_HOME", str(tmp_path / "another home"))
     without = run(*words, "--cassette", cassette, "--runs", tmp_path / "third")
     assert without.code == 4 and "no answer" in without.err and without.err.count("\n") == 1
 
 
-def test_where_nothing_can_be_recorded_that_is_said_before_anything_is_sent(run, server, tmp_path, cassette):
+def test_where_nothing_can_be_recorded_that_is_said_before_anything_is_sent(
+    run, server, tmp_path, cassette
+):
     without = run(*TASK, "--cassette", cassette)
     assert without.code == 2 and "offline needs none" in without.err and not cassette.exists()
     nowhere = run(*TASK, "--lm", server.spec, "--cassette", tmp_path / "none" / "calls.cassette")

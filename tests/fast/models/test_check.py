@@ -14,20 +14,31 @@ def check(command_of):
     return lambda *words: command("check", *words)
 
 
-def test_what_works_and_what_is_needed_is_told_and_the_command_that_it_recommends_is_one(check, bad, run):
+def test_what_works_and_what_is_needed_is_told_and_the_command_that_it_recommends_is_one(
+    check, bad, run
+):
     bad.models = {"data": [{"id": "tiny", "owned_by": "vllm", "max_model_len": 4096}]}
     no_schema = told("no schema", 400, "response_format is not supported")
     bad.script = lambda number, body: no_schema if "response_format" in body else fine()
     found = check(bad.spec, "--json", "--seed", 3).json
     assert (found["chat"], found["server"], found["window"]) == ("works", "vllm", 4096)
     assert found["tools"].startswith("no call of the tool") and "not supported" in found["schema"]
-    assert found["requests"] == len(bad.tries) and found["tokens_out"] > 0 and found["tokens_a_second"] > 0
-    assert {one.body.get("max_tokens", one.body.get("max_completion_tokens")) for one in bad.tries} == {512}
+    assert (
+        found["requests"] == len(bad.tries)
+        and found["tokens_out"] > 0
+        and found["tokens_a_second"] > 0
+    )
+    assert {
+        one.body.get("max_tokens", one.body.get("max_completion_tokens")) for one in bad.tries
+    } == {512}
     words = shlex.split(found["first_run"])
     assert words[-6:] == ["--seed", "3", "--max-tokens", "1024", "--structured", "off"]
     assert run(*words[2:], "--dry-run").code == 0
     text = check(bad.spec).out
-    assert all(said in text for said in ("window                4,096\n", "price                 unknown\n"))
+    assert all(
+        said in text
+        for said in ("window                4,096\n", "price                 unknown\n")
+    )
 
 
 def test_a_name_that_the_server_refuses_is_answered_with_the_nearest_that_it_has(check, bad):

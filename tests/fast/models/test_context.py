@@ -28,7 +28,9 @@ QUERY = Query("q1", "ferries in fog")
 
 @pytest.fixture
 def toolbox():
-    corpus = Corpus(Document(f"d{n:02}", f"ferries {n} " + "in the fog of the harbour " * 40) for n in range(20))
+    corpus = Corpus(
+        Document(f"d{n:02}", f"ferries {n} " + "in the fog of the harbour " * 40) for n in range(20)
+    )
     return Toolbox(corpus, BM25(corpus))
 
 
@@ -39,15 +41,23 @@ def room(window):
 
 
 def prompts_fit(server, window):
-    sizes = [sum(prompting.tokens(str(m["content"])) for m in request["messages"]) for request in server.requests]
+    sizes = [
+        sum(prompting.tokens(str(m["content"])) for m in request["messages"])
+        for request in server.requests
+    ]
     return all(size <= window for size in sizes)
 
 
-def test_tokens_are_counted_without_a_download_and_markers_in_a_text_are_text(monkeypatch, tmp_path):
+def test_tokens_are_counted_without_a_download_and_markers_in_a_text_are_text(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     prompting._encoding.cache_clear()
     monkeypatch.setattr("tiktoken.registry.ENCODINGS", {})
-    counts = [prompting.tokens(text) for text in ("The octopus has three hearts.", "naïve 東京", "<|endoftext|>")]
+    counts = [
+        prompting.tokens(text)
+        for text in ("The octopus has three hearts.", "naïve 東京", "<|endoftext|>")
+    ]
     assert counts == [7, 4, 7], "as tiktoken's o200k_base has them"
     assert not list(tmp_path.iterdir())
 
@@ -56,7 +66,11 @@ def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
     session = toolbox.open(QUERY)
     doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 7)]
     groups = list(batches(session, doc_ids, 400, lambda passages: len(passages) <= 3))
-    assert [[passage.id for passage in group] for group in groups] == [doc_ids[:3], doc_ids[3:6], doc_ids[6:]]
+    assert [[passage.id for passage in group] for group in groups] == [
+        doc_ids[:3],
+        doc_ids[3:6],
+        doc_ids[6:],
+    ]
     judged = [step.doc_ids for step in session.trace.steps if step.tool == "judge"]
     assert judged == [tuple(doc_ids[:3]), tuple(doc_ids[3:6]), tuple(doc_ids[6:])]
     said = [step.argument for step in session.trace.steps if step.tool == "shorten"]
@@ -66,7 +80,9 @@ def test_a_reading_that_does_not_fit_is_split_and_the_trace_says_so(toolbox):
 def test_a_batch_that_has_to_be_seen_together_is_cut_and_the_trace_has_what_was_shown(toolbox):
     session = toolbox.open(QUERY)
     doc_ids = [snippet.doc_id for snippet in session.search(QUERY.text, 4)]
-    passages = show(session, doc_ids, 800, lambda passages: sum(len(p.text) for p in passages) <= 1000)
+    passages = show(
+        session, doc_ids, 800, lambda passages: sum(len(p.text) for p in passages) <= 1000
+    )
     assert [len(passage.text) for passage in passages] == [250] * 4
     shorten, judge = session.trace.steps[1:]
     assert shorten.argument == "passages: 4 are cut to 250 characters each, instead of 800"
@@ -86,13 +102,22 @@ def wordy(*, searched="", observed=""):
 
 
 @pytest.mark.parametrize("window", [2200, 3700])
-def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_read(window, toolbox, server):
+def test_no_prompt_of_a_program_is_larger_than_the_window_and_every_document_is_read(
+    window, toolbox, server
+):
     server.answer = wordy(observed="fog over the water, once more " * 120)
     with lm.connect(server.spec, settings=lm.Settings(context=window)).active():
         submission = MultiHop(toolbox, hops=3, per_hop=10)(query=QUERY)
     assert prompts_fit(server, room(window))
-    judged = [doc_id for step in submission.trace.steps if step.tool == "judge" for doc_id in step.doc_ids]
-    surfaced = {doc_id for step in submission.trace.steps if step.tool == "search" for doc_id in step.doc_ids}
+    judged = [
+        doc_id for step in submission.trace.steps if step.tool == "judge" for doc_id in step.doc_ids
+    ]
+    surfaced = {
+        doc_id
+        for step in submission.trace.steps
+        if step.tool == "search"
+        for doc_id in step.doc_ids
+    }
     assert sorted(judged) == sorted(surfaced)
     said_why = [step.argument for step in submission.trace.steps if step.tool == "shorten"]
     assert any("passages" in why for why in said_why)
@@ -124,10 +149,16 @@ class Measuring(offline.OfflineEngine):
 
 SYSTEMS = PROGRAMS | AGENTS
 TOGETHER = ("multihop", "rank", "tournament", "notes", "planner", "react", "verifier")
-ALONE = ("score", "reason", "subtask")  # one document a prompt: a long description leaves little room for it
+ALONE = (
+    "score",
+    "reason",
+    "subtask",
+)  # one document a prompt: a long description leaves little room for it
 
 
-@pytest.mark.parametrize(("name", "repeats"), [*((name, 1) for name in TOGETHER), *((name, 100) for name in ALONE)])
+@pytest.mark.parametrize(
+    ("name", "repeats"), [*((name, 1) for name in TOGETHER), *((name, 100) for name in ALONE)]
+)
 def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name, repeats, toolbox):
     window = 3700 if name in TOGETHER else 2400
     documents, retrievers, *_ = toolbox._world
@@ -136,14 +167,27 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
     values = parse_parameters(name, constructor, {})
     others = dict.fromkeys(find_retrievers(values), retrievers[""])
     system = constructor(Toolbox(documents, retrievers[""], others=others), **values)
-    with dspy.context(lm=LanguageModel("x/1", Terms(), window=window, engine=engine), adapter=Adapter(), trace=[]):
+    with dspy.context(
+        lm=LanguageModel("x/1", Terms(), window=window, engine=engine), adapter=Adapter(), trace=[]
+    ):
         trace = system(query=Query("q1", "ferries in the fog, at dusk. " * repeats)).trace
     assert engine.sizes and max(engine.sizes) <= room(window)
     assert any(step.tool == "shorten" for step in trace.steps), "else this would say nothing"
 
 
 def test_a_run_says_how_many_prompts_were_shortened(run):
-    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 1, "--context", 3700)
+    arguments = (
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--split",
+        "dev",
+        "--limit",
+        1,
+        "--context",
+        3700,
+    )
     result = run(*arguments, "--json")
     assert result.code == 0 and result.json["shortened"] > 0
     whole = run(*arguments[:-2], "--json")
@@ -151,7 +195,9 @@ def test_a_run_says_how_many_prompts_were_shortened(run):
     assert "prompts shortened to fit the model" in run(*arguments).out
 
 
-def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_has_the_run(run, tmp_path):
+def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_has_the_run(
+    run, tmp_path
+):
     from evals.report import command, parser
 
     arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 2)
@@ -159,8 +205,15 @@ def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_h
     places = [Path(re.findall(r"^run: (.*)", result.out, re.M)[0]) for result in (whole, cut)]
     assert "into a prompt" not in whole.out
     outcomes = (places[1] / "outcomes.jsonl").read_text().splitlines()
-    readings = [step for line in outcomes for step in json.loads(line)["trace"]["steps"] if step["tool"] == "judge"]
-    lengths = [length for step in readings for length in step["lengths"]]  # each document is read once a query
+    readings = [
+        step
+        for line in outcomes
+        for step in json.loads(line)["trace"]["steps"]
+        if step["tool"] == "judge"
+    ]
+    lengths = [
+        length for step in readings for length in step["lengths"]
+    ]  # each document is read once a query
     left_out = [max(0, length - 600) for length in lengths]
     line = (
         f"{sum(map(bool, left_out)):,} of {len(lengths):,} documents were cut on their way into a prompt "
@@ -173,12 +226,29 @@ def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_h
 
 
 def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, server):
-    arguments = ("--task", "congress", "--limit", 1, "--lm", server.spec, "--context", 300, "--json")
+    arguments = (
+        "--task",
+        "congress",
+        "--limit",
+        1,
+        "--lm",
+        server.spec,
+        "--context",
+        300,
+        "--json",
+    )
     for program in ("rewrite", "multihop", "decompose", "react"):
         result = run("--program", program, *arguments)
-        assert result.code == 7 and result.json["failed"] == 1 and result.json["usage"]["calls"] == 0
-        [outcome] = map(json.loads, (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines())
-        assert outcome["error"].startswith("TooLong: the ") and "larger than what the model takes" in outcome["error"]
+        assert (
+            result.code == 7 and result.json["failed"] == 1 and result.json["usage"]["calls"] == 0
+        )
+        [outcome] = map(
+            json.loads, (Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines()
+        )
+        assert (
+            outcome["error"].startswith("TooLong: the ")
+            and "larger than what the model takes" in outcome["error"]
+        )
     assert not server.requests
 
 
@@ -188,5 +258,8 @@ def test_a_long_answer_that_cannot_be_used_is_left_out_where_it_is_asked_for_aga
     with lm.connect(server.spec, settings=lm.Settings(context=640)).active():
         trace = pick("program", "rewrite", PROGRAMS)(toolbox)(query=QUERY).trace
     assert trace.unusable == {"unparsable": 1}
-    assert trace.steps[0].argument == "an answer that could not be used is left out where it is asked for again"
+    assert (
+        trace.steps[0].argument
+        == "an answer that could not be used is left out where it is asked for again"
+    )
     assert "left out because there is no room" in server.requests[1]["messages"][-2]["content"]

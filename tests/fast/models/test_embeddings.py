@@ -39,8 +39,12 @@ def test_requests_that_fail_are_booked_as_such(run, server):
 
     server.embed = embed
     books = run(*RETRIEVE, "--retriever", f"api:{server.spec}", "--json").json["ledger"]
-    assert books["faults"] == {"429": 1, "500": 1, "503": 1} and books["sent"] == len(server.requests)
-    assert books["input_tokens"] and books["paid_usd"] is None, "nobody has said what the server costs"
+    assert books["faults"] == {"429": 1, "500": 1, "503": 1} and books["sent"] == len(
+        server.requests
+    )
+    assert books["input_tokens"] and books["paid_usd"] is None, (
+        "nobody has said what the server costs"
+    )
 
 
 def test_a_budget_of_calls_stops_an_index_which_then_goes_on(run, server, monkeypatch):
@@ -53,15 +57,28 @@ def test_a_budget_of_calls_stops_an_index_which_then_goes_on(run, server, monkey
     assert again.code == 8 and len(server.requests) == 5, "dimension: what was spent before counts"
     done = run(*ask)
     assert done.code == 0
-    texts = [text for request in server.requests for text in request["input"] if text != "dimension"]
+    texts = [
+        text for request in server.requests for text in request["input"] if text != "dimension"
+    ]
     assert len(texts) == len(set(texts)), "no text was embedded twice"
     assert done.json["ledger"]["sent"] == len(server.requests)
 
 
 def test_a_budget_in_dollars_is_kept_over_index_queries_and_sittings(run, server, priced):
-    ask = (*RETRIEVE, "--retriever", f"api:{server.spec}", "--prices", priced, "--json", "--max-concurrent", "2")
+    ask = (
+        *RETRIEVE,
+        "--retriever",
+        f"api:{server.spec}",
+        "--prices",
+        priced,
+        "--json",
+        "--max-concurrent",
+        "2",
+    )
     whole = run(*ask, "--runs", priced.parent / "other").json["ledger"]["paid_usd"]
-    of_index = 1e-4 * sum(len(t.split()) for r in server.requests for t in r["input"] if len(r["input"]) > 1)
+    of_index = 1e-4 * sum(
+        len(t.split()) for r in server.requests for t in r["input"] if len(r["input"]) > 1
+    )
     server.requests.clear()
     budget = round((of_index + whole) / 2 - of_index, 5)  # the index is there already
     stopped = run(*ask, "--budget-usd", budget)
@@ -69,7 +86,9 @@ def test_a_budget_in_dollars_is_kept_over_index_queries_and_sittings(run, server
     assert stopped.json["ledger"]["paid_usd"] <= budget + 2 * 0.01
     assert run(*ask, "--budget-usd", budget).json["owed"] == stopped.json["owed"]
     done = run(*ask, "--budget-usd", 10 * budget)
-    assert done.code == 0 and done.json["ledger"]["paid_usd"] == pytest.approx(1e-4 * tokens(server))
+    assert done.code == 0 and done.json["ledger"]["paid_usd"] == pytest.approx(
+        1e-4 * tokens(server)
+    )
 
 
 def test_a_budget_in_dollars_is_refused_where_nobody_knows_what_the_api_takes(run, server):
@@ -80,13 +99,24 @@ def test_a_budget_in_dollars_is_refused_where_nobody_knows_what_the_api_takes(ru
 
 
 def test_a_model_and_its_retriever_share_one_budget_and_one_ledger(run, server):
-    ask = ("--program", "multihop", *RETRIEVE[2:], "--lm", server.spec, "--retriever", f"api:{server.spec}", "--json")
+    ask = (
+        "--program",
+        "multihop",
+        *RETRIEVE[2:],
+        "--lm",
+        server.spec,
+        "--retriever",
+        f"api:{server.spec}",
+        "--json",
+    )
     whole = run(*ask).json["ledger"]
     assert whole["sent"] == len(server.requests)
     asked = len(server.requests)
     ask = (*ask, "-P", "hops=3")
     stopped = run(*ask, "--budget-calls", "20")
-    assert stopped.code == 8 and stopped.json["ledger"]["sent"] == len(server.requests) - asked == 20
+    assert (
+        stopped.code == 8 and stopped.json["ledger"]["sent"] == len(server.requests) - asked == 20
+    )
     done = run(*ask, "--budget-calls", "10000")
     assert done.code == 0 and done.json["ledger"]["sent"] == len(server.requests) - asked
 
@@ -113,7 +143,9 @@ def compile_booked(command_of, tmp_path):
 
     def compiled(*words):
         runs = ("--runs", tmp_path / "runs")
-        code = command_of(module)("--task", "writing", "--data", "mini", "--limit", 4, *words, *runs).code
+        code = command_of(module)(
+            "--task", "writing", "--data", "mini", "--limit", 4, *words, *runs
+        ).code
         [books] = command_of(lm)("cache", "list", "--json", *runs).json["runs"].values()
         return code, books["sent"]
 
@@ -122,9 +154,14 @@ def compile_booked(command_of, tmp_path):
 
 @pytest.mark.parametrize(
     ("retriever", "values"),
-    [("lens(bm25,model=SERVER,attribute={x})", "stance|proof"), ("api:SERVER(dimensions={x})", "20|22")],
+    [
+        ("lens(bm25,model=SERVER,attribute={x})", "stance|proof"),
+        ("api:SERVER(dimensions={x})", "20|22"),
+    ],
 )
-def test_an_index_that_is_opened_while_tuning_is_in_the_books(server, compile_booked, retriever, values):
+def test_an_index_that_is_opened_while_tuning_is_in_the_books(
+    server, compile_booked, retriever, values
+):
     server.answer = annotate
     server.embed = lambda texts: bag_of_words(texts)[:, : int(server.requests[-1]["dimensions"])]
     tuned = ("--retriever", retriever.replace("SERVER", server.spec), "--range", f"x={values}")

@@ -14,9 +14,15 @@ from tools.models.kept import pack, read_call
 from tools.models.terms import Terms
 from tools.records import Usage
 
-PASSAGES = [{"id": f"d{number}", "text": f"passage {number} on blue blood " * 40} for number in range(5)]
+PASSAGES = [
+    {"id": f"d{number}", "text": f"passage {number} on blue blood " * 40} for number in range(5)
+]
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
-CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"query": "ü"}'}}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "search", "arguments": '{"query": "ü"}'},
+}
 
 
 def conversation(question, passages=PASSAGES):
@@ -53,11 +59,24 @@ def path(place):
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-def test_what_was_sent_and_what_came_back_can_be_read_whichever_the_protocol(api, server, place, path):
+def test_what_was_sent_and_what_came_back_can_be_read_whichever_the_protocol(
+    api, server, place, path
+):
     thought = {"summary": [{"type": "summary_text", "text": "Hm."}]}
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "blue"}]}
+    said = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "blue"}],
+    }
     replies = {
-        "chat": {"choices": [{"message": {"content": "blue", "reasoning_content": "Hm."}, "finish_reason": "stop"}]},
+        "chat": {
+            "choices": [
+                {
+                    "message": {"content": "blue", "reasoning_content": "Hm."},
+                    "finish_reason": "stop",
+                }
+            ]
+        },
         "responses": {"output": [{"type": "reasoning", **thought}, said], "status": "completed"},
     }
     server.reply = lambda path, body: replies[api]
@@ -66,9 +85,14 @@ def test_what_was_sent_and_what_came_back_can_be_read_whichever_the_protocol(api
     model("half of \ud83d and <think>")
     first, second = calls_in(path)
     assert first["messages"] == sent and first["settings"]["model"] == "tiny"
-    assert first["tools"][0]["type"] == "function" and first["outputs"] == [{"content": "blue", "tool_calls": []}]
+    assert first["tools"][0]["type"] == "function" and first["outputs"] == [
+        {"content": "blue", "tool_calls": []}
+    ]
     assert first["reasoning"] == "Hm."
-    assert second["messages"] == [{"role": "user", "content": "half of \ud83d and <think>"}] and second["tools"] == []
+    assert (
+        second["messages"] == [{"role": "user", "content": "half of \ud83d and <think>"}]
+        and second["tools"] == []
+    )
     assert second["outputs"] == ["blue"] and second["key"] != first["key"]
 
 
@@ -81,13 +105,22 @@ def test_what_goes_through_dspy_can_be_read_too(place, path):
     assert call["settings"] == {"temperature": 0.5} and call["reasoning"] == "Hm."
 
 
-def test_equal_parts_are_there_once_and_go_with_the_last_answer_that_needs_them(server, place, path):
+def test_equal_parts_are_there_once_and_go_with_the_last_answer_that_needs_them(
+    server, place, path
+):
     server.answer = lambda prompt: {"raw": "an answer"}
     model, counts = connect(server, place), []
-    for asked, passages in (("One?", PASSAGES), ("Two?", PASSAGES), ("Three?", PASSAGES[::-1]), ("One?", PASSAGES)):
+    for asked, passages in (
+        ("One?", PASSAGES),
+        ("Two?", PASSAGES),
+        ("Three?", PASSAGES[::-1]),
+        ("One?", PASSAGES),
+    ):
         model(messages=conversation(asked, passages))
         counts.append(parts_in(path))
-    assert counts[0] > 6 and counts[1] == counts[0] + 1 and counts[2] - counts[1] <= 4, "the question, the order"
+    assert counts[0] > 6 and counts[1] == counts[0] + 1 and counts[2] - counts[1] <= 4, (
+        "the question, the order"
+    )
     answers, before = open_answers(path), calls_in(path)
     answers.clear("key = ?", (before[0]["key"],))
     assert calls_in(path) == [None, *before[1:]] and len(before) == 3
@@ -110,24 +143,35 @@ def test_no_secret_is_kept_nor_any_prompt_where_none_is_wanted(server, place, pa
     assert second["messages"] is None and second["outputs"] == ["an answer"]
 
 
-def test_answers_of_an_earlier_version_have_no_prompt_and_those_that_follow_in_their_file_have(server, place, path):
+def test_answers_of_an_earlier_version_have_no_prompt_and_those_that_follow_in_their_file_have(
+    server, place, path
+):
     server.answer = lambda prompt: {"raw": "an answer"}
     open_ledger(place).answered("q", "ab" * 8, "tiny", Answer(["old"], Usage()))
     open_answers(path).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:  # as it was
-        connection.executescript("ALTER TABLE calls DROP request; ALTER TABLE calls DROP reasoning; DROP TABLE parts")
+        connection.executescript(
+            "ALTER TABLE calls DROP request; ALTER TABLE calls DROP reasoning; DROP TABLE parts"
+        )
     assert read_call(path, "ab" * 8)["messages"] is None
     connect(server, place)("new")
     old, new = calls_in(path)
-    assert old["messages"] is None and old["outputs"] == ["old"] and new["messages"][0]["content"] == "new"
+    assert (
+        old["messages"] is None
+        and old["outputs"] == ["old"]
+        and new["messages"][0]["content"] == "new"
+    )
     assert read_call(path, "00" * 8) is None and read_call(path.with_name("none"), "ab" * 8) is None
 
 
 @pytest.mark.parametrize(
-    "damage", [b"no zstd", zstandard.compress(b"5"), zstandard.compress(b'{"messages": [1]}'), "text"]
+    "damage",
+    [b"no zstd", zstandard.compress(b"5"), zstandard.compress(b'{"messages": [1]}'), "text"],
 )
 def test_a_damaged_part_is_said_to_be_and_which_answer_to_clear(damage, place, path):
-    open_ledger(place).answered("q", "ab" * 8, "tiny", Answer(["so"], Usage()), pack(b"[[], {}]", ()))
+    open_ledger(place).answered(
+        "q", "ab" * 8, "tiny", Answer(["so"], Usage()), pack(b"[[], {}]", ())
+    )
     assert read_call(path, "ab" * 8)["messages"] == []
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE parts SET text = ?", (damage,))

@@ -23,11 +23,24 @@ def short_patience(monkeypatch):
 
 @pytest.mark.parametrize(
     "spec",
-    ["gpt-5.2", "openai/", "/x", "m@localhost:8000", "@http://x/v1", "m@ftp://x/v1", "m@http://user:secret@x/v1"],
+    [
+        "gpt-5.2",
+        "openai/",
+        "/x",
+        "m@localhost:8000",
+        "@http://x/v1",
+        "m@ftp://x/v1",
+        "m@http://user:secret@x/v1",
+    ],
 )
 def test_a_spec_that_names_no_model_is_refused(spec, run):
     result = run("--program", "rewrite", *TASK, "--lm", spec)
-    assert result.code == 2 and "--lm" in result.err and result.err.count("\n") == 1 and "secret" not in result.err
+    assert (
+        result.code == 2
+        and "--lm" in result.err
+        and result.err.count("\n") == 1
+        and "secret" not in result.err
+    )
 
 
 def test_a_providers_name_may_have_an_at_sign_in_it():
@@ -35,7 +48,9 @@ def test_a_providers_name_may_have_an_at_sign_in_it():
 
 
 @pytest.mark.parametrize(
-    "failure", [Failure(404), Failure(400, "", "no such thing"), Failure(405)], ids=["404", "a first 400", "405"]
+    "failure",
+    [Failure(404), Failure(400, "", "no such thing"), Failure(405)],
+    ids=["404", "a first 400", "405"],
 )
 def test_a_wrong_address_or_request_ends_the_run_and_poisons_nothing(failure, run, server):
     arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--json")
@@ -47,11 +62,22 @@ def test_a_wrong_address_or_request_ends_the_run_and_poisons_nothing(failure, ru
 
 
 def test_a_400_that_comes_first_after_a_resume_is_a_fault_of_the_system_too(run, server):
-    arguments = ("--program", "rewrite", *TASK, "--lm", server.spec, "--max-concurrent", 1, "--json")
+    arguments = (
+        "--program",
+        "rewrite",
+        *TASK,
+        "--lm",
+        server.spec,
+        "--max-concurrent",
+        1,
+        "--json",
+    )
     assert run(*arguments, "--budget-calls", 1).json["owed"] == 2
     server.answer = lambda prompt: (_ for _ in ()).throw(Failure(400, "content_filter"))
     result = run(*arguments)
-    assert result.code == 7 and (result.json["owed"], result.json["failed"]) == (0, 2), "the model has answered before"
+    assert result.code == 7 and (result.json["owed"], result.json["failed"]) == (0, 2), (
+        "the model has answered before"
+    )
 
 
 def test_an_outage_that_the_program_swallowed_is_not_an_outcome(run, server, monkeypatch):
@@ -72,17 +98,25 @@ def test_an_outage_that_the_program_swallowed_is_not_an_outcome(run, server, mon
 
 def test_the_list_price_takes_no_account_of_the_providers_cache():
     metered = LanguageModel("openai/gpt-5.2", Terms(), cost=price("openai/gpt-5.2"))
-    reported = {"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 900}}
+    reported = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 10,
+        "prompt_tokens_details": {"cached_tokens": 900},
+    }
     usage = metered.caller.usage_of(reported)
     assert 0 < usage.paid_usd < usage.list_usd == price("openai/gpt-5.2").of(1000, 0, 10)
 
 
 def test_an_awaited_answer_is_repaired_too(server):
-    server.answer = lambda prompt: sensible(prompt) if "That answer cannot be used" in prompt else {"raw": "no fields"}
+    server.answer = lambda prompt: (
+        sensible(prompt) if "That answer cannot be used" in prompt else {"raw": "no fields"}
+    )
 
     async def ask():
         with lm.connect(server.spec).active():
-            return await dspy.Predict(RewriteDescription).acall(objective="", description="a harbour ferry")
+            return await dspy.Predict(RewriteDescription).acall(
+                objective="", description="a harbour ferry"
+            )
 
     assert asyncio.run(ask()).rewritten
     assert len(server.requests) == 2
@@ -97,7 +131,9 @@ def test_a_missing_key_is_said_before_anything_is_made(run, monkeypatch, tmp_pat
     assert run("--program", "rewrite", *TASK, "--lm", spec, "--dry-run").code == 0
 
 
-@pytest.mark.parametrize(("spec", "temperature"), [("openai/gpt-4o-mini", 0.0), ("openai/gpt-5.2", None)])
+@pytest.mark.parametrize(
+    ("spec", "temperature"), [("openai/gpt-4o-mini", 0.0), ("openai/gpt-5.2", None)]
+)
 def test_a_reasoning_model_is_sent_no_temperature(spec, temperature, run, server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     monkeypatch.setenv("OPENAI_BASE_URL", server.spec.partition("@")[2])

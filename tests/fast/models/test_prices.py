@@ -25,8 +25,12 @@ def prices_file(tmp_path, monkeypatch):
 
 def test_a_published_price_comes_out_as_published():
     # OpenAI's price list: gpt-4o-mini, $0.15 in, $0.075 cached, $0.60 out per million tokens
-    assert price("openai/gpt-4o-mini").of(2_000_000, 1_000_000, 1_000_000) == pytest.approx(0.15 + 0.075 + 0.60)
-    assert str(price("openai/gpt-4o-mini")).startswith("$0.15 in, $0.075 cached, $0.6 out per million tokens (litellm ")
+    assert price("openai/gpt-4o-mini").of(2_000_000, 1_000_000, 1_000_000) == pytest.approx(
+        0.15 + 0.075 + 0.60
+    )
+    assert str(price("openai/gpt-4o-mini")).startswith(
+        "$0.15 in, $0.075 cached, $0.6 out per million tokens (litellm "
+    )
     assert price("openai/gpt-4o-mini").provenance["as_of"] is None, "the table claims no date"
 
 
@@ -57,7 +61,9 @@ def test_a_server_of_ones_own_costs_nothing():
 
 
 def test_a_price_of_the_users_is_before_the_tables(prices_file):
-    prices_file('as_of = 2026-11-01\n["openai/gpt-5.2"]\ninput = 1\noutput = 10\ncached_input = 0.5\n')
+    prices_file(
+        'as_of = 2026-11-01\n["openai/gpt-5.2"]\ninput = 1\noutput = 10\ncached_input = 0.5\n'
+    )
     mine = price("openai/gpt-5.2")
     assert mine.of(1_000_000, 400_000, 100_000) == pytest.approx(0.6 + 0.2 + 1.0)
     assert mine.provenance == {
@@ -69,7 +75,9 @@ def test_a_price_of_the_users_is_before_the_tables(prices_file):
 
 
 def test_a_server_of_the_users_may_have_a_price_or_cost_nothing(prices_file):
-    prices_file(f'["{TINY}/"]\ninput = 0\noutput = 0\nwindow = 4096\n["dear@*"]\ninput = 1e6\noutput = 1e6\n')
+    prices_file(
+        f'["{TINY}/"]\ninput = 0\noutput = 0\nwindow = 4096\n["dear@*"]\ninput = 1e6\noutput = 1e6\n'
+    )
     assert price(TINY).of(1000, 0, 1000) == 0.0 and window(TINY) == 4096
     assert price("dear@http://127.0.0.1:8000/v1").of(1, 0, 1) == 2.0
     assert price("other@http://127.0.0.1:8000/v1") is None
@@ -77,19 +85,29 @@ def test_a_server_of_the_users_may_have_a_price_or_cost_nothing(prices_file):
 
 def test_of_several_sections_the_most_exact_holds(prices_file):
     sections = {"openai/*": 1, "openai/gpt-5*": 2, "openai/gpt-5.2": 3, "*": 4}
-    prices_file("".join(f'["{name}"]\ninput = {dollars}\noutput = 9\n' for name, dollars in sections.items()))
+    prices_file(
+        "".join(
+            f'["{name}"]\ninput = {dollars}\noutput = 9\n' for name, dollars in sections.items()
+        )
+    )
     asked = ["openai/o3", "openai/gpt-5-mini", "openai/gpt-5.2", "openai/gpt-5.2-pro", "x/y"]
     assert [price(spec).of(1_000_000, 0, 0) for spec in asked] == [1, 2, 3, 2, 4]
 
 
 def test_thinking_and_what_is_cached_cost_like_the_rest_unless_the_file_says_otherwise(prices_file):
-    prices_file('["a/b"]\ninput = 2\noutput = 10\n["a/c"]\ninput = 2\noutput = 10\nreasoning = 20\ncache_write = 4\n')
+    prices_file(
+        '["a/b"]\ninput = 2\noutput = 10\n["a/c"]\ninput = 2\noutput = 10\nreasoning = 20\ncache_write = 4\n'
+    )
     call = (1_000_000, 500_000, 1_000_000, 400_000, 100_000)
     assert price("a/b").of(*call) == pytest.approx(2 + 10)
-    assert price("a/c").of(*call) == pytest.approx(0.4 * 2 + 0.1 * 4 + 0.5 * 2 + 0.6 * 10 + 0.4 * 20)
+    assert price("a/c").of(*call) == pytest.approx(
+        0.4 * 2 + 0.1 * 4 + 0.5 * 2 + 0.6 * 10 + 0.4 * 20
+    )
 
 
-def test_the_file_is_the_named_one_else_that_of_the_environment_else_that_at_home(tmp_path, prices_file, monkeypatch):
+def test_the_file_is_the_named_one_else_that_of_the_environment_else_that_at_home(
+    tmp_path, prices_file, monkeypatch
+):
     def write(path, dollars):
         path.parent.mkdir(exist_ok=True)
         path.write_text(f'["a/b"]\ninput = {dollars}\noutput = 0\n')
@@ -131,7 +149,11 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(text, said, prices_fi
     path = prices_file(text)
     with pytest.raises(UsageError) as refused:
         price("openai/gpt-5.2")
-    assert said in str(refused.value) and str(path) in str(refused.value) and "\n" not in str(refused.value)
+    assert (
+        said in str(refused.value)
+        and str(path) in str(refused.value)
+        and "\n" not in str(refused.value)
+    )
 
 
 def test_a_named_file_that_is_not_there_or_is_no_text_is_refused(tmp_path):
@@ -147,7 +169,10 @@ def test_a_named_file_that_is_not_there_or_is_no_text_is_refused(tmp_path):
 CHAT = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}
 RESPONSES = {"input_tokens": 1000, "output_tokens": 200, "total_tokens": 1200}
 CACHED, THOUGHT = {"cached_tokens": 512, "audio_tokens": 0}, {"reasoning_tokens": 128}
-ANTHROPICS = {"cache_read_input_tokens": 700, "cache_creation_input_tokens": 250}  # counted beside the input
+ANTHROPICS = {
+    "cache_read_input_tokens": 700,
+    "cache_creation_input_tokens": 250,
+}  # counted beside the input
 THOUGHT_AGAIN = {"completion_tokens_details": {"reasoning_tokens": 204}}  # with its marks
 BLOCKS = [
     (CHAT, (1000, 0, 200, 0)),

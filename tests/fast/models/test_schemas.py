@@ -50,7 +50,9 @@ def test_every_programs_signature_has_openais_strict_schema_and_an_answer_by_it_
             key: (one.annotation, pydantic.Field(description=one.json_schema_extra["desc"]))
             for key, one in fields.items()
         }
-        theirs = openai.pydantic_function_tool(pydantic.create_model("Answer", **told))["function"]["parameters"]
+        theirs = openai.pydantic_function_tool(pydantic.create_model("Answer", **told))["function"][
+            "parameters"
+        ]
         schema = make_schema(predictor.signature)
         assert schema == bare(theirs) and list(schema["properties"]) == list(fields)
         answer = answer_by(schema)
@@ -59,21 +61,35 @@ def test_every_programs_signature_has_openais_strict_schema_and_an_answer_by_it_
         assert list(read) == list(fields) and pydantic.TypeAdapter(Any).dump_python(read) == answer
 
 
-@pytest.mark.parametrize("kind", [dspy.ToolCalls, list[dspy.Code], dict[str, Any], list[Any], tuple[int, str], object])
+@pytest.mark.parametrize(
+    "kind", [dspy.ToolCalls, list[dspy.Code], dict[str, Any], list[Any], tuple[int, str], object]
+)
 def test_what_a_strict_schema_cannot_say_is_asked_for_in_markers(kind):
-    assert make_schema(dspy.Signature({"q": (str, dspy.InputField()), "a": (kind, dspy.OutputField())})) is None
+    assert (
+        make_schema(
+            dspy.Signature({"q": (str, dspy.InputField()), "a": (kind, dspy.OutputField())})
+        )
+        is None
+    )
 
 
 def by_schema(path, body):
     answer = answer_by(body["response_format"]["json_schema"]["schema"])
-    return _reply("tiny", {"raw": json.dumps(answer | {"selected": []} if "selected" in answer else answer)}, "prompt")
+    return _reply(
+        "tiny",
+        {"raw": json.dumps(answer | {"selected": []} if "selected" in answer else answer)},
+        "prompt",
+    )
 
 
 def test_a_program_asks_by_schemas_for_json_and_every_answer_is_usable(run, server):
     server.reply = by_schema
     result = run("--program", "multihop", *TASK, "--lm", server.spec, "--structured", "on")
     assert result.code == 0 and result.json["usage"]["repairs"] == 0, result.err
-    assert all("Respond with a JSON object" in prompt and "completed" not in prompt for prompt in prompts(server))
+    assert all(
+        "Respond with a JSON object" in prompt and "completed" not in prompt
+        for prompt in prompts(server)
+    )
 
 
 @pytest.mark.parametrize("when", ["auto", "on"])
@@ -89,12 +105,26 @@ def test_a_server_that_refuses_schemas_is_asked_in_markers_from_then_on_or_where
 
     server.reply = refuse
     monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
-    result = run("--program", "multihop", *TASK, "--lm", server.spec, "--structured", when, "--max-concurrent", 1)
+    result = run(
+        "--program",
+        "multihop",
+        *TASK,
+        "--lm",
+        server.spec,
+        "--structured",
+        when,
+        "--max-concurrent",
+        1,
+    )
     sent = ["response_format" in body for body in server.requests]
     if when == "on":
         assert result.code == 4 and all(sent) and "leave out --structured on" in result.err
     else:
-        assert result.code == 0 and sum(sent) == sent[0] and result.err.count("takes no JSON schema") == 1
+        assert (
+            result.code == 0
+            and sum(sent) == sent[0]
+            and result.err.count("takes no JSON schema") == 1
+        )
 
 
 @pytest.mark.parametrize("finish", ["length", "stop"])
@@ -108,7 +138,17 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
 
     server.reply = run_away
     monkeypatch.setattr(lm.LanguageModel, "server", Server(KINDS["vllm"]))
-    job = ("--program", "rewrite", *TASK, "--lm", server.spec, "--max-tokens", 1000, "--max-concurrent", 1)
+    job = (
+        "--program",
+        "rewrite",
+        *TASK,
+        "--lm",
+        server.spec,
+        "--max-tokens",
+        1000,
+        "--max-concurrent",
+        1,
+    )
     assert run(*job).code == 0
     for body in server.requests[1::2]:
         assert len(body["messages"][-2]["content"]) < (100 if finish == "length" else 2100)
@@ -116,11 +156,19 @@ def test_an_answer_that_ran_away_is_not_shown_again_and_is_bounded_where_a_gramm
         assert text.get("maxLength") == (500 if finish == "length" else 3000)
 
 
-@pytest.mark.parametrize("words", [("rank",), ("decompose",), ("subtask", "-P", "pool=5", "-P", "ties=bm25")])
-def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(words, run, server, monkeypatch):
+@pytest.mark.parametrize(
+    "words", [("rank",), ("decompose",), ("subtask", "-P", "pool=5", "-P", "ties=bm25")]
+)
+def test_behind_vllm_the_least_that_a_schema_allows_is_a_usable_answer(
+    words, run, server, monkeypatch
+):
     def least(path, body):
         schema = body["response_format"]["json_schema"]["schema"]
-        empty = {name: [] for name, one in schema["properties"].items() if "items" in one and not one.get("minItems")}
+        empty = {
+            name: []
+            for name, one in schema["properties"].items()
+            if "items" in one and not one.get("minItems")
+        }
         return _reply("tiny", {"raw": json.dumps(answer_by(schema) | empty)}, "prompt")
 
     server.reply = least

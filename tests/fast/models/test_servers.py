@@ -10,18 +10,42 @@ from tools.models import servers
 from tools.models.sending.wire import Wire
 
 # What servers of each kind answered: GET /models, and by its path what else is asked.
-VLLM = {"object": "list", "data": [{"id": "tiny", "object": "model", "owned_by": "vllm", "max_model_len": 4096}]}
-LLAMA = {"object": "list", "data": [{"id": "x.gguf", "owned_by": "llamacpp", "meta": {"n_ctx_train": 131072}}]}
-OLLAMA = {"object": "list", "data": [{"id": "tiny", "owned_by": "library"}, {"id": "other", "owned_by": "library"}]}
-LOADED = {"models": [{"name": "other", "context_length": 1}, {"name": "tiny", "context_length": 8192}]}
+VLLM = {
+    "object": "list",
+    "data": [{"id": "tiny", "object": "model", "owned_by": "vllm", "max_model_len": 4096}],
+}
+LLAMA = {
+    "object": "list",
+    "data": [{"id": "x.gguf", "owned_by": "llamacpp", "meta": {"n_ctx_train": 131072}}],
+}
+OLLAMA = {
+    "object": "list",
+    "data": [{"id": "tiny", "owned_by": "library"}, {"id": "other", "owned_by": "library"}],
+}
+LOADED = {
+    "models": [{"name": "other", "context_length": 1}, {"name": "tiny", "context_length": 8192}]
+}
 PROXY = {"data": [{"id": "tiny", "object": "model", "created": 1677610602, "owned_by": "openai"}]}
-INFO = {"data": [{"model_name": "tiny", "litellm_params": {}, "model_info": {"max_input_tokens": 32768}}]}
+INFO = {
+    "data": [
+        {"model_name": "tiny", "litellm_params": {}, "model_info": {"max_input_tokens": 32768}}
+    ]
+}
 ROUTER = {"data": [{"id": "a/b", "context_length": 1}, {"id": "tiny", "context_length": 131072}]}
-SERVE = {"object": "list", "data": [{"owned_by": "HuggingFaceTB", "id": "tiny", "object": "model", "created": 1.0}]}
+SERVE = {
+    "object": "list",
+    "data": [{"owned_by": "HuggingFaceTB", "id": "tiny", "object": "model", "created": 1.0}],
+}
 ANSWERS = {
     "vllm": ({"/v1/models": VLLM}, 4096),
-    "llama.cpp": ({"/v1/models": LLAMA, "/props": {"default_generation_settings": {"n_ctx": 2048}}}, 2048),
-    "llama-cpp-python": ({"/v1/models": {"data": [{"id": "/m/x.gguf", "owned_by": "me", "permissions": []}]}}, None),
+    "llama.cpp": (
+        {"/v1/models": LLAMA, "/props": {"default_generation_settings": {"n_ctx": 2048}}},
+        2048,
+    ),
+    "llama-cpp-python": (
+        {"/v1/models": {"data": [{"id": "/m/x.gguf", "owned_by": "me", "permissions": []}]}},
+        None,
+    ),
     "ollama": ({"/v1/models": OLLAMA, "/api/ps": LOADED}, 8192),
     "litellm": ({"/v1/models": PROXY, "/v1/model/info": INFO}, 32768),
     "transformers": ({"/v1/models": SERVE, "/openapi.json": {"paths": {"/load_model": {}}}}, None),
@@ -68,14 +92,24 @@ def test_a_server_is_told_by_what_it_says_of_its_models_and_so_is_its_window(kin
     assert len(paths) <= 2
 
 
-@pytest.mark.parametrize("said", [{}, {"/v1/models": [1]}, {"/v1/models": {"data": [{"id": []}, 3]}}])
+@pytest.mark.parametrize(
+    "said", [{}, {"/v1/models": [1]}, {"/v1/models": {"data": [{"id": []}, 3]}}]
+)
 def test_a_server_that_says_nothing_of_use_is_an_unknown_one(said, asked):
     server, _ = asked(said)
     assert (server.kind.name, server.window) == ("", None)
 
 
 def test_a_provider_is_known_by_its_address_and_a_model_that_takes_one_word_only_by_its_name():
-    known = {url: servers.known(f"https://{url}/v1").kind.name for url in ("api.openai.com", "x.openai.azure.com")}
-    assert set(known.values()) == {"openai"} and not servers.known("https://notopenai.azure.com/v1").kind.name
-    assert servers.known("http://localhost/v1", "openai/gpt-5-mini").kind.limit == ("max_completion_tokens",)
+    known = {
+        url: servers.known(f"https://{url}/v1").kind.name
+        for url in ("api.openai.com", "x.openai.azure.com")
+    }
+    assert (
+        set(known.values()) == {"openai"}
+        and not servers.known("https://notopenai.azure.com/v1").kind.name
+    )
+    assert servers.known("http://localhost/v1", "openai/gpt-5-mini").kind.limit == (
+        "max_completion_tokens",
+    )
     assert servers.known("http://localhost/v1", "tiny").kind.limit == ("max_tokens",)

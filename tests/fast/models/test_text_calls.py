@@ -2,14 +2,23 @@
 
 import pytest
 
-from tools.models.text_calls import find_tool, has_marks, identify, read_arguments, read_calls, shorten_ids
+from tools.models.text_calls import (
+    find_tool,
+    has_marks,
+    identify,
+    read_arguments,
+    read_calls,
+    shorten_ids,
+)
 
 TOOLS = ("search", "read", "select", "finish")
 GIVEN = {"query": "rope tram"}
 JSON = '{"query": "rope tram"}'
 NAMED = f'{{"name": "search", "arguments": {JSON}}}'
 BAR, LOW = "\uff5c", "\u2581"  # of DeepSeek's tokens
-BEGINS, SEPARATED, ENDS = (f"<{BAR}tool{LOW}{word}{BAR}>" for word in (f"call{LOW}begin", "sep", f"call{LOW}end"))
+BEGINS, SEPARATED, ENDS = (
+    f"<{BAR}tool{LOW}{word}{BAR}>" for word in (f"call{LOW}begin", "sep", f"call{LOW}end")
+)
 MARK = f"{BAR}DSML{BAR}"
 
 WRITTEN = {
@@ -102,7 +111,9 @@ def test_a_call_of_an_unknown_tool_is_one_where_it_is_marked_or_all_of_the_text(
     for text in (f"<tool_call>{flying}</tool_call>", flying, f"```json\n{flying}\n```"):
         assert read_calls(text, TOOLS).calls == [{"id": "", "name": "fly", "arguments": "{}"}]
     assert not read_calls(f"They write {flying} there.", TOOLS).calls
-    assert has_marks("<tool_call>search the trams</tool_call>") and not has_marks("I search the trams.")
+    assert has_marks("<tool_call>search the trams</tool_call>") and not has_marks(
+        "I search the trams."
+    )
     assert find_tool("fly", TOOLS) == "fly"
 
 

@@ -36,7 +36,9 @@ WRITTEN = {
     "Cohere": f"<|START_THINKING|>{DRAFT}<|END_THINKING|><|START_RESPONSE|>{ANSWER}<|END_RESPONSE|>",
     "Granite": f"Here is my thought process: {DRAFT} Here is my response: {ANSWER}",
     "harmony": harmony(DRAFT, ANSWER) + "<|return|>",
-    "harmony, opened in the prompt": harmony(DRAFT, ANSWER).removeprefix("<|channel|>analysis<|message|>"),
+    "harmony, opened in the prompt": harmony(DRAFT, ANSWER).removeprefix(
+        "<|channel|>analysis<|message|>"
+    ),
     "harmony without its tokens": f"analysis{DRAFT}assistantfinal{ANSWER}",
     "harmony in the field": f"[[ ## rewritten ## ]]\n{harmony('zebras', 'rope tram')}\n\n{COMPLETED}",
     "in the field": f"[[ ## rewritten ## ]]\n<think>zebras</think>\nrope tram\n\n{COMPLETED}",
@@ -59,7 +61,9 @@ def test_thoughts_in_the_text_are_kept_as_reasoning_and_are_no_answer(form, serv
     model = lm.connect(server.spec)
     model.begin(place, Usage())
     assert rewritten(model) == "rope tram" and len(server.requests) == 1
-    [(reasoning, outputs)] = model.terms.ledger.answers.query("SELECT reasoning, outputs FROM calls")
+    [(reasoning, outputs)] = model.terms.ledger.answers.query(
+        "SELECT reasoning, outputs FROM calls"
+    )
     assert "zebras" in reasoning and "zebras" not in outputs
 
 
@@ -75,7 +79,14 @@ def test_an_answer_with_thoughts_that_an_earlier_version_kept_is_read_without_th
 
 @pytest.mark.parametrize(
     "text",
-    [ANSWER, "1 < 2 and I think so", "analysis of trams", "a <b>bold</b> word", "Here is my search: trams", "</thin>"],
+    [
+        ANSWER,
+        "1 < 2 and I think so",
+        "analysis of trams",
+        "a <b>bold</b> word",
+        "Here is my search: trams",
+        "</thin>",
+    ],
 )
 def test_a_text_without_such_marks_stays_as_it_is(text):
     assert part_thoughts(text) == ("", text)
@@ -94,7 +105,9 @@ def test_tokens_that_end_a_turn_are_no_part_of_it():
 
 @pytest.mark.parametrize("thinks", [True, False])
 @pytest.mark.parametrize("kind", ["llama.cpp", "vllm"])
-def test_an_answer_is_ended_at_its_last_line_only_where_the_model_does_not_think_aloud(kind, thinks, server):
+def test_an_answer_is_ended_at_its_last_line_only_where_the_model_does_not_think_aloud(
+    kind, thinks, server
+):
     """A draft in the thoughts has that line, too: no stop text and no leaving of the stream may take it for the end."""
     server.answer = lambda prompt: {"raw": f"{DRAFT}</think>{ANSWER}" if thinks else ANSWER}
     model = lm.connect(server.spec, settings=lm.Settings(structured="off"))

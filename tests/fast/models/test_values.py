@@ -69,14 +69,28 @@ def test_what_may_mean_several_things_is_not_taken(kind, written):
         convert(kind, written)
 
 
-@pytest.mark.parametrize(("written", "score"), [("8/10", 8), ("4/5", 8), ("0.8/1", 8), ("80%", 8), ("8", 8)])
+@pytest.mark.parametrize(
+    ("written", "score"), [("8/10", 8), ("4/5", 8), ("0.8/1", 8), ("80%", 8), ("8", 8)]
+)
 def test_a_score_of_another_scale_is_one_of_the_scale_that_was_asked_for(written, score):
     assert convert(float, written, TEN) == score
 
 
 SHOWN = ["101", "102", "DOC-3", "051", "d 1", "7", "a/b"]
 MEANT = {
-    "101": ["101", 101, 101.0, "101.0", "[101]", "101.", "doc 101", "Document 101", "id=101", "#101", " '101' "],
+    "101": [
+        "101",
+        101,
+        101.0,
+        "101.0",
+        "[101]",
+        "101.",
+        "doc 101",
+        "Document 101",
+        "id=101",
+        "#101",
+        " '101' ",
+    ],
     "102": ["102: a title with 7 in it", "doc_id: 102 (0.7)", {"doc_id": 102}, "102 - The tram"],
     "DOC-3": ["doc-3", "DOC-3,", "doc - 3"],
     "051": [51, "51", "0051"],
@@ -84,7 +98,9 @@ MEANT = {
 }
 
 
-@pytest.mark.parametrize(("doc_id", "written"), [(doc_id, one) for doc_id, many in MEANT.items() for one in many])
+@pytest.mark.parametrize(
+    ("doc_id", "written"), [(doc_id, one) for doc_id, many in MEANT.items() for one in many]
+)
 def test_an_id_is_found_among_those_shown_by_whatever_it_was_written_as(doc_id, written):
     assert Ids(SHOWN).find(written) == doc_id
 

@@ -20,7 +20,11 @@ def call_tools(answer, request):
         return answer
     words = messages[1]["content"].split()[-8 * done - 8 :][:8]
     called = {"name": "search", "arguments": json.dumps({"query": " ".join(words)})}
-    message = {"role": "assistant", "content": "", "tool_calls": [{"id": f"c{done}", "function": called}]}
+    message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": f"c{done}", "function": called}],
+    }
     return answer | {"choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
 
 
@@ -28,46 +32,93 @@ def refusing(window):
     """A server that takes `window` tokens, counts otherwise than we do, and refuses in vLLM's words."""
 
     def script(number, body):
-        asked, answer = int(SPARE * prompting.tokens(json.dumps(body["messages"]))), body["max_tokens"]
+        asked, answer = (
+            int(SPARE * prompting.tokens(json.dumps(body["messages"]))),
+            body["max_tokens"],
+        )
         if asked + answer <= window:
             return Fault("fine", spoil=call_tools)
         words = f"maximum context length is {window} tokens. However, you requested {asked + answer} tokens"
-        return told("long", 400, f"{words} ({asked} in the messages, {answer} in the completion).", "BadRequestError")
+        return told(
+            "long",
+            400,
+            f"{words} ({asked} in the messages, {answer} in the completion).",
+            "BadRequestError",
+        )
 
     return script
 
 
 @pytest.mark.parametrize("program", ["tournament", "multihop", "react"])
-def test_the_first_refusal_tells_how_much_a_model_takes_and_its_query_is_answered_again(program, run, bad):
+def test_the_first_refusal_tells_how_much_a_model_takes_and_its_query_is_answered_again(
+    program, run, bad
+):
     bad.script = refusing(4096)
-    job = ("--program", program, "--task", "congress", "--limit", 2, "--max-concurrent", 1, "--lm", bad.spec)
+    job = (
+        "--program",
+        program,
+        "--task",
+        "congress",
+        "--limit",
+        2,
+        "--max-concurrent",
+        1,
+        "--lm",
+        bad.spec,
+    )
     result = run(*job, "--json")
     assert result.code == 0 and result.json["failed"] == 0 and result.json["shortened"] > 0
     refused = [one for one in bad.tries if one.status == 400]
     assert 1 <= len(refused) <= 4
     assert result.err.count("as its refusal says; --context ") == len(refused)
     config = json.loads((Path(result.json["run"]) / "config.json").read_text())
-    assert config["lm"]["max_tokens"] == 4096 and config["lm"]["window"] is None, "what was asked for"
-    assert {one.body["max_tokens"] for one in bad.tries if one not in refused} != {4096}, "what is left of the window"
+    assert config["lm"]["max_tokens"] == 4096 and config["lm"]["window"] is None, (
+        "what was asked for"
+    )
+    assert {one.body["max_tokens"] for one in bad.tries if one not in refused} != {4096}, (
+        "what is left of the window"
+    )
 
 
 def test_what_one_worker_has_been_refused_for_the_other_learns_too(run, bad):
     bad.script = refusing(4096)
-    job = ("--program", "tournament", "--task", "congress", "--limit", 6, "--max-concurrent", 2, "--lm", bad.spec)
+    job = (
+        "--program",
+        "tournament",
+        "--task",
+        "congress",
+        "--limit",
+        6,
+        "--max-concurrent",
+        2,
+        "--lm",
+        bad.spec,
+    )
     result = run(*job, "--workers", 2, "--json")
     assert result.code == 0 and result.json["failed"] == 0 and result.json["shortened"] > 0
     refused = [one for one in bad.tries if one.status == 400]
-    assert 1 <= result.err.count("as its refusal says; --context ") <= len(refused) <= 8 < len(bad.tries)
+    assert (
+        1
+        <= result.err.count("as its refusal says; --context ")
+        <= len(refused)
+        <= 8
+        < len(bad.tries)
+    )
 
 
-def test_a_recorded_run_has_what_was_learnt_so_that_it_is_replayed_with_the_same_prompts(run, bad, tmp_path):
+def test_a_recorded_run_has_what_was_learnt_so_that_it_is_replayed_with_the_same_prompts(
+    run, bad, tmp_path
+):
     bad.script, bad.models = refusing(4096), {"data": [{"id": "tiny", "owned_by": "vllm"}]}
     job = ("--program", "multihop", "--task", "congress", "--limit", 1, "--lm", bad.spec, "--json")
     first = run(*job, "--cassette", tmp_path / "c.jsonl")
     bad.forget(lambda number, body: told("down", 500, "nobody is there"))
     again = run(*job, "--cassette", tmp_path / "c.jsonl", "--runs", tmp_path / "again")
     assert again.code == 0 and not bad.tries
-    assert (again.json["metrics"], again.json["shortened"]) == (first.json["metrics"], first.json["shortened"])
+    assert (again.json["metrics"], again.json["shortened"]) == (
+        first.json["metrics"],
+        first.json["shortened"],
+    )
     head = json.loads((tmp_path / "c.jsonl").read_text().partition("\n")[0])
     [found] = head["servers"].values()
     assert found["kind"] == "vllm" and found["window"] is None and 1000 < found["learnt"] < 4096
@@ -75,23 +126,49 @@ def test_a_recorded_run_has_what_was_learnt_so_that_it_is_replayed_with_the_same
 
 def test_a_model_that_takes_nothing_is_a_fault_of_the_system_after_a_few_tries(run, bad):
     bad.script = lambda number, body: told("long", 400, "The prompt is too long.")
-    result = run("--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", bad.spec, "--json")
+    result = run(
+        "--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", bad.spec, "--json"
+    )
     assert result.json["failed"] == 1 and len(bad.tries) <= 4
 
 
 # What servers answered to a prompt that was too long, and the tokens of window and prompt that it tells.
 WORDS = {
-    "maximum context length is 4096 tokens. However, you requested 5000 tokens (4500 in the messages,": (4096, 4500),
-    "This model's maximum context length is 8,192 tokens. However, your messages resulted in 9001 tokens": (8192, 9001),
-    "maximum context length is 4096 tokens. However, your prompt contains at least 4097 input tokens": (4096, 4097),
-    "context length is 4096 tokens and your request has 900 input tokens (4096 > 4096 - 900)": (None, 900),
+    "maximum context length is 4096 tokens. However, you requested 5000 tokens (4500 in the messages,": (
+        4096,
+        4500,
+    ),
+    "This model's maximum context length is 8,192 tokens. However, your messages resulted in 9001 tokens": (
+        8192,
+        9001,
+    ),
+    "maximum context length is 4096 tokens. However, your prompt contains at least 4097 input tokens": (
+        4096,
+        4097,
+    ),
+    "context length is 4096 tokens and your request has 900 input tokens (4096 > 4096 - 900)": (
+        None,
+        900,
+    ),
     "Requested tokens (5234) exceed context window of 4096": (4096, 5234),
-    "request (5234 tokens) exceeds the available context size (4096 tokens), try increasing it": (4096, 5234),
+    "request (5234 tokens) exceeds the available context size (4096 tokens), try increasing it": (
+        4096,
+        5234,
+    ),
     "prompt is too long: 210000 tokens > 200000 maximum": (200000, 210000),
-    "input token count (1100000) exceeds the maximum number of tokens allowed (1048576).": (1048576, 1100000),
+    "input token count (1100000) exceeds the maximum number of tokens allowed (1048576).": (
+        1048576,
+        1100000,
+    ),
     "Input length (5000) exceeds model's maximum context length (4096).": (4096, 5000),
-    "Please reduce the length of the messages. Current length is 9000 while limit is 8192": (8192, 9000),
-    "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4500 `inputs` tokens and 500": (4096, 4500),
+    "Please reduce the length of the messages. Current length is 9000 while limit is 8192": (
+        8192,
+        9000,
+    ),
+    "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4500 `inputs` tokens and 500": (
+        4096,
+        4500,
+    ),
     "input is too long": (None, None),
 }
 
@@ -101,7 +178,9 @@ def test_a_refusal_s_own_words_tell_the_window_and_the_prompt(words):
     assert faults.read_window(Exception(words)) == WORDS[words]
 
 
-def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too_long(tmp_path, monkeypatch):
+def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too_long(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     file = tmp_path / "prices.toml"
     file.write_text('["tiny@http://127.0.0.1:9/v1"]\ninput = 0\noutput = 0\nmax_tokens = 700\n')
@@ -110,7 +189,9 @@ def test_the_limit_of_an_answer_is_the_user_s_or_that_of_the_model_and_never_too
     def limit(spec, settings=lm.DEFAULTS):
         return lm.connect(spec, Terms(prices=file), settings=settings).settings["max_tokens"]
 
-    assert limit("tiny@http://127.0.0.1:9/v1") == 700 and limit("other@http://127.0.0.1:9/v1") == 4096
+    assert (
+        limit("tiny@http://127.0.0.1:9/v1") == 700 and limit("other@http://127.0.0.1:9/v1") == 4096
+    )
     assert limit("openai/gpt-5.2") == 16_384 and limit("gpt-5.2@http://127.0.0.1:9/v1") == 16_384
     assert limit("openai/gpt-5.2", settings) == 70
     model = lm.connect("azure/gpt-5-mini", Terms(), settings=lm.Settings(max_tokens=70)).lm
@@ -123,4 +204,6 @@ def test_a_server_that_asks_for_another_word_for_the_limit_is_sent_that_one(bad)
     bad.script = lambda number, body: refused if "max_tokens" in body else fine()
     model = lm.connect(bad.spec).lm
     assert model("yes?") and model("no?")
-    assert [sorted(one.body)[0] for one in bad.tries] == ["max_tokens"] + ["max_completion_tokens"] * 2
+    assert [sorted(one.body)[0] for one in bad.tries] == ["max_tokens"] + [
+        "max_completion_tokens"
+    ] * 2

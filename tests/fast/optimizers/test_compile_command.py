@@ -47,7 +47,17 @@ def refused(result, code, *words):
 def labeled(tmp_path_factory):
     """The compiled.json of something small, which several tests take up."""
     runs = tmp_path_factory.mktemp("labeled")
-    about = ["--program", "multihop", "--task", "congress", "--data", "mini", "--optimizer", "labeled", *SMALL]
+    about = [
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--data",
+        "mini",
+        "--optimizer",
+        "labeled",
+        *SMALL,
+    ]
     assert run_command(module.parser(), module.command, [*about, "--runs", str(runs)]) == 0
     [file] = runs.glob("compiled/*/*/compiled.json")
     return file
@@ -83,10 +93,16 @@ def test_names_that_are_missing_or_wrong_are_said(others, word, compiles):
     assert refused(compiles(**others), 2, word)
 
 
-def test_prompts_to_start_from_are_named_by_their_file_where_a_name_is_wrong_or_none_is_edited(compiles, tmp_path):
+def test_prompts_to_start_from_are_named_by_their_file_where_a_name_is_wrong_or_none_is_edited(
+    compiles, tmp_path
+):
     misspelt = tmp_path / "misspelt.toml"
     misspelt.write_text('["search_quary"]\ninstructions = "Search."\n')
-    assert refused(compiles("--start", misspelt), 2, f"{misspelt}: no predictor of multihop is called 'search_quary'")
+    assert refused(
+        compiles("--start", misspelt),
+        2,
+        f"{misspelt}: no predictor of multihop is called 'search_quary'",
+    )
     unedited = tmp_path / "unedited.toml"
     unedited.write_text("")
     done = compiles("--start", unedited, *SMALL, optimizer="labeled")
@@ -94,11 +110,16 @@ def test_prompts_to_start_from_are_named_by_their_file_where_a_name_is_wrong_or_
 
 
 def test_a_folder_of_ones_own_is_compiled_on_beside_a_miniature(tmp_path):
-    lines = {"corpus.jsonl": '{"_id": "d1", "text": "A tram."}', "queries.jsonl": '{"_id": "q1", "text": "tram"}'}
+    lines = {
+        "corpus.jsonl": '{"_id": "d1", "text": "A tram."}',
+        "queries.jsonl": '{"_id": "q1", "text": "tram"}',
+    }
     for name, line in lines.items():
         (tmp_path / name).write_text(line + "\n")
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    request = CompileRequest(program="rewrite", task=f"congress,{tmp_path}", data="mini", optimizer="labeled")
+    request = CompileRequest(
+        program="rewrite", task=f"congress,{tmp_path}", data="mini", optimizer="labeled"
+    )
     assert plan(request).resolved.request.data == "mini"
     assert request.run(task=str(tmp_path)).data is None
     alone = CompileRequest(program="rewrite", task=str(tmp_path), data="mini", optimizer="labeled")
@@ -143,7 +164,11 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
         ("gepa", ("--teacher", "offline"), "leave out --teacher"),
         ("gepa", ("--prompt-lm", "gpt"), "--prompt-lm 'gpt' names no model"),
         ("copro", ("-O", "breadth=1"), "at least 2"),
-        ("better_together", ("-O", "strategy=gepa -> tune"), "no step of better_together is called 'tune'"),
+        (
+            "better_together",
+            ("-O", "strategy=gepa -> tune"),
+            "no step of better_together is called 'tune'",
+        ),
         ("better_together", ("-O", "strategy="), "no step of better_together is called ''"),
         ("better_together", ("-O", "effort=huge"), "light"),
         ("objective", ("--held-out", "legal_qa"), "objective writes what one task says of itself"),
@@ -158,7 +183,11 @@ def test_values_that_cannot_be_used_are_said(words, word, compiles):
         ("tune", ("--retriever", "fusion(bm25,rank_bm25,weights=[1,{w}])"), "--retriever has {w}"),
         ("tune", ("--retriever", "bm25(k1={k})", "--range", "k=-1|1"), "k1"),
         ("tune", ("--range", "retriever=bm25|nope"), "no retriever is called 'nope'"),
-        ("tune", ("--range", "w=1|2", "--range", "retriever=bm25(k1={w})|rank_bm25"), "do not go together"),
+        (
+            "tune",
+            ("--range", "w=1|2", "--range", "retriever=bm25(k1={w})|rank_bm25"),
+            "do not go together",
+        ),
     ],
 )
 def test_what_an_optimizer_has_no_use_for_is_said(optimizer, words, word, compiles):
@@ -167,16 +196,26 @@ def test_what_an_optimizer_has_no_use_for_is_said(optimizer, words, word, compil
 
 def test_every_optimizer_of_the_table_is_in_the_help(compiles):
     assert tuple(TELEPROMPTERS) == OPTIMIZERS
-    assert list(json.loads(compiles("--json", optimizer="list", task=None).out)) == list(TELEPROMPTERS)
+    assert list(json.loads(compiles("--json", optimizer="list", task=None).out)) == list(
+        TELEPROMPTERS
+    )
 
 
 def test_a_metric_that_no_ranking_of_a_pool_changes_is_refused(compiles):
-    assert refused(compiles("--metric", "R@20", program="rank", task="relic"), 2, "all of a pool of 14 documents")
+    assert refused(
+        compiles("--metric", "R@20", program="rank", task="relic"),
+        2,
+        "all of a pool of 14 documents",
+    )
 
 
-def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(compiles, labeled, changed, tmp_path):
+def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(
+    compiles, labeled, changed, tmp_path
+):
     other = changed(prompts=reworded(read(labeled)))
-    result = compiles(*SMALL, "--of", labeled, "--of", other, optimizer="ensemble", runs=tmp_path / "both")
+    result = compiles(
+        *SMALL, "--of", labeled, "--of", other, optimizer="ensemble", runs=tmp_path / "both"
+    )
     assert result.code == 0
     wrong = {
         changed(parameters={**read(labeled).parameters, "hops": 2}): (2, "has other parameters"),
@@ -185,7 +224,9 @@ def test_members_of_an_ensemble_have_one_program_and_one_set_of_parameters(compi
         tmp_path / "nowhere.json": (3, "there is no compiled program"),
     }
     for file, (code, word) in wrong.items():
-        assert refused(compiles(*SMALL, "--of", labeled, "--of", file, optimizer="ensemble"), code, word)
+        assert refused(
+            compiles(*SMALL, "--of", labeled, "--of", file, optimizer="ensemble"), code, word
+        )
     assert refused(compiles(*SMALL, "--of", labeled, optimizer="ensemble"), 2, "needs two")
 
 
@@ -200,12 +241,19 @@ def reworded(compiled):
 def test_equal_programs_count_once_in_an_ensemble(compiles, labeled, changed, tmp_path):
     again, other = changed(origin={}), changed(prompts=reworded(read(labeled)))
     result = compiles(*SMALL, *of(labeled, again, labeled), optimizer="ensemble")
-    assert refused(result, 2, "two compiled programs that differ", "the 3 given are equal", "--of FILE")
+    assert refused(
+        result, 2, "two compiled programs that differ", "the 3 given are equal", "--of FILE"
+    )
     result = compiles(*SMALL, *of(labeled, again, other, labeled), optimizer="ensemble")
-    assert result.code == 0 and "of the 4 compiled programs, 2 are equal to an earlier one" in result.err
+    assert (
+        result.code == 0
+        and "of the 4 compiled programs, 2 are equal to an earlier one" in result.err
+    )
     first = folders(result)
     assert folders(compiles(*SMALL, *of(labeled, other), optimizer="ensemble")) == first
-    [candidate] = [row for row in rows(tmp_path / "runs", "candidates.jsonl") if "members" in row["parameters"]]
+    [candidate] = [
+        row for row in rows(tmp_path / "runs", "candidates.jsonl") if "members" in row["parameters"]
+    ]
     assert candidate["parameters"]["members"] == [read(labeled).digest(), read(other).digest()]
 
 
@@ -218,7 +266,18 @@ def test_the_values_of_a_compiled_program_are_the_defaults_and_the_command_line_
     file = changed(retriever="rank_bm25")
 
     def ran(*words):
-        result = run("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", "2", *words, "--json")
+        result = run(
+            "--program",
+            "multihop",
+            "--task",
+            "congress",
+            "--split",
+            "dev",
+            "--limit",
+            "2",
+            *words,
+            "--json",
+        )
         assert result.code == 0, result.err
         return result.json
 
@@ -231,8 +290,14 @@ def test_the_values_of_a_compiled_program_are_the_defaults_and_the_command_line_
 
 
 def test_parameters_that_need_a_prompt_that_was_not_compiled_are_refused(run, labeled, changed):
-    result = run("--program", "multihop", "--task", "congress", "--compiled", labeled, "-P", "rerank=3")
-    assert result.code == 2 and "has no prompt for 'rank_candidates'" in result.err and result.err.count("\n") == 1
+    result = run(
+        "--program", "multihop", "--task", "congress", "--compiled", labeled, "-P", "rerank=3"
+    )
+    assert (
+        result.code == 2
+        and "has no prompt for 'rank_candidates'" in result.err
+        and result.err.count("\n") == 1
+    )
     file = changed(retriever="dense:all-MiniLM-L6-v2(run_code=0123456789abcdef)")
     result = run("--program", "multihop", "--task", "congress", "--compiled", file)
     assert result.code == 2 and "Python code is to be run, which only you can allow" in result.err
@@ -263,7 +328,9 @@ def test_judgements_make_another_compilation_and_a_default_that_is_spelled_out_d
     assert len(folders(compiles("--metric", "R@10", **about))) == 3
 
 
-def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_was(compiles, run, server, tmp_path):
+def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_was(
+    compiles, run, server, tmp_path
+):
     """The program has no lens, so all of its copies share one signature, the class in the code."""
     numbers = itertools.count(1)
 
@@ -279,16 +346,36 @@ def test_rules_are_each_candidates_own_and_the_code_of_the_program_stays_as_it_w
     assert compiles("--lm", server.spec, "-O", "candidates=3", "--folds", "1", **about).code == 0
     assert [one.signature.instructions for one in QueryToDoc(empty).predictors()] == plain
 
-    ruled = [one["instructions"] for one in prompts(tmp_path / "runs") if "Rule" in one["instructions"]]
-    assert sorted(re.findall(r"Rule \d+", " ".join(ruled))) == [f"Rule {number}" for number in range(1, len(ruled) + 1)]
+    ruled = [
+        one["instructions"] for one in prompts(tmp_path / "runs") if "Rule" in one["instructions"]
+    ]
+    assert sorted(re.findall(r"Rule \d+", " ".join(ruled))) == [
+        f"Rule {number}" for number in range(1, len(ruled) + 1)
+    ]
     assert len(ruled) == 3 and all(text.startswith(plain[0]) for text in ruled)
 
     [file] = (tmp_path / "runs").glob("compiled/*/*/compiled.json")
-    assert run("--program", "query_to_doc", "--task", "legal_qa", "--limit", "1", "--compiled", file).code == 0
+    assert (
+        run(
+            "--program", "query_to_doc", "--task", "legal_qa", "--limit", "1", "--compiled", file
+        ).code
+        == 0
+    )
 
 
 def test_demonstrations_of_an_agent_are_cut_however_long_its_history_was(compiles, tmp_path):
-    words = ("-P", "steps=8", "--metric", "R@100", "-O", "threshold=0.01", "-O", "demos=1", "--limit", "8")
+    words = (
+        "-P",
+        "steps=8",
+        "--metric",
+        "R@100",
+        "-O",
+        "threshold=0.01",
+        "-O",
+        "demos=1",
+        "--limit",
+        "8",
+    )
     assert compiles(*words, program="react", optimizer="bootstrap").code == 0
     demos = [demo for prompt in prompts(tmp_path / "runs") for demo in prompt["demos"]]
     lists = [value for demo in demos for value in within(demo, list)]
@@ -310,7 +397,10 @@ def test_a_budget_without_a_model_counts_earlier_sittings(compiles, tmp_path):
         assert "no gain so far: no other candidate came to validation" in result.out
         evaluations = rows(tmp_path / "runs", "evaluations.jsonl")
         assert 15 < sum(row["calls"] for row in evaluations) <= 20
-        assert f" ({len(evaluations) - 6}) " in result.out and "(n): evaluated on n of the queries" in result.out
+        assert (
+            f" ({len(evaluations) - 6}) " in result.out
+            and "(n): evaluated on n of the queries" in result.out
+        )
     result = compiles("-P", "hops=1")
     assert result.code == 0 and "no gain: no other candidate came to validation" in result.out
 
@@ -321,21 +411,32 @@ TUNED = ("--range", "rerank=0|20", "-P", "hops=2")  # which gains on the miniatu
 def test_the_held_out_answer_has_what_is_left_of_the_time(compiles, tmp_path, monkeypatch):
     handed, ran = [], Ran(tmp_path, None, {"usage": usage_json(Usage())})
     monkeypatch.setattr(
-        compilation, "run", lambda request, opening: handed.append(opening(request).terms.budget) or ran
+        compilation,
+        "run",
+        lambda request, opening: handed.append(opening(request).terms.budget) or ran,
     )
     monkeypatch.setattr(compilation, "compare", lambda runs, metrics, force: {"comparisons": []})
-    assert compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
+    assert (
+        compiles(*TUNED, "--held-out", "--json", "--time-limit", "10m", optimizer="tune").code == 0
+    )
     assert len(handed) == 2 and handed[0] is handed[1] and handed[0].calls > 0
     assert 0 < handed[0].ends - time.monotonic() < 600
 
 
-def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_over(compiles, tmp_path):
+def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_over(
+    compiles, tmp_path
+):
     words = (*TUNED, "--held-out", "legal_qa,paper_retrieval", "--json")
     found = json.loads(compiles(*words, task="congress,crumb/legal_q*", optimizer="tune").out)
-    assert [(row["task"], row["queries"]) for row in found["tasks"]] == [("obliq/congress", 6), ("crumb/legal_qa", 1)]
+    assert [(row["task"], row["queries"]) for row in found["tasks"]] == [
+        ("obliq/congress", 6),
+        ("crumb/legal_qa", 1),
+    ]
     for when, key in (("before", "baseline_mean"), ("after", "mean")):
         assert found[when]["mean"] == pytest.approx(sum(row[key] for row in found["tasks"]) / 2)
-    assert found["after"]["mean"] > found["before"]["mean"] and found["parameters"] == {"rerank": [0, 20]}
+    assert found["after"]["mean"] > found["before"]["mean"] and found["parameters"] == {
+        "rerank": [0, 20]
+    }
     held_out = [(row["task"], row["compiled_on"]) for row in found["held_out"]["tasks"]]
     assert held_out == [("crumb/legal_qa", True), ("crumb/paper_retrieval", False)]
     [row] = compilations_table([tmp_path]).rows
@@ -343,13 +444,23 @@ def test_over_several_tasks_each_counts_alike_and_others_say_whether_it_carries_
     assert row[6:8] == changes and row[9] == str(found["usage"]["calls"])
 
 
-def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(run, compiles, folder, monkeypatch):
+def test_looks_are_counted_where_the_data_is_named_by_a_relative_path(
+    run, compiles, folder, monkeypatch
+):
     place = folder / "tip-of-tongue/congress/queries+qrels"
-    lines(place / "queries.jsonl", [json.dumps({"_id": f"Q{n}", "text": f"Who heard {n}?"}) for n in range(40)])
-    lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n % 7}\t1" for n in range(40))])
+    lines(
+        place / "queries.jsonl",
+        [json.dumps({"_id": f"Q{n}", "text": f"Who heard {n}?"}) for n in range(40)],
+    )
+    lines(
+        place / "qrels.tsv",
+        ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n % 7}\t1" for n in range(40))],
+    )
     monkeypatch.chdir(folder.parent)
     about = {"program": "query_to_doc", "optimizer": "labeled"}
-    assert json.loads(compiles("--limit", "4", "--json", data=folder.name, **about).out)["looks"] == 0
+    assert (
+        json.loads(compiles("--limit", "4", "--json", data=folder.name, **about).out)["looks"] == 0
+    )
     assert run("--program", "query_to_doc", "--task", "congress", "--data", folder.name).code == 0
     for data in (folder.name, f"./{folder.name}/", folder):
         assert json.loads(compiles("--limit", "4", "--json", data=data, **about).out)["looks"] == 1
@@ -359,14 +470,23 @@ def test_the_command_that_is_printed_takes_it_up_as_it_is(run, compiles, tmp_pat
     given = {"--qrels": "pooled", "--instruction": "generic", "--k": "50", "--max-concurrent": "2"}
     given |= {"--pool": "oracle:30"}
     words = [word for pair in given.items() for word in pair]
-    about = {"program": "query_to_doc", "task": "twitter", "optimizer": "labeled", "runs": tmp_path / "my runs"}
+    about = {
+        "program": "query_to_doc",
+        "task": "twitter",
+        "optimizer": "labeled",
+        "runs": tmp_path / "my runs",
+    }
     # Printed only where there is something to take up; it is always in the result.
     command = shlex.split(json.loads(compiles(*words, "--json", **about).out)["take_up"])
     assert command[:3] == ["python", "-m", "evals.run"]
     assert {option: command[command.index(option) + 1] for option in given} == given
     ran = run(*command[3:], "--json")
     assert ran.code == 0, ran.err
-    config = json.loads((tmp_path / "my runs" / ran.json["run"].partition("my runs/")[2] / "config.json").read_text())
+    config = json.loads(
+        (
+            tmp_path / "my runs" / ran.json["run"].partition("my runs/")[2] / "config.json"
+        ).read_text()
+    )
     assert config["compiled"]["optimizer"] == "labeled" and config["depth"] == 50
     assert (
         config["pool"]["size"] == 30
@@ -379,7 +499,9 @@ def test_what_queries_say_of_their_task_is_drafted_from_training_queries_and_tak
     server, compiles, run, tmp_path
 ):
     task = environments.load("congress", "mini", "all")
-    wanted = {one.text: task.documents[next(iter(task.qrels[one.query_id]))].text for one in task.queries}
+    wanted = {
+        one.text: task.documents[next(iter(task.qrels[one.query_id]))].text for one in task.queries
+    }
     writing = []
 
     def answer(prompt):
@@ -391,21 +513,40 @@ def test_what_queries_say_of_their_task_is_drafted_from_training_queries_and_tak
         return {"analysis": "none", "brainstorming": "none", "document": said}
 
     server.answer = answer
-    words = ("--lm", server.spec, "-O", "drafts=3", "--held-out", "--limit", "8", "--max-concurrent", "2", "--json")
+    words = (
+        "--lm",
+        server.spec,
+        "-O",
+        "drafts=3",
+        "--held-out",
+        "--limit",
+        "8",
+        "--max-concurrent",
+        "2",
+        "--json",
+    )
     about = {"program": "query_to_doc", "optimizer": "objective"}
     done = compiles(*words, **about)
     found = json.loads(done.out)
-    assert found["kept"] == "compiled" and found["parameters"]["--instruction"][1] == 'Draft 2: "find" it.'
+    assert (
+        found["kept"] == "compiled"
+        and found["parameters"]["--instruction"][1] == 'Draft 2: "find" it.'
+    )
     assert found["after"]["mean"] > found["before"]["mean"] and len(found["candidates"]) == 4
     assert found["held_out"]["comparisons"][0]["difference"] > 0.2
     trained = [sum(text in prompt for prompt in writing) for text in wanted]
     assert len(writing) == 3 and sum(map(bool, trained)) == found["queries"]["train"]
-    assert all(task.queries[0].objective in prompt for prompt in writing) and "Draft 2" in writing[2]
+    assert (
+        all(task.queries[0].objective in prompt for prompt in writing) and "Draft 2" in writing[2]
+    )
 
     sent = len(server.requests)
     ran = run(*shlex.split(found["take_up"])[3:], "--json")  # as the test of --held-out was
     assert ran.code == 0 and ran.json["run"] and len(server.requests) == sent
-    assert compiles(*words, **about).out.partition('"seconds"')[0] == done.out.partition('"seconds"')[0]
+    assert (
+        compiles(*words, **about).out.partition('"seconds"')[0]
+        == done.out.partition('"seconds"')[0]
+    )
 
 
 def test_a_run_says_what_its_prompts_were_compiled_by_and_warns_of_dev(run, labeled):

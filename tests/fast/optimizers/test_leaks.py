@@ -8,9 +8,7 @@ from optimizers.training.leaks import Passage, collect_passages, find_leaks
 from optimizers.training.splits import divide
 from tools.text import all_words
 
-SECRET = (
-    "the clerk read the names of nineteen ferries aloud and nobody in the room could say which of them still sailed"
-)
+SECRET = "the clerk read the names of nineteen ferries aloud and nobody in the room could say which of them still sailed"
 
 
 def passage(text, owner="D1", split="train", kind="gold document"):
@@ -22,7 +20,10 @@ def test_a_quotation_longer_than_the_bound_is_found_with_where_it_stands_and_who
         "reader.next_search instructions": "Write a search.",
         "reader.next_search demo 2": f"An example: {SECRET.upper()}, and so on.",
     }
-    passages = [passage(f"Before that, {SECRET}. After it came lunch."), passage("Something else.", owner="D2")]
+    passages = [
+        passage(f"Before that, {SECRET}. After it came lunch."),
+        passage("Something else.", owner="D2"),
+    ]
     (found,) = find_leaks(prompt, passages)
     assert (found.piece, found.owner, found.length) == ("reader.next_search demo 2", "D1", 21)
     assert (found.split, found.kind, found.text) == ("train", "gold document", SECRET)
@@ -30,7 +31,11 @@ def test_a_quotation_longer_than_the_bound_is_found_with_where_it_stands_and_who
 
 def own(training):
     parts = (("train", training.train), ("validation", training.validation))
-    return [one for split, queries in parts for one in collect_passages(split, queries, training.environment)]
+    return [
+        one
+        for split, queries in parts
+        for one in collect_passages(split, queries, training.environment)
+    ]
 
 
 def of_test(task):
@@ -42,7 +47,11 @@ few_words = st.lists(st.sampled_from("abc"), max_size=25).map(" ".join)
 
 
 @settings(max_examples=300)
-@given(texts=st.dictionaries(st.sampled_from("xyz"), few_words), texts_of=st.lists(few_words, max_size=3), bound=...)
+@given(
+    texts=st.dictionaries(st.sampled_from("xyz"), few_words),
+    texts_of=st.lists(few_words, max_size=3),
+    bound=...,
+)
 @example(texts={"x": "a a a a a"}, texts_of=["a a a"], bound=2)
 def test_lengths_are_those_of_the_longest_common_run_of_all_pairs(texts, texts_of, bound: int):
     bound = abs(bound) % 6
@@ -89,7 +98,10 @@ def test_the_passages_of_a_handle_are_its_queries_and_what_is_wanted_for_them():
 def test_a_demo_of_train_is_told_from_text_of_test():
     training = divide("congress", "mini")
     test = load("congress", "mini", "test")
-    texts = {"demo 1": training.train[0].text, "instructions": f"Look for this: {test.queries[0].text}"}
+    texts = {
+        "demo 1": training.train[0].text,
+        "instructions": f"Look for this: {test.queries[0].text}",
+    }
     found = find_leaks(texts, [*own(training), *of_test("congress")])
     assert {(leak.piece, leak.kind, leak.split, leak.owner) for leak in found} == {
         ("demo 1", "query", "train", training.train[0].query_id),

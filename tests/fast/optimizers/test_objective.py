@@ -16,11 +16,15 @@ from tools.records import Document, Query, Usage
 FREE = Usage()
 
 
-def world(qrels, metrics=("nDCG@10", "R@10", "R@100", "R@1000"), *, pools=None, metric="", **more) -> Environment:
+def world(
+    qrels, metrics=("nDCG@10", "R@10", "R@100", "R@1000"), *, pools=None, metric="", **more
+) -> Environment:
     named = sorted({doc_id for grades in qrels.values() for doc_id in grades} | {"x", "y", "z"})
     return foreign_runs.world(
         documents=Corpus(Document(doc_id, f"text of {doc_id}") for doc_id in named),
-        queries=tuple(Query(query_id, "?", candidates=(pools or {}).get(query_id)) for query_id in qrels),
+        queries=tuple(
+            Query(query_id, "?", candidates=(pools or {}).get(query_id)) for query_id in qrels
+        ),
         judgements={"gold": Judgements(qrels)},
         metrics=metrics,
         metric=metric or metrics[0],
@@ -33,18 +37,26 @@ def test_the_value_is_pytrec_evals_metric_with_a_hundredth_of_recall(seed):
     generator = np.random.default_rng(seed)
     documents = [f"d{n}" for n in range(300)]
     qrels = {"q": {doc_id: int(generator.integers(0, 3)) for doc_id in documents[:40]} | {"d0": 1}}
-    ranking = [str(doc_id) for doc_id in generator.permutation(documents)[: generator.integers(1, 200)]]
+    ranking = [
+        str(doc_id) for doc_id in generator.permutation(documents)[: generator.integers(1, 200)]
+    ]
     run = {"q": {doc_id: -float(place) for place, doc_id in enumerate(ranking)}}
-    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.10,100"}).evaluate(run)["q"]
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "recall.10,100"}).evaluate(run)[
+        "q"
+    ]
     made = objective(environment := world(qrels))
     scored = made.of(environment.queries[0], Ranking(ranking), FREE)
     assert scored.metrics["R@10"] == pytest.approx(theirs["recall_10"])
-    assert scored.value == pytest.approx(theirs["ndcg_cut_10"] + 0.01 * theirs["recall_100"], abs=1e-12)
+    assert scored.value == pytest.approx(
+        theirs["ndcg_cut_10"] + 0.01 * theirs["recall_100"], abs=1e-12
+    )
 
 
 def test_a_query_that_failed_has_nothing_and_pays_all_the_same():
     made = objective(environment := world({"q": {"a": 1}}), price=0.1)
-    scored = made.of(environment.queries[0], Ranking(()), Usage(input_tokens=300, output_tokens=200))
+    scored = made.of(
+        environment.queries[0], Ranking(()), Usage(input_tokens=300, output_tokens=200)
+    )
     assert scored.metrics == {"nDCG@10": 0.0, "R@10": 0.0, "R@100": 0.0, "R@1000": 0.0}
     assert scored.value == pytest.approx(-0.05)
 
@@ -52,21 +64,32 @@ def test_a_query_that_failed_has_nothing_and_pays_all_the_same():
 def test_an_unnamed_metric_is_ndcg_else_the_tasks_own():
     made = objective(world({"q": {"a": 1}}))
     assert (made.metric, made.tie_breaker) == ("nDCG@10", "R@100")
-    made = objective(world({"q": {"a": 1}}, ("P@5", "RR@10", "R@20", "R@5", "R@1000"), metric="RR@10"))
+    made = objective(
+        world({"q": {"a": 1}}, ("P@5", "RR@10", "R@20", "R@5", "R@1000"), metric="RR@10")
+    )
     assert (made.metric, made.tie_breaker) == ("RR@10", "R@20")
     assert objective(world({"q": {"a": 1}}, ("RR@10", "R@1000"))).tie_breaker == ""
-    assert objective(world({"q": {"a": 1}}), "R@100").tie_breaker == "", "it would break ties with itself"
+    assert objective(world({"q": {"a": 1}}), "R@100").tie_breaker == "", (
+        "it would break ties with itself"
+    )
 
 
-@pytest.mark.parametrize("task", ["congress", "crumb/clinical_trial", "set_ops", "doris_mae", "relic", "books"])
+@pytest.mark.parametrize(
+    "task", ["congress", "crumb/clinical_trial", "set_ops", "doris_mae", "relic", "books"]
+)
 def test_a_task_of_every_kind_has_an_objective_that_a_ranking_changes(task):
     environment = environments.load(task, "mini", "dev")
     made = objective(environment)
     assert made.metric == "nDCG@10" and made.tie_breaker in ("R@100", "R@20")
     [query, *_] = made.usable(environment.queries)
-    judged, unit_of = environment.qrels[query.query_id], environment.judgements[environment.headline].unit_of or str
+    judged, unit_of = (
+        environment.qrels[query.query_id],
+        environment.judgements[environment.headline].unit_of or str,
+    )
     best = sorted(environment.documents, key=lambda doc_id: -judged.get(unit_of(doc_id), 0.0))
-    assert made.of(query, Ranking(best), FREE).value > made.of(query, Ranking(()), FREE).value == 0.0
+    assert (
+        made.of(query, Ranking(best), FREE).value > made.of(query, Ranking(()), FREE).value == 0.0
+    )
 
 
 PAIRS = {
@@ -93,7 +116,11 @@ def test_wins_count_for_a_query_alone_though_it_has_a_twin():
 def test_the_objective_of_flip_is_the_share_of_comparisons_won_in_both_wordings():
     made = objective(environment := compared(("Flip", "Win")))
     listed, prose = environment.queries
-    assert made.usable(environment.queries) == [prose] and made.twin(prose) == listed and made.twin(listed) is None
+    assert (
+        made.usable(environment.queries) == [prose]
+        and made.twin(prose) == listed
+        and made.twin(listed) is None
+    )
     for here, there, both, flips in (
         ("abc", "abc", 1, 0),
         ("abc", "bac", 0.5, 0.5),
@@ -106,8 +133,13 @@ def test_the_objective_of_flip_is_the_share_of_comparisons_won_in_both_wordings(
 
 def test_queries_for_which_the_metric_is_undefined_are_left_out():
     environment = world({"good": {"a": 1}, "weak": {"b": 0.5}, "none": {"c": 0}})
-    for name, ids in {"R@10": ["good"], "": ["good", "weak"]}.items():  # nDCG gains fractions, recall wants a 1
-        assert [query.query_id for query in objective(environment, name).usable(environment.queries)] == ids
+    for name, ids in {
+        "R@10": ["good"],
+        "": ["good", "weak"],
+    }.items():  # nDCG gains fractions, recall wants a 1
+        assert [
+            query.query_id for query in objective(environment, name).usable(environment.queries)
+        ] == ids
     with pytest.raises(UsageError, match="nothing is relevant by it; choose another --metric"):
         objective(world({"q": {"a": 0.5}}), "R@10")
 
@@ -118,7 +150,9 @@ def test_recall_of_a_whole_pool_is_refused_before_anything_is_paid_for():
     with pytest.raises(UsageError, match=r"R@10 is .* all of a pool of 3 documents at most"):
         objective(world(qrels, pools=pools), "R@10")
     environment = world(qrels, ("R@2", "nDCG@10"), pools=pools)
-    assert [query.query_id for query in objective(environment, "R@2").usable(environment.queries)] == ["q1"]
+    assert [
+        query.query_id for query in objective(environment, "R@2").usable(environment.queries)
+    ] == ["q1"]
     assert len(objective(environment).usable(environment.queries)) == 2
 
 
@@ -130,7 +164,10 @@ def test_a_query_is_usable_when_two_orders_of_its_pool_differ(seed, metric):
     generator = np.random.default_rng(seed)
     pool = ["a", "b", "c", "d"][: generator.integers(1, 5)]
     grades = {doc_id: float(generator.integers(0, 3)) for doc_id in pool} | {"other": 1.0}
-    qrels = {"q": {doc_id: grade for doc_id, grade in grades.items() if doc_id in pool}, "open": {"x": 1.0}}
+    qrels = {
+        "q": {doc_id: grade for doc_id, grade in grades.items() if doc_id in pool},
+        "open": {"x": 1.0},
+    }
     environment = world(qrels, (metric,), pools={"q": frozenset(pool)})
     made, [query, _] = objective(environment), environment.queries
     values = {made.of(query, Ranking(order), FREE).metrics[metric] for order in permutations(pool)}
@@ -148,5 +185,7 @@ def test_a_query_of_another_split_is_refused():
 def test_a_baseline_without_spread_is_told():
     made = Objective(world({"q": {"a": 1}}), "nDCG@10")
     assert made.check_spread([0.0, 0.5]) == made.check_spread([0.3]) == made.check_spread([]) == ""
-    assert made.check_spread([0.0, 0.0]).startswith("every query scores 0.0000 in nDCG@10 with the plain program; it")
+    assert made.check_spread([0.0, 0.0]).startswith(
+        "every query scores 0.0000 in nDCG@10 with the plain program; it"
+    )
     assert made.check_spread([1.0, 1.0, 1.0]).endswith("there is nothing left to gain")

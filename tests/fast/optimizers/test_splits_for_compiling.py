@@ -27,7 +27,9 @@ TASKS = "congress wildchat writing set_ops legal_qa:document relic arguana:corpu
 def test_dev_is_divided_in_the_order_of_a_hash_and_nothing_is_lost_or_in_both_parts():
     training = divide("congress", "mini")
     dev = {query.query_id for query in load("congress", "mini", "dev").queries}
-    train, validation = ({query.query_id for query in part} for part in (training.train, training.validation))
+    train, validation = (
+        {query.query_id for query in part} for part in (training.train, training.validation)
+    )
     assert (len(train), len(validation)) == (6, 6)
     assert train | validation == dev and not train & validation
     # The same rule as that of a dev split, which is tested with ids written out.
@@ -36,16 +38,26 @@ def test_dev_is_divided_in_the_order_of_a_hash_and_nothing_is_lost_or_in_both_pa
 
 @pytest.mark.parametrize(
     ("share", "limit", "sizes"),
-    [(0.5, None, (6, 6)), (0.75, None, (9, 3)), (0.01, None, (1, 11)), (0.99, None, (11, 1)), (0.5, 2, (1, 1))],
+    [
+        (0.5, None, (6, 6)),
+        (0.75, None, (9, 3)),
+        (0.01, None, (1, 11)),
+        (0.99, None, (11, 1)),
+        (0.5, 2, (1, 1)),
+    ],
 )
 def test_each_part_has_its_share_and_at_least_one_query(share, limit, sizes):
     training = divide("congress", "mini", share=share, limit=limit)
     assert (len(training.train), len(training.validation)) == sizes
 
 
-def test_the_division_and_its_digest_depend_on_seed_share_limit_and_data_and_on_nothing_else(folder):
+def test_the_division_and_its_digest_depend_on_seed_share_limit_and_data_and_on_nothing_else(
+    folder,
+):
     same = divide("congress", "mini", seed=3)
-    assert same == dataclasses.replace(divide("congress", "mini", seed=3), environments=same.environments)
+    assert same == dataclasses.replace(
+        divide("congress", "mini", seed=3), environments=same.environments
+    )
     others = [
         divide("congress", "mini"),
         divide("congress", "mini", seed=4),
@@ -63,7 +75,10 @@ def ask(folder, texts, wanted=None):
     """Write a task with these queries, each of which wants one document, or those of `wanted`."""
     place = folder / "tip-of-tongue/congress/queries+qrels"
     wanted = wanted or {query_id: (f"D{number % 7}",) for number, query_id in enumerate(texts)}
-    lines(place / "queries.jsonl", [json.dumps({"_id": query_id, "text": text}) for query_id, text in texts.items()])
+    lines(
+        place / "queries.jsonl",
+        [json.dumps({"_id": query_id, "text": text}) for query_id, text in texts.items()],
+    )
     rows = [f"{query_id}\t{doc_id}\t1" for query_id in texts for doc_id in wanted[query_id]]
     lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *rows])
 
@@ -83,12 +98,20 @@ def ask_in_groups(folder, needs):
 @pytest.mark.parametrize(
     ("queries", "said"),
     [
-        ({f"Q{n}": f"Thing {n}" for n in range(2)}, r"has no dev queries \(of 2 in all\); use another task"),
+        (
+            {f"Q{n}": f"Thing {n}" for n in range(2)},
+            r"has no dev queries \(of 2 in all\); use another task",
+        ),
         ({f"Q{n}": f"Thing {n}" for n in range(5)}, r"has 1 dev query; compiling needs at least 2"),
-        ({f"Q{n}": "A ferry in the fog." for n in range(10)}, r"has 2 dev queries, of which 2 nearly repeat a test"),
+        (
+            {f"Q{n}": "A ferry in the fog." for n in range(10)},
+            r"has 2 dev queries, of which 2 nearly repeat a test",
+        ),
     ],
 )
-def test_too_few_dev_queries_are_refused_in_one_line_that_says_how_many_there_are(folder, queries, said):
+def test_too_few_dev_queries_are_refused_in_one_line_that_says_how_many_there_are(
+    folder, queries, said
+):
     ask(folder, queries)
     with pytest.raises(UsageError, match=said) as refused:
         divide("congress", str(folder))
@@ -101,11 +124,15 @@ def test_queries_that_want_the_same_documents_are_in_one_part(folder, needs, sha
     wanted = ask_in_groups(folder, needs)
     for seed in range(3):
         training = divide("congress", str(folder), seed=seed, share=share)
-        train, validation = ([query.query_id for query in part] for part in (training.train, training.validation))
+        train, validation = (
+            [query.query_id for query in part] for part in (training.train, training.validation)
+        )
         needed = [{wanted[query_id] for query_id in part} for part in (train, validation)]
         assert not needed[0] & needed[1] and all(needed)
         assert len({*train, *validation}) == len(train) + len(validation) == 20
-        largest = max(sum(wanted[one] == need for one in (*train, *validation)) for need in wanted.values())
+        largest = max(
+            sum(wanted[one] == need for one in (*train, *validation)) for need in wanted.values()
+        )
         assert len(needed[0]) == 1 or len(train) <= round(share * 20)
         assert len(needed[1]) == 1 or len(train) > round(share * 20) - largest
         assert not training.one_need
@@ -135,8 +162,10 @@ OTHERS = [
         CLIP.replace("coworker", "colleague").replace("powerful", "mighty"),
         " ".join(reversed(CLIP.split())),
         "feel small, a powerful person: how to make. A clip that my coworker shows to trainees, she mentioned",
-        CLIP + ". I think it was from a hearing some years ago, late in the day, with half of the seats empty.",
-        "Please help me find this, it is driving me mad and I have looked everywhere already. " + CLIP,
+        CLIP
+        + ". I think it was from a hearing some years ago, late in the day, with half of the seats empty.",
+        "Please help me find this, it is driving me mad and I have looked everywhere already. "
+        + CLIP,
         " ".join(CLIP.split()[5:]),
     ],
 )
@@ -193,7 +222,10 @@ def runs_of(text):
 
 
 def test_a_near_repeat_is_left_out_of_dev_and_said_without_the_test_query(folder):
-    topics = {f"Q{n}": " ".join(f"{letter}{n}" for letter in ("alpha", "beta", "gamma", "delta")) for n in range(40)}
+    topics = {
+        f"Q{n}": " ".join(f"{letter}{n}" for letter in ("alpha", "beta", "gamma", "delta"))
+        for n in range(40)
+    }
     ask(folder, topics)
     dev, test = (load("congress", str(folder), split) for split in ("dev", "test"))
     assert not divide("congress", str(folder)).left_out
@@ -221,7 +253,11 @@ def known_of(test, handle):
         thing = todo.pop()
         if id(thing) not in seen and not isinstance(thing, types.ModuleType | type | Corpus):
             seen[id(thing)] = thing
-            own = [thing.__closure__, thing.__defaults__] if isinstance(thing, types.FunctionType) else None
+            own = (
+                [thing.__closure__, thing.__defaults__]
+                if isinstance(thing, types.FunctionType)
+                else None
+            )
             todo += own or gc.get_referents(thing)
     return secret & {thing for thing in seen.values() if isinstance(thing, str)}
 
@@ -243,11 +279,16 @@ def test_nothing_of_test_is_reached_from_the_handle_nor_got_at_by_its_own_means(
         with pytest.raises(UnknownName) as refused:
             environment.asking(query_ids=[query_id])
         # The message repeats what was asked and may offer ids, of ours alone.
-        assert not theirs & {word.strip("',;?") for word in str(refused.value).partition("called")[2].split()[1:]}
+        assert not theirs & {
+            word.strip("',;?") for word in str(refused.value).partition("called")[2].split()[1:]
+        }
     for split in ("dev", "test", "all"):
         widened = environment.narrow(DevSplit("any", 0.5), split)
         assert {query.query_id for query in widened.queries} | set(widened.qrels) <= ours
     assert {query.query_id for query in environment.queries} == ours and environment.split == "dev"
     for judgements in environment.judgements.values():
         assert set(judgements.qrels) <= ours and set(judgements.binary or ()) <= ours
-    assert set(environment.comparisons) <= ours and {*environment.twins, *environment.twins.values()} <= ours
+    assert (
+        set(environment.comparisons) <= ours
+        and {*environment.twins, *environment.twins.values()} <= ours
+    )

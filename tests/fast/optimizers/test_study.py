@@ -45,10 +45,19 @@ def program(training):
 def evaluated(study, values):
     """The same study, read again from a folder in which each candidate has a value for the first validation queries."""
     queries = study.parts["validation"]
-    digests = [study.candidate(dspy.Module(), {"number": number}).digest for number in range(len(values))]
+    digests = [
+        study.candidate(dspy.Module(), {"number": number}).digest for number in range(len(values))
+    ]
     used = {"calls": 1, "tokens": 10, "list_usd": 0.0, "ranking": [], "error": None, "seconds": 0.0}
     rows = [
-        {"candidate": digest, "query_id": query.query_id, "sample": "", "value": value, "metrics": {}, **used}
+        {
+            "candidate": digest,
+            "query_id": query.query_id,
+            "sample": "",
+            "value": value,
+            "metrics": {},
+            **used,
+        }
         for digest, found in zip(digests, values, strict=True)
         for query, value in zip(queries, found, strict=False)
     ]
@@ -100,7 +109,10 @@ def test_feedback_is_of_training_queries_alone(study, program):
             with dspy.context(lm=model, trace=[]):  # somebody watches, as a bootstrap does
                 rollout = instrumented(query_id=query.query_id)
             assert rollout.outcome is not None
-            asked = study.metric(None, rollout, pred_name="search"), study.metric(None, rollout, pred_name="")
+            asked = (
+                study.metric(None, rollout, pred_name="search"),
+                study.metric(None, rollout, pred_name=""),
+            )
             assert {one.score for one in asked} == {study.metric(None, rollout)}
             said.setdefault(part, []).extend(one.feedback for one in asked)
     assert set(said["validation"]) == {""}
@@ -121,7 +133,9 @@ class Timed(Retrieve):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_path):
-    study = Study(tmp_path, training, objective(training.environment), workers=workers, query_seconds=5000.0)
+    study = Study(
+        tmp_path, training, objective(training.environment), workers=workers, query_seconds=5000.0
+    )
     program = Timed(Toolbox(training.environment.documents, BM25(training.environment.documents)))
     with dspy.context(lm=lm.connect("offline", statistics=dict).lm):
         found = study.evaluate(study.instrument(program), "validation")
@@ -132,7 +146,10 @@ def test_every_evaluation_has_the_whole_time_of_a_query(workers, training, tmp_p
 
 def test_a_study_that_was_stopped_begins_nothing(study, program):
     study.stop()
-    with dspy.context(lm=lm.connect("offline", statistics=dict).lm), pytest.raises(Halt, match="interrupted"):
+    with (
+        dspy.context(lm=lm.connect("offline", statistics=dict).lm),
+        pytest.raises(Halt, match="interrupted"),
+    ):
         study.evaluate(study.instrument(program), "validation")
     assert not (study.folder / "evaluations.jsonl").exists()
 
@@ -148,7 +165,9 @@ def test_the_first_exception_ends_it_once_what_is_on_its_way_is_there(workers, t
         ended.append(number)
 
     with pytest.raises(Halt, match="no more"):
-        Study(tmp_path, training, objective(training.environment), workers=workers).each(function, range(100))
+        Study(tmp_path, training, objective(training.environment), workers=workers).each(
+            function, range(100)
+        )
     assert ended in ([0], [0, 2], [2, 0])
 
 
@@ -161,7 +180,10 @@ def test_no_key_that_a_provider_repeats_is_in_the_log(study, monkeypatch):
         raise ValueError(f"Incorrect API key provided: {key}")
     text = (study.folder / "optimizer.log").read_text(encoding="utf-8")
     assert key not in text
-    assert "ValueError: Incorrect API key provided: ***" in text and text.count("it was sent with ***") == 2
+    assert (
+        "ValueError: Incorrect API key provided: ***" in text
+        and text.count("it was sent with ***") == 2
+    )
 
 
 @pytest.mark.parametrize("change", ["instructions", "demos", "parameters", "digest"])
@@ -185,17 +207,29 @@ def test_a_candidate_that_was_edited_is_damaged_data(change, study, training):
 def test_a_gain_is_corrected_for_candidates_that_were_given_up_half_way(study):
     count = len(study.parts["validation"])
     plain, better = [0.1] * count, [0.3 + 0.01 * place for place in range(count)]
-    values = [plain, better, better[: count // 2], [0.0], []]  # the last was never evaluated: a teacher's
+    values = [
+        plain,
+        better,
+        better[: count // 2],
+        [0.0],
+        [],
+    ]  # the last was never evaluated: a teacher's
     again, candidates = evaluated(study, values)
     assert result.choose(again) == candidates[1]
     found = result.measure_gain(again, candidates[1])
     p = paired(plain, better).p
-    assert found["candidates"] == 3 and found["p"] == p and found["p_corrected"] == pytest.approx(3 * p)
+    assert (
+        found["candidates"] == 3
+        and found["p"] == p
+        and found["p_corrected"] == pytest.approx(3 * p)
+    )
     rows = {row["candidate"]: row["whole"] for row in result.list_candidates(again)}
     assert rows == {one.digest: place < 2 for place, one in enumerate(candidates[:4])}
 
 
-def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of(training, tmp_path):
+def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of(
+    training, tmp_path
+):
     folded = fold(training, 3)
     study = Study(tmp_path, folded, objective(folded.environment))
     plain = study.candidate(dspy.Module(), {}).digest
@@ -206,7 +240,9 @@ def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of
         made.append(study.candidate(dspy.Module(), {"number": number}))
     for query in folded.train:
         own = folded.fold_of[query.query_id]
-        values = {plain: 0.1 * own} | {one.digest: 1.0 if own == n else 0.2 * own for n, one in enumerate(made)}
+        values = {plain: 0.1 * own} | {
+            one.digest: 1.0 if own == n else 0.2 * own for n, one in enumerate(made)
+        }
         for digest, value in values.items():
             study.add(Evaluation(digest, query.query_id, "", value, {}, 1, 1, 0.0, [], None, 0.0))
     sizes = [list(folded.fold_of.values()).count(number) for number in range(3)]
@@ -215,8 +251,14 @@ def test_with_folds_a_candidate_is_judged_by_all_queries_that_it_was_not_made_of
         assert len(study.of(one.digest, "validation")) == len(others)
         assert study.change(one.digest) == pytest.approx(0.1 * sum(others) / len(others))
     assert len(study.of(plain, "validation")) == len(folded.train)
-    assert result.choose(study) == made[0] and result.measure_gain(study, made[0])["wins"] == sizes[1] + sizes[2]
-    assert {row["candidate"] for row in result.list_candidates(study)} == {plain, *(one.digest for one in made)}
+    assert (
+        result.choose(study) == made[0]
+        and result.measure_gain(study, made[0])["wins"] == sizes[1] + sizes[2]
+    )
+    assert {row["candidate"] for row in result.list_candidates(study)} == {
+        plain,
+        *(one.digest for one in made),
+    }
 
 
 def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(study):
@@ -227,7 +269,11 @@ def test_of_candidates_that_are_as_good_the_one_that_is_kept_is_shown_first(stud
     found = result.summarise(again, best, Usage(), "")
     assert best == candidates[0] and found["kept"] == "before"
     shown = [row["candidate"] for row in found["candidates"]]
-    assert shown == [best.digest, *sorted(one.digest for one in candidates[1:6]), candidates[6].digest]
+    assert shown == [
+        best.digest,
+        *sorted(one.digest for one in candidates[1:6]),
+        candidates[6].digest,
+    ]
 
 
 def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
@@ -237,9 +283,17 @@ def test_every_query_that_moved_is_kept_and_the_most_are_shown(study):
     moves = [0.1 * place for place in (4, -4, 3, -3, 2, -2, 1, -1, 5, 0, 0, 4.5)]
     again, candidates = evaluated(study, [plain, [0.5 + move for move in moves]])
     found = result.summarise(again, candidates[1], Usage(), "")
-    expected = {query.query_id: move for query, move in zip(again.parts["validation"], moves, strict=True) if move}
+    expected = {
+        query.query_id: move
+        for query, move in zip(again.parts["validation"], moves, strict=True)
+        if move
+    }
     assert {row["query_id"]: row["difference"] for row in found["moved"]} == pytest.approx(expected)
-    assert [row["difference"] for row in found["moved"]] == pytest.approx(sorted(expected.values(), reverse=True))
+    assert [row["difference"] for row in found["moved"]] == pytest.approx(
+        sorted(expected.values(), reverse=True)
+    )
     assert len(found["moved"]) == 10
     printed = "\n".join(result._queries_moved(found))
-    assert [query_id for query_id in expected if query_id not in printed] == [again.parts["validation"][6].query_id]
+    assert [query_id for query_id in expected if query_id not in printed] == [
+        again.parts["validation"][6].query_id
+    ]

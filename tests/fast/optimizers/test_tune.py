@@ -38,7 +38,9 @@ def test_a_long_range_has_both_of_its_ends_and_is_spread_evenly(last):
 @pytest.mark.parametrize("trials", [5, 7, 23, 24, 50])
 def test_combinations_are_different_ones_of_the_product_and_all_where_that_is_no_more(trials):
     declared = {"hops": [1, 2, 3, 4], "w": ["a", "b", "c"], "retriever": ["bm25", "rank_bm25"]}
-    product = [dict(zip(declared, one, strict=True)) for one in itertools.product(*declared.values())]
+    product = [
+        dict(zip(declared, one, strict=True)) for one in itertools.product(*declared.values())
+    ]
     found = tune.combinations(declared, trials, seed=3)
     assert len(found) == min(trials, 24) and all(one in product for one in found)
     assert len({tuple(one.items()) for one in found}) == len(found)

@@ -19,12 +19,17 @@ CORPUS = Corpus(
         Document("heading", "# The Salt Ledger\nA clerk counts barrels on a wet quay."),
         Document("titled", "A keeper of bees is accused of arson.", title="Smoke & Honey"),
         Document("quoted", f"Nobody in the village spoke of it, but {LINE}."),
-        Document("shorter", "It is said that the tide went out that morning and took the boats of others."),
+        Document(
+            "shorter",
+            "It is said that the tide went out that morning and took the boats of others.",
+        ),
         Document("other", "The tide comes twice a day to the quay, with bees."),
     ]
 )
 UNLIMITED = Limits()
-QUERY = Query("q1", "A story about a bay that runs dry, I read it as a child.", "Find the described book.")
+QUERY = Query(
+    "q1", "A story about a bay that runs dry, I read it as a child.", "Find the described book."
+)
 
 
 def guessed(server, *guesses, limits=UNLIMITED, **parameters):
@@ -40,7 +45,9 @@ def by_brute_force(guess, text, query):
     """Every piece of the guess, longest first: is it in the text, and is none of its fives in the query?"""
 
     def inside(piece, whole):
-        return any(whole[at : at + len(piece)] == piece for at in range(len(whole) - len(piece) + 1))
+        return any(
+            whole[at : at + len(piece)] == piece for at in range(len(whole) - len(piece) + 1)
+        )
 
     for length in range(len(guess), 4, -1):
         for first in range(len(guess) - length + 1):
@@ -65,25 +72,59 @@ def test_the_longest_run_is_that_of_every_piece_tried(guess, text, query):
         ('"SMOKE, HONEY!"', "Smoke & Honey", "", "", TITLE),
         ("The Salt Ledger", "", "\n# *The Salt Ledger*\nA clerk", "", TITLE),
         ("The Salt Ledger", "", "A clerk.\nThe Salt Ledger", "", 0),  # not its first line
-        ("The Salt Ledger", "", "# The Salt Ledger", "was it The Salt Ledger?", 0),  # the query says it
+        (
+            "The Salt Ledger",
+            "",
+            "# The Salt Ledger",
+            "was it The Salt Ledger?",
+            0,
+        ),  # the query says it
         ("", "", "", "", 0),
         ("...", "", "***", "", 0),
         ("one two three four", "", "say one two three four five", "", 0),
         ("One two, three four FIVE.", "", "say one two three four five", "", 5),
-        ("one two three four five six", "", "one two three four five six", "", TITLE),  # a text that is one line
-        ("one two three four five six", "x", "one two three four five six", "one two three four five", 5),
-        ("one two three four five six", "x", "one two three four five six", "one two three four five six", 0),
+        (
+            "one two three four five six",
+            "",
+            "one two three four five six",
+            "",
+            TITLE,
+        ),  # a text that is one line
+        (
+            "one two three four five six",
+            "x",
+            "one two three four five six",
+            "one two three four five",
+            5,
+        ),
+        (
+            "one two three four five six",
+            "x",
+            "one two three four five six",
+            "one two three four five six",
+            0,
+        ),
     ],
 )
 def test_what_is_a_sign_and_what_is_not(guess, title, text, query, expected):
     assert sign(guess, title, text, query) == expected
 
 
-def test_the_ranking_is_the_named_documents_in_the_order_of_the_guesses_and_the_answer_the_guesses(server):
-    submission = guessed(server, "the salt ledger", "An unknown\n book", f"I recall: {LINE}", "Smoke, Honey", LINE)
+def test_the_ranking_is_the_named_documents_in_the_order_of_the_guesses_and_the_answer_the_guesses(
+    server,
+):
+    submission = guessed(
+        server, "the salt ledger", "An unknown\n book", f"I recall: {LINE}", "Smoke, Honey", LINE
+    )
     assert submission.ranking == ("heading", "quoted", "titled")
     lines = submission.answer.split("\n")
-    assert lines == ["the salt ledger", "An unknown book", f"I recall: {LINE}", "Smoke, Honey", LINE]
+    assert lines == [
+        "the salt ledger",
+        "An unknown book",
+        f"I recall: {LINE}",
+        "Smoke, Honey",
+        LINE,
+    ]
     [prompt] = map(str, server.requests)  # without the corpus
     assert QUERY.text in prompt and not any(document.text in prompt for document in CORPUS.values())
 

@@ -16,9 +16,19 @@ from tools.session import Toolbox
 
 # Any text: control characters, emoji, line ends of all kinds, and halves of surrogate pairs. Two halves that happen to
 # make a pair are the one place where JSON cannot tell two texts from one, so only low halves are drawn.
-TEXT = st.text(st.characters(max_codepoint=0xFF) | st.sampled_from("\u2028\udc80\udfff🦆"), max_size=8)
-VALUE = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT
-DEMO = st.dictionaries(TEXT, VALUE | st.lists(VALUE, max_size=2) | st.dictionaries(TEXT, VALUE, max_size=1), max_size=2)
+TEXT = st.text(
+    st.characters(max_codepoint=0xFF) | st.sampled_from("\u2028\udc80\udfff🦆"), max_size=8
+)
+VALUE = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT
+)
+DEMO = st.dictionaries(
+    TEXT, VALUE | st.lists(VALUE, max_size=2) | st.dictionaries(TEXT, VALUE, max_size=1), max_size=2
+)
 TEXTS, DEMOS = st.lists(TEXT, max_size=2), st.lists(DEMO, max_size=2)
 DESCRIPTIONS = st.dictionaries(TEXT, TEXT, max_size=1)
 PROMPT = st.builds(Prompt, TEXT, DEMOS.map(tuple), TEXT, TEXTS.map(tuple), TEXT, DESCRIPTIONS)
@@ -26,7 +36,10 @@ NEIGHBOUR = st.builds(Neighbour, TEXT, TEXT, st.dictionaries(TEXT, DEMOS, max_si
 
 
 def compiled(**more):
-    prompts, near = st.dictionaries(TEXT, PROMPT, max_size=2), st.lists(NEIGHBOUR, max_size=1).map(tuple)
+    prompts, near = (
+        st.dictionaries(TEXT, PROMPT, max_size=2),
+        st.lists(NEIGHBOUR, max_size=1).map(tuple),
+    )
     kept = {"neighbours": near, "nearest": st.integers(0, 9), "origin": DEMO}
     return st.builds(Compiled, TEXT, DEMO, TEXT, prompts, **kept, **more)
 
@@ -59,10 +72,19 @@ def program(corpus):
 def made(corpus, **changes):
     """multihop as it is, compiled with instructions and a demonstration."""
     prompts = {
-        name: Prompt(f"Do {name}.", ({"objective": "o", "description": "d"},), one.signature, one.fields, one.before)
+        name: Prompt(
+            f"Do {name}.",
+            ({"objective": "o", "description": "d"},),
+            one.signature,
+            one.fields,
+            one.before,
+        )
         for name, one in prompts_of(program(corpus)).items()
     }
-    return Compiled(**{"program": "multihop", "parameters": {}, "retriever": "bm25", "prompts": prompts} | changes)
+    return Compiled(
+        **{"program": "multihop", "parameters": {}, "retriever": "bm25", "prompts": prompts}
+        | changes
+    )
 
 
 def changed(corpus, **fields):
@@ -78,7 +100,9 @@ def test_what_fits_is_taken_up(corpus, tmp_path):
     found, taken = read(tmp_path), program(corpus)
     found.check("multihop", taken, "the file")
     found.assemble(taken)
-    assert {name: predictor.signature.instructions for name, predictor in taken.named_predictors()} == {
+    assert {
+        name: predictor.signature.instructions for name, predictor in taken.named_predictors()
+    } == {
         "reader.next_search": "Do reader.next_search.",
         "reader.read_passages": "Do reader.read_passages.",
     }
@@ -92,19 +116,32 @@ def test_what_fits_is_taken_up(corpus, tmp_path):
 def test_each_way_not_to_fit_is_refused_with_its_reason(corpus):
     for found, name, reason in (
         (made(corpus), "rewrite", "was compiled for --program multihop, not rewrite"),
-        (changed(corpus, signature="Search"), "multihop", "the signature of reader.next_search was Search"),
+        (
+            changed(corpus, signature="Search"),
+            "multihop",
+            "the signature of reader.next_search was Search",
+        ),
         (changed(corpus, fields=("in words: str",)), "multihop", "has other fields now"),
         (changed(corpus, before="00000000"), "multihop", "that it started from have changed"),
-        (made(corpus, prompts={"searcher": Prompt("?")}), "multihop", "no predictor of multihop is called 'searcher'"),
+        (
+            made(corpus, prompts={"searcher": Prompt("?")}),
+            "multihop",
+            "no predictor of multihop is called 'searcher'",
+        ),
         (made(corpus, prompts={}), "multihop", "has no prompt for 'reader.next_search'"),
-        (made(corpus, members=(made(corpus, program="rewrite"),)), "multihop", "for --program rewrite"),
+        (
+            made(corpus, members=(made(corpus, program="rewrite"),)),
+            "multihop",
+            "for --program rewrite",
+        ),
     ):
         with pytest.raises(UsageError, match=reason):
             found.check(name, program(corpus), "the file")
 
 
 @pytest.mark.parametrize(
-    ("name", "then"), [("dspy", "2.6.1"), ("dspy", "4.0.0"), ("format", "2"), ("sextant", "99.1"), ("dspy", 3)]
+    ("name", "then"),
+    [("dspy", "2.6.1"), ("dspy", "4.0.0"), ("format", "2"), ("sextant", "99.1"), ("dspy", 3)],
 )
 def test_another_version_is_refused_before_what_it_holds_is_looked_at(name, then, corpus, tmp_path):
     write(tmp_path / NAME, made(corpus))
@@ -123,7 +160,9 @@ def test_an_ensemble_and_neighbours_come_back_from_a_file(corpus, tmp_path):
         write(tmp_path / NAME, found)
         system = read(tmp_path).assemble(program(corpus))
         if found.members:
-            first, second = (dict(member.named_predictors())["reader.next_search"] for member in system.programs)
+            first, second = (
+                dict(member.named_predictors())["reader.next_search"] for member in system.programs
+            )
             assert first.signature.instructions == "Do reader.next_search."
             assert second.signature.instructions == "Otherwise."
         else:
@@ -131,7 +170,10 @@ def test_an_ensemble_and_neighbours_come_back_from_a_file(corpus, tmp_path):
 
 
 def test_a_training_query_is_not_shown_its_own_demonstration(corpus):
-    near = [Neighbour(f"q{n}", "octopus blood", {"reader.next_search": [{"description": str(n)}]}) for n in range(3)]
+    near = [
+        Neighbour(f"q{n}", "octopus blood", {"reader.next_search": [{"description": str(n)}]})
+        for n in range(3)
+    ]
     shown = []
 
     class Watched(dspy.Module):
@@ -146,5 +188,7 @@ def test_a_training_query_is_not_shown_its_own_demonstration(corpus):
     system = Neighbours(Watched(), near, 2)
     for query_id in ("q0", "q1", "q2", "other"):
         system(query=Query(query_id, "octopus blood"))
-    assert [sorted(one) for one in shown[:3]] == [["1", "2"], ["0", "2"], ["0", "1"]] and len(shown[3]) == 2
+    assert [sorted(one) for one in shown[:3]] == [["1", "2"], ["0", "2"], ["0", "1"]] and len(
+        shown[3]
+    ) == 2
     assert system.program.reader.next_search.demos == []  # the shared program is as it was

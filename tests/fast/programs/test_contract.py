@@ -70,12 +70,17 @@ def timeless(submission):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_it_hands_in_a_ranking_without_repeats_within_its_depth_and_without_excluded_documents(name, corpus):
+def test_it_hands_in_a_ranking_without_repeats_within_its_depth_and_without_excluded_documents(
+    name, corpus
+):
     toolbox, model = world(corpus)
     query = replace(QUERY, excluded=frozenset({"d1"}))
     submission = answer(made(name, toolbox, depth=2), model, query)
     # One hands in what a model knows by heart, and counting knows nothing.
-    assert len(submission.ranking) == len(set(submission.ranking)) <= 2 and submission.trace.steps[-1].tool == "stop"
+    assert (
+        len(submission.ranking) == len(set(submission.ranking)) <= 2
+        and submission.trace.steps[-1].tool == "stop"
+    )
     seen = set(submission.ranking).union(*(step.doc_ids for step in submission.trace.steps))
     assert seen and not seen & query.excluded
 
@@ -86,8 +91,12 @@ def test_every_call_is_in_a_step_and_what_is_ranked_was_surfaced(name, mini):
     program = made(name, toolbox, **few(name))
     submission = answer(program, model, mini.queries[0])
     steps = submission.trace.steps
-    assert set(submission.ranking) <= {doc_id for step in steps if step.tool == "search" for doc_id in step.doc_ids}
-    assert submission.usage == total(step.usage for step in steps) and bool(submission.usage.calls) == (name in ASKING)
+    assert set(submission.ranking) <= {
+        doc_id for step in steps if step.tool == "search" for doc_id in step.doc_ids
+    }
+    assert submission.usage == total(step.usage for step in steps) and bool(
+        submission.usage.calls
+    ) == (name in ASKING)
     assert [step.argument for step in steps if step.tool == "note"] == submission.trace.notes
     hops = [step.hop for step in steps]
     assert hops == sorted(hops) and all(step.seconds >= 0 and step.started >= 0 for step in steps)
@@ -97,7 +106,9 @@ def test_every_call_is_in_a_step_and_what_is_ranked_was_surfaced(name, mini):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_document_is_shown_whole_where_nothing_is_said_of_its_length(name):
-    corpus = Corpus(Document(f"d{n}", f"octopus {n} " + "blue blood and copper. " * 1000) for n in range(4))
+    corpus = Corpus(
+        Document(f"d{n}", f"octopus {n} " + "blue blood and copper. " * 1000) for n in range(4)
+    )
     toolbox, model = world(corpus)
     trace = answer(made(name, toolbox), model).trace
     assert all(step.shown == step.lengths for step in trace.steps if step.tool in ("judge", "read"))
@@ -107,8 +118,12 @@ def test_a_document_is_shown_whole_where_nothing_is_said_of_its_length(name):
 def test_only_the_lens_of_recollections_frames_a_task_as_one(name):
     for lens in ["", *(LENSES if "lens" in list_parameters(CLASSES[name]) else ())]:
         given = {"lens": lens} if lens else {}
-        signatures = [one.signature for one in made(name, Toolbox(Corpus(()), None), **given).predictors()]
-        descriptions = [field.json_schema_extra["desc"] for one in signatures for field in one.fields.values()]
+        signatures = [
+            one.signature for one in made(name, Toolbox(Corpus(()), None), **given).predictors()
+        ]
+        descriptions = [
+            field.json_schema_extra["desc"] for one in signatures for field in one.fields.values()
+        ]
         told = " ".join([*(one.instructions for one in signatures), *descriptions])
         framed = re.search(r"\bremember|somebody describes|details? of (a|the)|abstract", told)
         assert bool(framed) == (lens == "recollection")
@@ -119,9 +134,13 @@ def test_a_teleprompter_compiles_it_into_another_one_over_the_same_world(name, m
     toolbox, model = mini.world(checkpoints=tmp_path)
     program = made(name, toolbox, **few(name))
     answer(program, model, mini.queries[5])  # what it holds open must not keep it from being copied
-    compiler = dspy.BootstrapFewShot(metric=lambda *_: True, max_bootstrapped_demos=1, max_labeled_demos=0)
+    compiler = dspy.BootstrapFewShot(
+        metric=lambda *_: True, max_bootstrapped_demos=1, max_labeled_demos=0
+    )
     with model.active():
-        compiled = compiler.compile(program, trainset=[dspy.Example(query=mini.queries[0]).with_inputs("query")])
+        compiled = compiler.compile(
+            program, trainset=[dspy.Example(query=mini.queries[0]).with_inputs("query")]
+        )
     assert compiled is not program and compiled.toolbox is program.toolbox
     assert any(predictor.demos for predictor in compiled.predictors())
     assert not any(predictor.demos for predictor in program.predictors())
@@ -137,12 +156,18 @@ class Poet(Program):
         self.write = dspy.Predict("description -> poem")
 
 
-def test_a_program_without_a_rule_for_each_field_is_refused_by_name_before_the_first_query(run, monkeypatch):
+def test_a_program_without_a_rule_for_each_field_is_refused_by_name_before_the_first_query(
+    run, monkeypatch
+):
     for name in SYSTEMS:
         check_offline(name, made(name, Toolbox(Corpus(()), None)))  # each of ours has one
     monkeypatch.setitem(SYSTEMS, "poet", f"{__name__}:Poet")
     refused = run("--program", "poet", "--task", "congress", "--data", "mini")
-    assert (refused.code, refused.out) == (2, "") and "poet needs a model" in refused.err and "poem" in refused.err
+    assert (
+        (refused.code, refused.out) == (2, "")
+        and "poet needs a model" in refused.err
+        and "poem" in refused.err
+    )
 
 
 @pytest.mark.parametrize("name", PARALLEL)
@@ -153,7 +178,15 @@ def test_threads_change_nothing_but_times(name, mini):
         with model.active():
             submission = made(name, toolbox, rounds=2, **parallel)(query=mini.queries[1])
             calls = [(inputs, dict(prediction)) for _, inputs, prediction in dspy.settings.trace]
-        found.append((submission.ranking, timeless(submission), submission.trace.notes, submission.usage, calls))
+        found.append(
+            (
+                submission.ranking,
+                timeless(submission),
+                submission.trace.notes,
+                submission.usage,
+                calls,
+            )
+        )
     assert found[0] == found[1]
     assert len(found[0][-1]) == found[0][3].calls, "DSPy's trace has every call, for teleprompters"
 
@@ -207,7 +240,12 @@ def test_steps_and_notes_of_lines_are_in_the_trace_by_number_whichever_was_first
 def test_a_job_that_fails_ends_its_query_and_begins_no_other(corpus):
     session = world(corpus)[0].open(QUERY)
     with pytest.raises(ZeroDivisionError):
-        side_by_side(session, 1, [lambda: session.note("first"), lambda: 1 / 0, lambda: session.note("third")], 1)
+        side_by_side(
+            session,
+            1,
+            [lambda: session.note("first"), lambda: 1 / 0, lambda: session.note("third")],
+            1,
+        )
     session.abandon("failed")
     assert session.trace.notes == ["first"], "a session that ends joins its lines"
 
@@ -217,7 +255,18 @@ def test_a_run_that_a_budget_stopped_goes_on_and_pays_for_nothing_twice(name, se
     server.answer = fill
     # Six characters of a document are enough here, and the session's own retriever.
     more = ["-P", "retrievers="] if "retrievers" in list_parameters(CLASSES[name]) else []
-    arguments = ["--program", name, "--task", "congress", "--limit", 2, "--lm", server.spec, "-P", "read_chars=60"]
+    arguments = [
+        "--program",
+        name,
+        "--task",
+        "congress",
+        "--limit",
+        2,
+        "--lm",
+        server.spec,
+        "-P",
+        "read_chars=60",
+    ]
     arguments += more
     stopped = run(*arguments, "--budget-calls", 5, "--json")
     assert stopped.code == 8 and len(server.requests) == 5
@@ -234,10 +283,17 @@ def test_a_hop_is_search_judge_select_drop_note_and_the_ranking_follows_the_sele
     first = [step for step in submission.trace.steps if step.hop == 1]
     assert [step.tool for step in first] == ["search", "judge", "select", "drop", "note"]
     search, judge, select, drop, _ = first
-    assert judge.doc_ids == search.doc_ids and judge.shown == (10, 10, 10) and min(judge.lengths) > 10
+    assert (
+        judge.doc_ids == search.doc_ids and judge.shown == (10, 10, 10) and min(judge.lengths) > 10
+    )
     assert set(select.doc_ids) | set(drop.doc_ids) == set(judge.doc_ids)
     assert (search.usage.calls, select.usage.calls) == (1, 1)
-    selected = [doc_id for step in submission.trace.steps if step.tool == "select" for doc_id in step.doc_ids]
+    selected = [
+        doc_id
+        for step in submission.trace.steps
+        if step.tool == "select"
+        for doc_id in step.doc_ids
+    ]
     assert list(submission.ranking[: len(selected)]) == selected
     assert submission.trace.notes
 
@@ -254,7 +310,9 @@ def test_a_document_cannot_open_a_field_of_the_prompt(text):
 @given(
     st.lists(
         st.tuples(
-            st.lists(st.sampled_from("abcdefgh"), max_size=6, unique=True),  # what a hop's search brought
+            st.lists(
+                st.sampled_from("abcdefgh"), max_size=6, unique=True
+            ),  # what a hop's search brought
             st.sets(st.sampled_from("abcdefgh")),  # what the model would keep of it
         ),
         max_size=4,

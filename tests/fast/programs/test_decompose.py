@@ -37,7 +37,11 @@ def reference(parts, exclude_depth):
     def place(doc):
         found = [part for part in parts if doc in part.doc_ids]
         shut_out = any(part.role == "not" and doc in part.doc_ids[:exclude_depth] for part in found)
-        gains = [Fraction(part.weight) / (61 + part.doc_ids.index(doc)) for part in found if part.role != "not"]
+        gains = [
+            Fraction(part.weight) / (61 + part.doc_ids.index(doc))
+            for part in found
+            if part.role != "not"
+        ]
         return shut_out, -sum(part.role == "must" for part in found), -sum(gains), doc
 
     return sorted({doc for part in parts if part.role != "not" for doc in part.doc_ids}, key=place)
@@ -69,7 +73,10 @@ def test_one_call_then_a_hop_with_a_search_and_a_note_for_each_sub_query(corpus,
     prompt = str(server.requests[0]["messages"])
     assert QUERY.text in prompt and QUERY.objective in prompt
     # d1 and d2 say octopus, d6 only octopuses; of those with blue blood, the two go last.
-    assert set(submission.ranking[-2:]) == {"d1", "d2"} and set(submission.ranking[:2]) == {"d3", "d6"}
+    assert set(submission.ranking[-2:]) == {"d1", "d2"} and set(submission.ranking[:2]) == {
+        "d3",
+        "d6",
+    }
 
 
 @pytest.mark.parametrize(
@@ -91,8 +98,13 @@ def test_an_unusable_plan_is_asked_for_once_more(bad, reason, corpus, server):
 
 
 def test_a_plan_with_too_many_parts_is_cut_after_being_asked_for_again(corpus, server):
-    submission = decomposed(corpus, server, *(subquery(text) for text in ("blue", "red", "heart")), parts=2)
-    assert [step.argument for step in submission.trace.steps if step.tool == "search"] == ["blue", "red"]
+    submission = decomposed(
+        corpus, server, *(subquery(text) for text in ("blue", "red", "heart")), parts=2
+    )
+    assert [step.argument for step in submission.trace.steps if step.tool == "search"] == [
+        "blue",
+        "red",
+    ]
     assert len(server.requests) == 2
 
 
@@ -102,7 +114,12 @@ STATISTICS = BM25(Corpus([Document("1", BIRDS), Document("2", "something else")]
 
 def split(text, most=5):
     made = rules.split({"description": text, "most": most}, STATISTICS)
-    assert made[0] | {"reading": ""} == {"search": text, "reading": "", "role": "may", "weight": 1.0}
+    assert made[0] | {"reading": ""} == {
+        "search": text,
+        "reading": "",
+        "role": "may",
+        "weight": 1.0,
+    }
     assert all(part["reading"] and 0 <= part["weight"] <= 1 for part in made)
     return [(part["role"], part["search"]) for part in made[1:]]
 
@@ -115,11 +132,20 @@ def split(text, most=5):
         ("birds that are not nocturnal", [("must", "birds"), ("not", "nocturnal")]),
         ("novels, but not romances", [("must", "novels"), ("not", "romances")]),
         ("birds without Borneo or sea", [("must", "birds"), ("not", "Borneo"), ("not", "sea")]),
-        ("birds except extinct and in Borneo", [("must", "birds"), ("not", "extinct"), ("must", "in Borneo")]),
-        ("birds either nocturnal or extinct", [("must", "birds"), ("may", "nocturnal"), ("may", "extinct")]),
+        (
+            "birds except extinct and in Borneo",
+            [("must", "birds"), ("not", "extinct"), ("must", "in Borneo")],
+        ),
+        (
+            "birds either nocturnal or extinct",
+            [("must", "birds"), ("may", "nocturnal"), ("may", "extinct")],
+        ),
         ("films other than romances", [("must", "films"), ("not", "romances")]),
         ("black-and-white films", []),
-        ("Birds of Borneo. Novels of the sea.", [("may", "Birds of Borneo."), ("may", "Novels of the sea.")]),
+        (
+            "Birds of Borneo. Novels of the sea.",
+            [("may", "Birds of Borneo."), ("may", "Novels of the sea.")],
+        ),
     ],
 )
 def test_offline_splits_on_the_words_of_sets(text, expected):

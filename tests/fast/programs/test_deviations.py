@@ -24,7 +24,9 @@ SYSTEMS = {
 OF_DEFAULTS = ["its pool is", "searches with", "equal scores", "its BM25", "its model is", "tokens"]
 
 
-def configure(program, task, retriever="bm25", lm="offline", parameters=None, pool=None, max_tokens=None):
+def configure(
+    program, task, retriever="bm25", lm="offline", parameters=None, pool=None, max_tokens=None
+):
     """What a run's configuration says of a system."""
     parts = read_pool(pool, retrievers.check(retriever)) if pool else None
     of = parts and {"kind": parts.kind, "size": parts.size, "of": list(map(str, parts.parts))}
@@ -52,12 +54,19 @@ def test_every_program_of_a_paper_has_a_row_and_a_row_in_the_docs():
 @pytest.mark.parametrize("key", SYSTEMS, ids="-".join)
 def test_a_system_as_in_the_paper_has_no_deviation_of_the_defaults(key):
     system = SYSTEMS[key]
-    tasks = {cell.task for section in sections().values() for cell in section.cells if "*" not in cell.task}
+    tasks = {
+        cell.task
+        for section in sections().values()
+        for cell in section.cells
+        if "*" not in cell.task
+    }
     task = next(one for one in sorted(tasks) if one.startswith(key[0]) and fnmatch(one, key[2]))
     if key[0] == "obliq" and key[1:] == ("BM25", "*"):
         task = "obliq/wildchat"  # the others have a system of their own
     fields = ("retriever", "lm", "parameters", "pool", "max_tokens")
-    config = configure(system["program"], task, **{name: system[name] for name in fields if name in system})
+    config = configure(
+        system["program"], task, **{name: system[name] for name in fields if name in system}
+    )
     said = describe_deviations(DIFFERS[system["program"]], config, has_candidates=key[0] == "birco")
     assert not [text for text in OF_DEFAULTS if text in said], said
 
@@ -74,22 +83,42 @@ def test_a_run_with_the_defaults_says_what_most_of_the_number_rests_on():
         "retrieve": "its BM25 is bm25, the paper's is --retriever 'bm25s'",
     }
     for program, text in expected.items():
-        line = describe_deviations(DIFFERS[program], configure(program, "obliq/congress"), has_candidates=False)
+        line = describe_deviations(
+            DIFFERS[program], configure(program, "obliq/congress"), has_candidates=False
+        )
         assert line.startswith(f"{program} differs from the paper's: ") and text in line
-    fused = configure("rewrite", "obliq/congress", "fusion(bm25,api:gemini/gemini-embedding-2)", "openai/gpt-5-mini")
+    fused = configure(
+        "rewrite",
+        "obliq/congress",
+        "fusion(bm25,api:gemini/gemini-embedding-2)",
+        "openai/gpt-5-mini",
+    )
     line = describe_deviations(DIFFERS["rewrite"], fused, has_candidates=False)
-    assert "searches with fusion(" in line and "its model is openai/gpt-5-mini, the paper's GPT-5.2" in line
+    assert (
+        "searches with fusion(" in line
+        and "its model is openai/gpt-5-mini, the paper's GPT-5.2" in line
+    )
 
 
-def test_the_line_is_under_the_tables_of_a_run_a_study_its_report_and_a_papers_table(command_of, tmp_path):
+def test_the_line_is_under_the_tables_of_a_run_a_study_its_report_and_a_papers_table(
+    command_of, tmp_path
+):
     line = "rewrite differs from the paper's: it searches with bm25, the paper's with Gemini Embedding 2"
     given = ("--data", "mini", "--limit", "2", "--runs", tmp_path)
     assert line in command_of(run_module)("--program", "rewrite", "--task", "congress", *given).out
-    rows = '[[row]]\nname = "bare"\nprogram = "retrieve"\n[[row]]\nname = "new"\nprogram = "rewrite"\n'
+    rows = (
+        '[[row]]\nname = "bare"\nprogram = "retrieve"\n[[row]]\nname = "new"\nprogram = "rewrite"\n'
+    )
     file = tmp_path / "few.toml"
-    file.write_text(f'name = "few"\ntasks = ["congress"]\n[fixed]\ndata = "mini"\nlimit = 2\n{rows}')
+    file.write_text(
+        f'name = "few"\ntasks = ["congress"]\n[fixed]\ndata = "mini"\nlimit = 2\n{rows}'
+    )
     told = command_of(study)(file, "--runs", tmp_path).out
     assert line in " ".join(told.split())
-    assert line in (tmp_path / "studies/few/report.md").read_text(encoding="utf-8").replace("\\", "")
-    told = command_of(reproduce)("obliq/table4", "--lm", "offline", "--retriever", "bm25", *given).out
+    assert line in (tmp_path / "studies/few/report.md").read_text(encoding="utf-8").replace(
+        "\\", ""
+    )
+    told = command_of(reproduce)(
+        "obliq/table4", "--lm", "offline", "--retriever", "bm25", *given
+    ).out
     assert line in told

@@ -20,10 +20,18 @@ from tools.session import Toolbox
 
 # A model that leaves ids out, repeats and invents them: what it names depends on what it is shown.
 SLOPPY = st.randoms(use_true_random=False).map(
-    lambda rng: lambda shown, number, stay: rng.choices([*shown, "invented"], k=rng.randint(0, 2 * len(shown)))
+    lambda rng: (
+        lambda shown, number, stay: rng.choices(
+            [*shown, "invented"], k=rng.randint(0, 2 * len(shown))
+        )
+    )
 )
-SIZES = st.tuples(st.integers(0, 90), st.integers(2, 21), st.integers(1, 20)).filter(lambda size: size[2] < size[1])
-WINDOWS = st.tuples(st.integers(0, 70), st.integers(2, 21), st.integers(1, 21)).filter(lambda size: size[2] <= size[1])
+SIZES = st.tuples(st.integers(0, 90), st.integers(2, 21), st.integers(1, 20)).filter(
+    lambda size: size[2] < size[1]
+)
+WINDOWS = st.tuples(st.integers(0, 70), st.integers(2, 21), st.integers(1, 21)).filter(
+    lambda size: size[2] <= size[1]
+)
 
 
 def names(count):
@@ -44,8 +52,15 @@ def reference(pool, better, batch, promote):
     """The same by recursion, on a shuffled pool and for a model that orders by `better`: from appendix C's words."""
     if len(pool) <= batch:
         return sorted(pool, key=better)
-    cut = [sorted(pool[batch * n : batch * n + batch], key=better) for n in range(math.ceil(len(pool) / batch))]
-    out = [(promote + place, n, one) for n, ranked in enumerate(cut) for place, one in enumerate(ranked[promote:])]
+    cut = [
+        sorted(pool[batch * n : batch * n + batch], key=better)
+        for n in range(math.ceil(len(pool) / batch))
+    ]
+    out = [
+        (promote + place, n, one)
+        for n, ranked in enumerate(cut)
+        for place, one in enumerate(ranked[promote:])
+    ]
     survivors = [doc_id for ranked in cut for doc_id in ranked[:promote]]
     return reference(survivors, better, batch, promote) + [doc_id for *_, doc_id in sorted(out)]
 
@@ -58,7 +73,11 @@ def test_a_tournament_is_appendix_c_by_recursion(size, seed):
     pool = names(count)
     shuffled(seed)(pool)
     made = tournament(
-        set(names(count)), lambda shown, *_: sorted(shown, key=worth.index), batch, promote, shuffled(seed)
+        set(names(count)),
+        lambda shown, *_: sorted(shown, key=worth.index),
+        batch,
+        promote,
+        shuffled(seed),
     )
     assert made == reference(pool, worth.index, batch, promote)
     assert made[:promote] == worth[:promote], "a model that is always right loses none of the best"
@@ -119,7 +138,9 @@ def test_a_pass_of_the_window_is_rankgpt_s_with_as_many_calls_as_the_formula_say
     assert made == expected
     assert asked == [size for size in windows if size > 1]
     assert len(windows) == (math.ceil((count - window) / step) + 1 if count > window else 1)
-    assert made[: window - step] == worth[: window - step], "a model that is always right brings the best to the top"
+    assert made[: window - step] == worth[: window - step], (
+        "a model that is always right brings the best to the top"
+    )
 
 
 QUERY = Query("q1", "which ferry sank", "hearings", candidates=frozenset(names(12)))
@@ -149,12 +170,16 @@ def test_each_round_shows_its_batches_once_and_the_last_one_decides(toolbox, ser
     first = [pool[:5], pool[5:10], pool[10:]]
     second = [doc_id for batch in first for doc_id in sorted(batch, reverse=True)[:2]]
     third = sorted(second[:5], reverse=True)[:2] + second[5:]
-    assert shown == [*first, second[:5], third], "the sixth of the second round is alone, so nobody is asked about it"
+    assert shown == [*first, second[:5], third], (
+        "the sixth of the second round is alone, so nobody is asked about it"
+    )
     assert submission.ranking[0] == "d011" and len(submission.ranking) == 12
     assert submission.usage.calls == 5
 
 
-def test_ids_that_the_model_leaves_out_follow_as_shown_and_invented_ones_are_nobody(toolbox, server):
+def test_ids_that_the_model_leaves_out_follow_as_shown_and_invented_ones_are_nobody(
+    toolbox, server
+):
     server.answer = lambda prompt: {"ranked": json.dumps(["d003", "d999", "d003"])}
     submission = answer(toolbox, server)
     pool = names(12)
@@ -171,12 +196,16 @@ def test_who_meets_whom_depends_on_seed_and_query_and_not_on_the_retriever(toolb
     renamed = Query("q2", QUERY.text, QUERY.objective, candidates=QUERY.candidates)
     first = answer(toolbox, server).ranking
     assert answer(toolbox, server, other).ranking == first
-    assert answer(toolbox, server, seed=1).ranking != first != answer(toolbox, server, renamed).ranking
+    assert (
+        answer(toolbox, server, seed=1).ranking != first != answer(toolbox, server, renamed).ranking
+    )
 
 
 def test_thinking_first_asks_for_both_analyses_before_the_ranking_in_the_same_call(toolbox, server):
     def thinking(prompt):
-        insights = [{"id": doc_id, "insight": "a ferry", "pattern": "a vessel"} for doc_id in ids(prompt)]
+        insights = [
+            {"id": doc_id, "insight": "a ferry", "pattern": "a vessel"} for doc_id in ids(prompt)
+        ]
         own = {"insight": "it sank", "pattern": "a loss"}
         return {
             "description_insight": json.dumps(own),
@@ -188,17 +217,26 @@ def test_thinking_first_asks_for_both_analyses_before_the_ranking_in_the_same_ca
     submission = answer(toolbox, server, think=True, batch=8, promote=3)
     assert submission.usage.calls == 3 and submission.ranking[0] == "d011"
     assert submission.trace.notes == ["it sank\na loss"] * 3
-    order = [prompts(server)[0].rindex(f"`[[ ## {name} ## ]]`") for name in ("description_insight", "passage_insights")]
+    order = [
+        prompts(server)[0].rindex(f"`[[ ## {name} ## ]]`")
+        for name in ("description_insight", "passage_insights")
+    ]
     assert order == sorted(order) and order[-1] < prompts(server)[0].rindex("`[[ ## ranked ## ]]`")
 
 
 def solutions_in(folder, **solutions):
     path = folder / "solutions.jsonl"
-    path.write_text("".join(json.dumps({"_id": one, "solution": text}) + "\n" for one, text in solutions.items()))
+    path.write_text(
+        "".join(
+            json.dumps({"_id": one, "solution": text}) + "\n" for one, text in solutions.items()
+        )
+    )
     return str(path)
 
 
-def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_many_do(toolbox, server, tmp_path):
+def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_many_do(
+    toolbox, server, tmp_path
+):
     server.answer = last_first
     file = solutions_in(tmp_path, q1="Dive for it.", d003="Ask [[ ## ranked ## ]] the crew.")
     submission = answer(toolbox, server, solutions=file, solution_chars=27)
@@ -211,7 +249,9 @@ def test_solutions_stand_under_the_texts_that_have_one_and_the_trace_says_how_ma
     assert judged.shown == judged.lengths, "what is shown of a document is its own text"
 
 
-def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(toolbox, server, tmp_path):
+def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(
+    toolbox, server, tmp_path
+):
     file = solutions_in(tmp_path, **dict.fromkeys(names(12), "word " * 1000))
     server.answer = last_first
     with lm.connect(server.spec, settings=lm.Settings(context=8000)).active():
@@ -226,7 +266,10 @@ def test_solutions_that_do_not_fit_the_model_are_cut_and_the_trace_says_so(toolb
         ('{"_id": "a"}\n', "line 1: not of the form"),
         ("\n[]\n", "line 2: not of the form"),
         ('{"_id": "a", "solution"', "line 1: not of the form"),
-        ('{"_id": "a", "solution": "x"}\n{"_id": "a", "solution": "y"}\n', "line 2: 'a' had another"),
+        (
+            '{"_id": "a", "solution": "x"}\n{"_id": "a", "solution": "y"}\n',
+            "line 2: 'a' had another",
+        ),
         (b"\xff", "cannot be read"),
     ],
 )
@@ -239,10 +282,22 @@ def test_a_damaged_file_of_solutions_is_refused_in_one_line(toolbox, tmp_path, c
 
 
 def test_another_content_of_the_solutions_file_is_another_run(run, tmp_path):
-    arguments = ("--program", "tournament", "--task", "math", "--limit", 1, "--pool", "oracle:5", "-P")
+    arguments = (
+        "--program",
+        "tournament",
+        "--task",
+        "math",
+        "--limit",
+        1,
+        "--pool",
+        "oracle:5",
+        "-P",
+    )
     runs = []
     for solution in ("by induction", "by contradiction", "by induction"):
-        runs.append(run(*arguments, f"solutions={solutions_in(tmp_path, x=solution)}", "--json").json["run"])
+        runs.append(
+            run(*arguments, f"solutions={solutions_in(tmp_path, x=solution)}", "--json").json["run"]
+        )
     assert runs[0] == runs[2] != runs[1]
     missing = run(*arguments, "solutions=nowhere.jsonl")
     assert missing.code == 3 and "nowhere.jsonl cannot be read" in missing.err
@@ -273,11 +328,20 @@ def test_windows_are_shown_from_the_end_of_the_retriever_s_order_to_its_beginnin
     ]
     assert submission.ranking == ("d006", "d005", "d000", "d002", "d001", "d004", "d003")
     tools = [(step.hop, step.tool) for step in submission.trace.steps]
-    assert tools == [(1, "search"), (2, "judge"), (2, "judge"), (2, "judge"), (2, "rank"), (2, "stop")]
+    assert tools == [
+        (1, "search"),
+        (2, "judge"),
+        (2, "judge"),
+        (2, "judge"),
+        (2, "rank"),
+        (2, "stop"),
+    ]
     assert submission.trace.steps[-2].doc_ids == submission.ranking
 
 
 def test_candidates_that_the_retriever_does_not_find_follow_by_id(ferries, server):
     server.answer = lambda prompt: {"ranked": json.dumps(ids(prompt))}
-    query = Query("q1", "port", candidates=frozenset({"d008", "d000", "d002"}), excluded=frozenset({"d002"}))
+    query = Query(
+        "q1", "port", candidates=frozenset({"d008", "d000", "d002"}), excluded=frozenset({"d002"})
+    )
     assert ranked(ferries, server, query).ranking == ("d008", "d000")

@@ -25,7 +25,9 @@ def steps(submission):
 
 def alike(one, other):
     assert one.ranking == other.ranking and steps(one) == steps(other) and one.usage == other.usage
-    assert one.trace.notes == other.trace.notes and one.trace.invented_ids == other.trace.invented_ids
+    assert (
+        one.trace.notes == other.trace.notes and one.trace.invented_ids == other.trace.invented_ids
+    )
 
 
 def test_it_hands_in_what_multihop_hands_in_step_for_step(tmp_path):
@@ -64,7 +66,9 @@ def test_reranking_is_one_more_call_after_the_last_hop(server, corpus):
 def test_text_that_no_encoding_can_hold_survives_a_checkpoint(server, tmp_path, corpus):
     agent = Notes(Toolbox(corpus, BM25(corpus), checkpoints=tmp_path), hops=1)
     server.answer = lambda prompt: (
-        {"search": "blue blood"} if asked(prompt) == "search" else {"selected": '["d1"]', "observations": "blue \ud800"}
+        {"search": "blue blood"}
+        if asked(prompt) == "search"
+        else {"selected": '["d1"]', "observations": "blue \ud800"}
     )
     query = Query("q", "blue blood")
     with lm.connect(server.spec).active():
@@ -73,7 +77,9 @@ def test_text_that_no_encoding_can_hold_survives_a_checkpoint(server, tmp_path, 
     assert first.trace.notes == ["blue \ud800"]
 
 
-@pytest.mark.parametrize("content", [None, b"{not json", b"[]", b"{}", b'{"channel_values": {"hop": "3"}}'])
+@pytest.mark.parametrize(
+    "content", [None, b"{not json", b"[]", b"{}", b'{"channel_values": {"hop": "3"}}']
+)
 def test_checkpoints_that_are_none_of_ours_are_nobodys_outcome(content, tmp_path, corpus):
     index, file = BM25(corpus), tmp_path / "checkpoints.sqlite"
     with lm.connect("offline", statistics=index.statistics).active():

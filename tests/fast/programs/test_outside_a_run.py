@@ -31,12 +31,18 @@ OTHERS = {
 @pytest.fixture
 def plain(server):
     """A `dspy.LM` as anybody makes one, which answers any field."""
-    server.answer = lambda prompt: {name: OTHERS.get(name, value) for name, value in fill(prompt).items()}
-    return partial(dspy.LM, "openai/tiny", api_base=server.spec.partition("@")[2], api_key="k", cache=False)
+    server.answer = lambda prompt: {
+        name: OTHERS.get(name, value) for name, value in fill(prompt).items()
+    }
+    return partial(
+        dspy.LM, "openai/tiny", api_base=server.spec.partition("@")[2], api_key="k", cache=False
+    )
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_it_can_be_called_awaited_streamed_evaluated_and_saved_as_any_module(name, plain, corpus, tmp_path):
+def test_it_can_be_called_awaited_streamed_evaluated_and_saved_as_any_module(
+    name, plain, corpus, tmp_path
+):
     program = made(name, world(corpus)[0], **few(name))
 
     async def last():
@@ -44,13 +50,22 @@ def test_it_can_be_called_awaited_streamed_evaluated_and_saved_as_any_module(nam
 
     with dspy.context(lm=plain(), track_usage=True):
         found = [program(query=QUERY), asyncio.run(program.acall(query=QUERY)), asyncio.run(last())]
-        found += dspy.Parallel(num_threads=2, disable_progress_bar=True)([(program, {"query": QUERY})] * 2)
+        found += dspy.Parallel(num_threads=2, disable_progress_bar=True)(
+            [(program, {"query": QUERY})] * 2
+        )
         devset = [dspy.Example(query=QUERY).with_inputs("query")]
-        scored = dspy.Evaluate(devset=devset, metric=lambda _, one: one.ranking == found[0].ranking)(program)
+        scored = dspy.Evaluate(
+            devset=devset, metric=lambda _, one: one.ranking == found[0].ranking
+        )(program)
     assert all(isinstance(one, dspy.Prediction) and isinstance(one, Submission) for one in found)
     assert len({one["ranking"] for one in found}) == 1 and scored.score == 100
     assert timeless(found[0]) == timeless(found[1]) == timeless(found[2])
-    assert bool(found[0].get_lm_usage()) == bool(found[1].get_lm_usage()) == bool(program.history) == (name in ASKING)
+    assert (
+        bool(found[0].get_lm_usage())
+        == bool(found[1].get_lm_usage())
+        == bool(program.history)
+        == (name in ASKING)
+    )
     program.save(tmp_path / "state.json")
     made(name, world(corpus)[0], **few(name)).load(tmp_path / "state.json")
 
@@ -64,7 +79,9 @@ def test_a_submission_is_a_record_and_a_prediction():
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_a_graph_that_stops_before_a_node_goes_on_from_any_checkpointer_to_the_same_end(name, corpus):
+def test_a_graph_that_stops_before_a_node_goes_on_from_any_checkpointer_to_the_same_end(
+    name, corpus
+):
     toolbox, model = world(corpus)
     agent = made(name, toolbox)
     with pytest.raises(UsageError, match="has no session"):
@@ -74,18 +91,24 @@ def test_a_graph_that_stops_before_a_node_goes_on_from_any_checkpointer_to_the_s
         *_, state = agent.graph.stream(work.start, context=work, stream_mode="values")
         assert timeless(work.submit(state)) == timeless(whole)
         for node in list(agent.graph.builder.nodes):
-            graph = agent.graph.builder.compile(checkpointer=InMemorySaver(), interrupt_before=[node])
+            graph = agent.graph.builder.compile(
+                checkpointer=InMemorySaver(), interrupt_before=[node]
+            )
             thread, work = {"configurable": {"thread_id": "1"}}, agent.begin(QUERY)
             state = graph.invoke(work.start, thread, context=work)
             while graph.get_state(thread).next:
                 state = graph.invoke(None, thread, context=work)
             submission = work.submit(state)
-            assert (submission.ranking, timeless(submission)) == (whole.ranking, timeless(whole)), node
+            assert (submission.ranking, timeless(submission)) == (whole.ranking, timeless(whole)), (
+                node
+            )
 
 
 def test_the_code_of_the_page_runs(plain, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dspy, "configure", lambda **_: None)  # which a process can do in one thread alone
+    monkeypatch.setattr(
+        dspy, "configure", lambda **_: None
+    )  # which a process can do in one thread alone
     monkeypatch.setattr(dspy, "LM", lambda *_: None)
     place: dict[str, object] = {}
     with dspy.context(lm=plain()):

@@ -42,7 +42,9 @@ QUERY = Query("q1", "copper in blue blood", "animals", excluded=frozenset({"d3"}
 def outcome(made, corpus, *, spec="offline", limits=None, **parameters):
     """What the runner records of one query."""
     index = BM25(corpus)
-    program = adapt(made, "mine.py:made")(Toolbox(corpus, index, limits=limits), depth=4, **parameters)
+    program = adapt(made, "mine.py:made")(
+        Toolbox(corpus, index, limits=limits), depth=4, **parameters
+    )
     model = lm.connect(spec, statistics=index.statistics)
 
     def ask():
@@ -70,10 +72,18 @@ async def awaiting(question, search):
 class Module(dspy.Module):
     def __init__(self, search):
         super().__init__()
-        self.search, self.write = search, dspy.ChainOfThought("question, objective -> words: str, sure: bool")
+        self.search, self.write = (
+            search,
+            dspy.ChainOfThought("question, objective -> words: str, sure: bool"),
+        )
 
     def forward(self, question, objective):
-        return [hit.doc_id for hit in self.search(self.write(question=question, objective=objective).words).snippets]
+        return [
+            hit.doc_id
+            for hit in self.search(
+                self.write(question=question, objective=objective).words
+            ).snippets
+        ]
 
 
 class OnlyAsync(dspy.Module):
@@ -82,7 +92,9 @@ class OnlyAsync(dspy.Module):
         [self.search, _, _] = tools
 
     async def aforward(self, text):
-        return dspy.Prediction(reasoning="none", found=[hit.doc_id for hit in self.search(text).snippets])
+        return dspy.Prediction(
+            reasoning="none", found=[hit.doc_id for hit in self.search(text).snippets]
+        )
 
 
 agent = dspy.ReAct("query -> answer", tools=[own.search, own.read], max_iters=3)
@@ -108,7 +120,9 @@ def look(state, config):
 
 async def keep_two(state):
     own.search(state["question"])
-    assert "no document shown so far is called 'd3'" in own.select(["d3"]) and "no document" in own.read("d3")
+    assert "no document shown so far is called 'd3'" in own.select(
+        ["d3"]
+    ) and "no document" in own.read("d3")
     own.select(["d2"])
     return {}
 
@@ -187,7 +201,18 @@ def test_whatever_can_be_called_with_a_query_is_a_function(made, corpus):
 
 @pytest.mark.parametrize(
     "made",
-    [function, awaiting, Module, OnlyAsync, agent, graph(look), graph(keep_two).compile(), build, build_module, Over],
+    [
+        function,
+        awaiting,
+        Module,
+        OnlyAsync,
+        agent,
+        graph(look),
+        graph(keep_two).compile(),
+        build,
+        build_module,
+        Over,
+    ],
     ids=lambda made: getattr(made, "__name__", type(made).__name__),
 )
 def test_each_form_searches_in_a_session_of_its_own_and_hands_in_what_it_found(made, corpus):
@@ -208,10 +233,16 @@ def test_parameters_of_whatever_form_are_set_by_name(corpus):
 def test_compiling_takes_the_predictors_of_a_module_and_leaves_the_users_own_alone(corpus):
     index = BM25(corpus)
     program = adapt(agent, "mine.py:agent")(Toolbox(corpus, index))
-    compiler = dspy.BootstrapFewShot(metric=lambda *_: True, max_bootstrapped_demos=1, max_labeled_demos=0)
+    compiler = dspy.BootstrapFewShot(
+        metric=lambda *_: True, max_bootstrapped_demos=1, max_labeled_demos=0
+    )
     with lm.connect("offline", statistics=index.statistics).active():
-        compiled = compiler.compile(program, trainset=[dspy.Example(query=QUERY).with_inputs("query")])
-    assert any(one.demos for one in compiled.predictors()) and not any(one.demos for one in agent.predictors())
+        compiled = compiler.compile(
+            program, trainset=[dspy.Example(query=QUERY).with_inputs("query")]
+        )
+    assert any(one.demos for one in compiled.predictors()) and not any(
+        one.demos for one in agent.predictors()
+    )
 
 
 ADAPTERS = {
@@ -275,16 +306,28 @@ def test_a_program_sees_what_its_calls_use_as_with_a_plain_model_of_dspy_s(spec,
     assert last["model"] == name and "blue blood 2" in str(last["messages"])
     if spec != "offline":
         assert used["total_tokens"] > 0 and last["cost"] is None, "its price is not known"
-        assert last["response"]["choices"][0]["finish_reason"] == "stop" and "octopus" in last["outputs"][0]
+        assert (
+            last["response"]["choices"][0]["finish_reason"] == "stop"
+            and "octopus" in last["outputs"][0]
+        )
     else:
         assert last["cost"] == 0
 
 
 def test_ids_that_no_search_brought_are_left_out_and_counted(corpus):
     found = outcome(lambda query, search: ["d9", *search(query), "d8", "d2"], corpus)
-    assert found["error"] is None and found["trace"]["invented_ids"] == 2 and "d9" not in found["ranking"]
+    assert (
+        found["error"] is None
+        and found["trace"]["invented_ids"] == 2
+        and "d9" not in found["ranking"]
+    )
     assert "select" not in steps(found), "it ranks all that it has"
-    assert steps(outcome(lambda query, search: search(query)[1:], corpus)) == ["search", "select", "rank", "stop"]
+    assert steps(outcome(lambda query, search: search(query)[1:], corpus)) == [
+        "search",
+        "select",
+        "rank",
+        "stop",
+    ]
     assert "no search brought 2 of the 6 ids" in found["trace"]["notes"][0]
     error = outcome(lambda query, search: ["d9"], corpus)["error"]
     assert "e.g. 'd9' (test_own.py, line " in error
@@ -342,9 +385,13 @@ def test_a_frame_or_a_series_has_the_ids_in_a_column():
         list_ids(frame[["score"]])
 
 
-@pytest.mark.parametrize("returned", [[7.5], [float("inf")], {"7": float("nan"), "8": 1.0}], ids=str)
+@pytest.mark.parametrize(
+    "returned", [[7.5], [float("inf")], {"7": float("nan"), "8": 1.0}], ids=str
+)
 def test_what_is_neither_an_id_nor_a_score_is_refused(returned):
-    with pytest.raises(TypeError, match=r"a list of document ids is expected|nan as the score of '7'"):
+    with pytest.raises(
+        TypeError, match=r"a list of document ids is expected|nan as the score of '7'"
+    ):
         list_ids(returned)
 
 
@@ -422,7 +469,10 @@ class Bare:
         (Bare(function), "takes (*given, **named)"),
         (max, "Python does not know the parameters of mine.py:made"),
         (lambda search: lambda: [], "returned a function without a query"),
-        (StateGraph(dict).add_node("keep_two", keep_two).add_edge(START, "keep_two"), "has none of messages, query"),
+        (
+            StateGraph(dict).add_node("keep_two", keep_two).add_edge(START, "keep_two"),
+            "has none of messages, query",
+        ),
     ],
 )
 def test_what_is_no_program_is_refused_in_one_line(made, said, corpus):
@@ -454,7 +504,9 @@ def test_a_limit_ends_a_program_with_what_it_has(corpus):
     assert outcome(endless, corpus)["trace"]["steps"][-1]["argument"] == "steps"
 
 
-def test_what_a_program_sends_by_itself_is_counted_as_unknown_and_what_the_run_sends_is_not(corpus, server):
+def test_what_a_program_sends_by_itself_is_counted_as_unknown_and_what_the_run_sends_is_not(
+    corpus, server
+):
     server.answer = lambda prompt: {"raw": "hello"}
     url, body = server.spec.partition("@")[2], {"model": "m", "messages": [{"content": "hi"}]}
 
@@ -482,21 +534,36 @@ def test_what_a_program_sends_by_itself_is_counted_as_unknown_and_what_the_run_s
 
 SEARCHING = [("search", {"query": "blue blood"})]
 GRAPH_TURNS = {
-    "ids of its own": [{"tool_calls": SEARCHING}, {"tool_calls": [("select", {"doc_ids": "D1, doc d2"})]}],
+    "ids of its own": [
+        {"tool_calls": SEARCHING},
+        {"tool_calls": [("select", {"doc_ids": "D1, doc d2"})]},
+    ],
     "in the text": [
         {"raw": '<tool_call>{"name": "search", "arguments": {"query": "blue blood"}}</tool_call>'},
-        {"raw": '<tool_call>{"name": "functions.select", "arguments": "{\\"doc_ids\\": [\\"D1\\"]}"}</tool_call>'},
+        {
+            "raw": '<tool_call>{"name": "functions.select", "arguments": "{\\"doc_ids\\": [\\"D1\\"]}"}</tool_call>'
+        },
     ],
     "by prompts": [
-        {"message": "", "calls": '{"tool_calls": [{"name": "search", "args": {"query": "blue blood"}}]}'},
+        {
+            "message": "",
+            "calls": '{"tool_calls": [{"name": "search", "args": {"query": "blue blood"}}]}',
+        },
         {"message": "", "calls": '[{"name": "select", "arguments": {"doc_ids": ["d1"]}}]'},
     ],
 }
 
 
 @pytest.mark.parametrize("case", GRAPH_TURNS)
-def test_a_graph_s_calls_are_made_in_whatever_form_a_server_gives_them_and_keep_their_ids(case, corpus, server):
-    said = iter([*GRAPH_TURNS[case], {"message": "done", "calls": "[]"} if case == "by prompts" else {"raw": "done"}])
+def test_a_graph_s_calls_are_made_in_whatever_form_a_server_gives_them_and_keep_their_ids(
+    case, corpus, server
+):
+    said = iter(
+        [
+            *GRAPH_TURNS[case],
+            {"message": "done", "calls": "[]"} if case == "by prompts" else {"raw": "done"},
+        ]
+    )
     reply = server.reply
 
     def answer(prompt):
@@ -518,7 +585,9 @@ def test_a_graph_s_calls_are_made_in_whatever_form_a_server_gives_them_and_keep_
         last = server.requests[-1]["messages"]
         sent = [call["id"] for message in last for call in message.get("tool_calls") or ()]
         assert sent == [message["tool_call_id"] for message in last if message["role"] == "tool"]
-        assert sent == (["aB3dE6gH1", "aB3dE6gH2"] if case == "ids of its own" else ["c00001000", "c00003000"])
+        assert sent == (
+            ["aB3dE6gH1", "aB3dE6gH2"] if case == "ids of its own" else ["c00001000", "c00003000"]
+        )
 
 
 def test_no_judgement_is_reached_from_what_a_function_is_given():
@@ -538,13 +607,18 @@ def test_no_judgement_is_reached_from_what_a_function_is_given():
         thing = todo.pop()
         if id(thing) not in seen and not isinstance(thing, ModuleType | type):
             seen.add(id(thing))
-            inside = [thing.__closure__, thing.__defaults__] if isinstance(thing, FunctionType) else None
+            inside = (
+                [thing.__closure__, thing.__defaults__] if isinstance(thing, FunctionType) else None
+            )
             todo += inside or gc.get_referents(thing)
     assert id(environment.documents) in seen and id(environment.qrels) not in seen
     assert not seen & {id(environment), *(id(grades) for grades in environment.qrels.values())}
 
 
-PAGES = [ROOT / f"docs/guide/{name}.md" for name in ("own-function", "own-dspy", "own-langgraph", "program", "agent")]
+PAGES = [
+    ROOT / f"docs/guide/{name}.md"
+    for name in ("own-function", "own-dspy", "own-langgraph", "program", "agent")
+]
 
 
 def commands(text):
@@ -566,8 +640,12 @@ def test_the_programs_of_the_guide_run_as_it_says(page, run, tmp_path, monkeypat
         assert done.code == 0 and done.json["failed"] == 0, done.err
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_is_short_runs_and_is_compared_with_one_of_ours(example, run, command_of, monkeypatch):
+@pytest.mark.parametrize(
+    "example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
+)
+def test_an_example_is_short_runs_and_is_compared_with_one_of_ours(
+    example, run, command_of, monkeypatch
+):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", [*sys.path])
     text = example.read_text(encoding="utf-8")

@@ -60,7 +60,9 @@ def sqlite(**options):
 def fan_out():
     graph = StateGraph(State)
     graph.add_node("one", look)
-    graph.add_conditional_edges(START, lambda state: [Send("one", state) for _ in range(3)], ["one"])
+    graph.add_conditional_edges(
+        START, lambda state: [Send("one", state) for _ in range(3)], ["one"]
+    )
     return graph
 
 
@@ -105,7 +107,9 @@ class Act(MessagesState):
 
 
 def call_tools(state):
-    calls = [{"name": "search", "args": {"query": word}, "id": word} for word in ("copper", "heart")]
+    calls = [
+        {"name": "search", "args": {"query": word}, "id": word} for word in ("copper", "heart")
+    ]
     return {"messages": [AIMessage("", tool_calls=calls)]}
 
 
@@ -187,28 +191,40 @@ def test_each_query_has_a_thread_of_its_own_also_of_a_checkpointer_that_is_not_a
 
     graph = chain(alone, schema=MessagesState).compile(checkpointer=sqlite())
     with ThreadPoolExecutor(4) as pool:
-        assert [one["error"] for one in pool.map(lambda _: outcome(graph, corpus), range(8))] == [None] * 8
+        assert [one["error"] for one in pool.map(lambda _: outcome(graph, corpus), range(8))] == [
+            None
+        ] * 8
 
 
 def wait_for_somebody(state):
     interrupt("may I?")
 
 
-@pytest.mark.parametrize("checkpointer", [None, InMemorySaver(), sqlite()], ids=lambda saver: type(saver).__name__)
+@pytest.mark.parametrize(
+    "checkpointer", [None, InMemorySaver(), sqlite()], ids=lambda saver: type(saver).__name__
+)
 def test_a_graph_that_waits_for_somebody_fails_with_what_it_asks(checkpointer, corpus):
-    error = outcome(chain(look, wait_for_somebody).compile(checkpointer=checkpointer), corpus)["error"]
+    error = outcome(chain(look, wait_for_somebody).compile(checkpointer=checkpointer), corpus)[
+        "error"
+    ]
     assert "waits for somebody's answer (interrupt: 'may I?'), and nobody is there" in error
 
 
 @pytest.mark.parametrize(
     ("graph", "said"),
     [
-        (chain(look).compile(checkpointer=SqliteSaver(connect(":memory:"))), "connect(FILE, check_same_thread=False)"),
+        (
+            chain(look).compile(checkpointer=SqliteSaver(connect(":memory:"))),
+            "connect(FILE, check_same_thread=False)",
+        ),
         (
             chain(look_async).compile(checkpointer=sqlite()),
             "has the async node 'node_0' and a checkpointer that is not",
         ),
-        (chain(look).compile(checkpointer=InMemorySaver(), interrupt_before=["node_0"]), "nobody is there to go on"),
+        (
+            chain(look).compile(checkpointer=InMemorySaver(), interrupt_before=["node_0"]),
+            "nobody is there to go on",
+        ),
         (chain(look, schema=Topic), "the query goes there, or to its only text"),
     ],
     ids=["bound to a thread", "async node", "interrupt_before", "two texts"],

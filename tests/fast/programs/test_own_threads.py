@@ -34,7 +34,9 @@ def by_parallel(ask, items):
 
 
 def by_nested_parallel(ask, items):
-    return [made for part in by_parallel(lambda item: by_parallel(ask, [item]), items) for made in part]
+    return [
+        made for part in by_parallel(lambda item: by_parallel(ask, [item]), items) for made in part
+    ]
 
 
 def by_evaluate(ask, items):
@@ -90,7 +92,9 @@ def by_run_in_executor(ask, items):
         loop = asyncio.get_running_loop()
         return await asyncio.gather(*[loop.run_in_executor(None, ask, item) for item in items])
 
-    return asyncio.get_event_loop().run_until_complete(ask_all())  # as in the main thread of a script
+    return asyncio.get_event_loop().run_until_complete(
+        ask_all()
+    )  # as in the main thread of a script
 
 
 def by_asyncify(ask, items):
@@ -132,7 +136,9 @@ def test_calls_and_searches_of_threads_are_those_of_the_query(spread, corpus):
     assert sorted(hops) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("spread", [by_parallel, by_executor, by_evaluate], ids=lambda spread: spread.__name__)
+@pytest.mark.parametrize(
+    "spread", [by_parallel, by_executor, by_evaluate], ids=lambda spread: spread.__name__
+)
 def test_a_limit_ends_the_query_also_where_dspy_swallows_it(spread, corpus):
     found = outcome(asking(spread), corpus, limits=Limits(calls=1))
     assert found["error"] is None, found.get("traceback")
@@ -156,7 +162,10 @@ def test_a_provider_that_refuses_in_a_thread_leaves_the_query_pending(corpus, se
         raise Failure(429, "insufficient_quota")
 
     server.answer = refuse
-    assert isinstance(outcome(asking(by_parallel), corpus, spec=server.spec), dspy.LMBillingError | ProviderRefused)
+    assert isinstance(
+        outcome(asking(by_parallel), corpus, spec=server.spec),
+        dspy.LMBillingError | ProviderRefused,
+    )
 
 
 def test_queries_at_once_each_have_their_own_calls_and_the_progress_of_others_disturbs_none(corpus):
@@ -188,7 +197,9 @@ def test_a_thread_that_outlives_its_query_can_do_nothing_more(corpus):
 
 jobs = queue.Queue()
 threading.Thread(
-    target=lambda: [done.set_result(contextvars.Context().run(guarded, job)) for job, done in iter(jobs.get, 0)],
+    target=lambda: [
+        done.set_result(contextvars.Context().run(guarded, job)) for job, done in iter(jobs.get, 0)
+    ],
     daemon=True,
 ).start()
 
@@ -238,8 +249,14 @@ LOCK = asyncio.Lock()
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (asking(by_an_older_thread), "asks the model in a thread or process that does not belong to the query"),
-        (lambda query: by_an_older_thread(own.search, [query])[0].snippets, "search is called where no query"),
+        (
+            asking(by_an_older_thread),
+            "asks the model in a thread or process that does not belong to the query",
+        ),
+        (
+            lambda query: by_an_older_thread(own.search, [query])[0].snippets,
+            "search is called where no query",
+        ),
         (asking_by_process, "in no other process"),
         (searching_by_process, "in no other process"),
         (locking, "each query has a loop of its own"),
@@ -269,7 +286,12 @@ def test_streaming_gives_the_whole_answer_at_once(corpus):
         def forward(self, query):
             async def listen():
                 listeners = [dspy.streaming.StreamListener("words")]
-                return [part async for part in dspy.streamify(self.write, stream_listeners=listeners)(query=query)]
+                return [
+                    part
+                    async for part in dspy.streamify(self.write, stream_listeners=listeners)(
+                        query=query
+                    )
+                ]
 
             return [hit.doc_id for hit in self.search(asyncio.run(listen())[-1].words).snippets]
 
@@ -283,17 +305,25 @@ def test_a_program_that_leaves_the_process_ends_its_query(corpus):
         os._exit(3)
 
     found = in_thread(lambda: outcome(leaving, corpus))
-    assert found["error"].startswith("SystemExit: 3 (test_own_threads.py") and steps(found) == ["search", "stop"]
+    assert found["error"].startswith("SystemExit: 3 (test_own_threads.py") and steps(found) == [
+        "search",
+        "stop",
+    ]
 
 
-@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr
+)
 def test_a_program_that_means_to_end_the_process_ends_its_query(raised, corpus):
     async def ending(query, search):
         search(query)
         raise raised
 
     found = in_thread(lambda: outcome(ending, corpus))
-    assert found["error"].startswith(f"{type(raised).__name__}: ") and steps(found) == ["search", "stop"]
+    assert found["error"].startswith(f"{type(raised).__name__}: ") and steps(found) == [
+        "search",
+        "stop",
+    ]
 
 
 def test_a_group_of_errors_is_described_by_its_first_and_its_reason_counts(corpus):
@@ -308,7 +338,10 @@ def test_a_group_of_errors_is_described_by_its_first_and_its_reason_counts(corpu
     async def raising(error):
         raise error
 
-    assert "(1 sub-exception), first KeyError: 'nothing' (test_own_threads.py" in outcome(grouping, corpus)["error"]
+    assert (
+        "(1 sub-exception), first KeyError: 'nothing' (test_own_threads.py"
+        in outcome(grouping, corpus)["error"]
+    )
     assert str(outcome(grouping_usage, corpus)) == "not here"
 
 

@@ -35,7 +35,9 @@ def steps(submission, tool):
 
 
 def questions(**searches):
-    return json.dumps([{"question": question, "search": search} for question, search in searches.items()])
+    return json.dumps(
+        [{"question": question, "search": search} for question, search in searches.items()]
+    )
 
 
 class Plans:
@@ -61,7 +63,14 @@ def test_a_plan_then_readings_side_by_side_then_reflection_then_readings(server,
     script = Plans(questions(crabs="horseshoe crabs", giraffe="giraffe eleven"))
     submission = played(server, ANIMALS, planner(corpus, rounds=2), script)
     sent = prompts(server)
-    assert [asked(prompt) for prompt in sent] == ["plan", "selected", "selected", "missing", "selected", "selected"]
+    assert [asked(prompt) for prompt in sent] == [
+        "plan",
+        "selected",
+        "selected",
+        "missing",
+        "selected",
+        "selected",
+    ]
     assert submission.usage.calls == 1 + 2 + 1 + 2
     assert all(ANIMALS.text in prompt and ANIMALS.objective in prompt for prompt in sent)
     assert given(sent[0], "most") == "4"
@@ -72,7 +81,10 @@ def test_a_plan_then_readings_side_by_side_then_reflection_then_readings(server,
     assert second == {"crabs": ["d3"], "giraffe": ["d5"]}
     assert submission.ranking == ("d1", "d4", "d3", "d5", "d2")
     assert all(given(prompt, "notes") == "[]" for prompt in sent[1:3])
-    assert "octopus hearts" in given(sent[3], "earlier_searches") and given(sent[3], "selected_so_far") == "2"
+    assert (
+        "octopus hearts" in given(sent[3], "earlier_searches")
+        and given(sent[3], "selected_so_far") == "2"
+    )
     assert all("red blood" not in given(prompt, "notes") for prompt in sent[4:])
     assert given(sent[4], "notes") == given(sent[5], "notes") == given(sent[3], "notes") != "[]"
     assert submission.trace.steps[-1].argument == "steps"
@@ -90,26 +102,48 @@ def test_a_document_that_two_searches_found_is_read_once_for_the_first(server, c
     assert len(read) == len(set(read))
     first, second = (step.doc_ids for step in steps(submission, "search"))
     assert set(first) & set(second)
-    shown = {given(p, "question"): ids(given(p, "passages")) for p in prompts(server) if asked(p) == "selected"}
+    shown = {
+        given(p, "question"): ids(given(p, "passages"))
+        for p in prompts(server)
+        if asked(p) == "selected"
+    }
     assert shown["one"] == list(first)
     assert shown.get("two", []) == [doc_id for doc_id in second if doc_id not in first]
 
 
 def test_searches_that_were_made_before_are_not_made_again(server, corpus):
-    submission = played(server, ANIMALS, planner(corpus), Plans(questions(again=" octopus hearts ", blank=" ")))
+    submission = played(
+        server, ANIMALS, planner(corpus), Plans(questions(again=" octopus hearts ", blank=" "))
+    )
     assert len(steps(submission, "search")) == 2 and submission.trace.steps[-1].argument == "done"
 
 
 def test_it_ends_without_reflection_when_a_round_surfaces_nothing_new(server, corpus):
-    submission = played(server, ANIMALS, planner(corpus, per_search=6), Plans(questions(more="octopus"), "[]"))
+    submission = played(
+        server, ANIMALS, planner(corpus, per_search=6), Plans(questions(more="octopus"), "[]")
+    )
     sent = [asked(prompt) for prompt in prompts(server)]
     assert sent.count("missing") == 1 and len(steps(submission, "search")) == 3
     assert submission.trace.steps[-1].argument == "done"
 
 
 def test_the_ranking_is_what_was_selected_then_the_rest_by_rank_round_and_place():
-    best = {"e": (0, 1, 1), "b": (1, 1, 1), "x": (1, 2, 0), "y": (0, 1, 0), "a": (1, 1, 0), "z": (0, 2, 0)}
-    assert PlannerWork.ranking(None, {"best": best, "selected": ["a", "b"]}) == ["a", "b", "y", "e", "z", "x"]
+    best = {
+        "e": (0, 1, 1),
+        "b": (1, 1, 1),
+        "x": (1, 2, 0),
+        "y": (0, 1, 0),
+        "a": (1, 1, 0),
+        "z": (0, 2, 0),
+    }
+    assert PlannerWork.ranking(None, {"best": best, "selected": ["a", "b"]}) == [
+        "a",
+        "b",
+        "y",
+        "e",
+        "z",
+        "x",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -139,12 +173,19 @@ class Grades:
         if asked(prompt) == "common":
             return {"common": self.common}
         shown = ids(given(prompt, "passages"))
-        graded = [{"id": i, "grade": self.grades[i], "evidence": f"see {i}"} for i in shown if i in self.grades]
+        graded = [
+            {"id": i, "grade": self.grades[i], "evidence": f"see {i}"}
+            for i in shown
+            if i in self.grades
+        ]
         return {"judgements": json.dumps(graded)}
 
 
 def verifier(posts, **parameters):
-    return Verifier(Toolbox(posts, BM25(posts)), **{"retrievers": Expressions(""), "per_search": 6, **parameters})
+    return Verifier(
+        Toolbox(posts, BM25(posts)),
+        **{"retrievers": Expressions(""), "per_search": 6, **parameters},
+    )
 
 
 def batches(submission):
@@ -164,10 +205,16 @@ def test_a_round_is_searches_then_batches_then_what_they_have_in_common(server, 
     # Twelve documents are three batches of at most five, the six beans two. After the last round nothing is learned.
     assert fields == ["searches", *["judgements"] * 3, "common", "searches", *["judgements"] * 2]
     assert submission.usage.calls == 8 and submission.trace.steps[-1].argument == "steps"
-    assert [(s.argument, s.hop) for s in steps(submission, "search")] == [("roses", 1), ("leeks", 1), ("beans", 2)]
+    assert [(s.argument, s.hop) for s in steps(submission, "search")] == [
+        ("roses", 1),
+        ("leeks", 1),
+        ("beans", 2),
+    ]
     first, second = asking(server, "searches")
     assert (given(first, "learned"), given(first, "earlier_searches")) == ("[]", "[]")
-    assert "all are in rows" in given(second, "learned") and "leeks" in given(second, "earlier_searches")
+    assert "all are in rows" in given(second, "learned") and "leeks" in given(
+        second, "earlier_searches"
+    )
     assert given(first, "most") == "4"
     [learn] = asking(server, "common")
     assert ids(given(learn, "passages")) == ["p00", "p21"], "the verified ones, surest first"
@@ -186,7 +233,9 @@ def test_the_best_of_the_fused_lists_are_verified_and_the_others_in_the_next_rou
 
 
 def test_nothing_verified_and_nothing_new_ends_it(server, posts):
-    submission = played(server, PRIDE, verifier(posts), Grades(["roses"], ["roses in row"], [], grades={"p00": 1}))
+    submission = played(
+        server, PRIDE, verifier(posts), Grades(["roses"], ["roses in row"], [], grades={"p00": 1})
+    )
     assert submission.trace.steps[-1].argument == "done" and not asking(server, "common")
 
 
@@ -198,12 +247,17 @@ def test_reads_bounds_what_is_verified_in_all(server, posts):
 
 
 def test_the_ranking_is_by_grade_then_unread_then_read_in_vain():
-    state = {"lists": [["a", "b", "c", "d", "u"], ["e", "v", "u"]], "grades": {"a": 0, "b": 3, "c": 1, "d": 2, "e": 3}}
+    state = {
+        "lists": [["a", "b", "c", "d", "u"], ["e", "v", "u"]],
+        "grades": {"a": 0, "b": 3, "c": 1, "d": 2, "e": 3},
+    }
     assert VerifierWork.ranking(None, state) == ["b", "e", "d", "c", "u", "v", "a"]
 
 
 @hypothesis_given(st.lists(st.lists(st.sampled_from("abcdefg"), unique=True), max_size=5))
 def test_the_fused_order_is_that_of_a_brute_force(lists):
     first = list(dict.fromkeys(doc for ids in lists for doc in ids))
-    value = {doc: sum(Fraction(1, 61 + ids.index(doc)) for ids in lists if doc in ids) for doc in first}
+    value = {
+        doc: sum(Fraction(1, 61 + ids.index(doc)) for ids in lists if doc in ids) for doc in first
+    }
     assert fuse(lists) == sorted(first, key=lambda doc: (-value[doc], first.index(doc)))

@@ -19,7 +19,9 @@ from tools.models.adapter import Adapter
 from tools.models.prompting import instructed
 from tools.names import pick
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\t\x7f\u2028🦆"), max_size=12)
+TEXT = st.text(
+    st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\t\x7f\u2028🦆"), max_size=12
+)
 
 
 @given(TEXT, TEXT)
@@ -41,7 +43,9 @@ def test_the_file_that_is_shown_changes_nothing(name, tmp_path):
 
 
 def test_an_edited_word_is_the_only_difference_in_the_message(corpus, tmp_path):
-    (tmp_path / "own.toml").write_text('["reader.next_search".fields]\nnotes = "what is known"\nsearch = "a search"\n')
+    (tmp_path / "own.toml").write_text(
+        '["reader.next_search".fields]\nnotes = "what is known"\nsearch = "a search"\n'
+    )
     before, after = (trial(MultiHop, {}) for _ in range(2))
     own = read(tmp_path / "own.toml", "multihop").without_defaults(before)
     own.assemble(after)
@@ -50,12 +54,17 @@ def test_an_edited_word_is_the_only_difference_in_the_message(corpus, tmp_path):
         for program in (before, after)
     ]
     expected = shown[0].replace("observations from earlier hops, oldest first", "what is known")
-    assert shown[1] == expected.replace("one search text; empty when nothing is left to try", "a search")
+    assert shown[1] == expected.replace(
+        "one search text; empty when nothing is left to try", "a search"
+    )
     assert own.origin["edited"] == "1 of 2 predictors"
     # An optimizer's copy of the signature knows which descriptions are the user's.
     reader = after.reader.next_search
     reader.signature = reader.signature.with_instructions("Better.")
-    assert prompts_of(after)["reader.next_search"].descriptions == {"notes": "what is known", "search": "a search"}
+    assert prompts_of(after)["reader.next_search"].descriptions == {
+        "notes": "what is known",
+        "search": "a search",
+    }
 
 
 CONGRESS = ("--program", "multihop", "--task", "congress", "--limit", 1, "-P", "hops=1")
@@ -69,7 +78,9 @@ def test_a_run_has_an_identity_by_the_words_that_differ(run, command_of, tmp_pat
         file.write_text(text)
         words = ("--prompts", file) if text else ()
         found = run(*CONGRESS, "--json", *words).json
-        config[found["run"]] = json.loads((tmp_path / found["run"] / "config.json").read_text())["compiled"]
+        config[found["run"]] = json.loads((tmp_path / found["run"] / "config.json").read_text())[
+            "compiled"
+        ]
     plain, edited = config  # the task's lens is added to what was not edited
     assert config[plain] is None and config[edited]["differs"] == ["reader.next_search"]
     printed = run(*CONGRESS, "--prompts", file).out
@@ -80,9 +91,17 @@ def test_a_run_has_an_identity_by_the_words_that_differ(run, command_of, tmp_pat
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("['reader.next_serch']\ninstructions = 'x'", 2, "no predictor of multihop is called 'reader.next_serch'; did"),
+        (
+            "['reader.next_serch']\ninstructions = 'x'",
+            2,
+            "no predictor of multihop is called 'reader.next_serch'; did",
+        ),
         ("['reader.next_search'.fields]\nnote = 'x'", 2, "called 'note'; did you mean 'notes'?"),
-        ("[reader.next_search]\ninstructions = 'x'", 2, 'reader.next_search Extra inputs are not permitted; a ["pred'),
+        (
+            "[reader.next_search]\ninstructions = 'x'",
+            2,
+            'reader.next_search Extra inputs are not permitted; a ["pred',
+        ),
         ("[a]\ninstructions = ' '", 2, "a.instructions String should match"),
         ("[reader\n", 3, "is not TOML: Expected ']' at the end of a table declaration (at line 1"),
         (None, 3, "own.toml cannot be read: No such file"),
@@ -97,10 +116,15 @@ def test_what_a_file_cannot_be_is_said_in_a_line(text, code, words, run, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "words", [["programs", "show", "multihop"], ["evals.run", "--program", "rewrite", "--task", "congress"]]
+    "words",
+    [["programs", "show", "multihop"], ["evals.run", "--program", "rewrite", "--task", "congress"]],
 )
 def test_without_docstrings_no_prompt_is_sent_or_shown(words, tmp_path):
     command = [sys.executable, "-OO", "-m", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 2 and not done.stdout and not any(tmp_path.iterdir())
-    assert done.stderr.startswith("error: python -OO and PYTHONOPTIMIZE=2 take the instructions out of all prompts")
+    assert done.stderr.startswith(
+        "error: python -OO and PYTHONOPTIMIZE=2 take the instructions out of all prompts"
+    )

@@ -33,7 +33,9 @@ def answering(**fields):
 
     def answer(prompt):
         asked = prompt.rpartition("Respond with the corresponding output fields")[2]
-        return {name: text for name, text in (FIELDS | fields).items() if f"[[ ## {name} ## ]]" in asked}
+        return {
+            name: text for name, text in (FIELDS | fields).items() if f"[[ ## {name} ## ]]" in asked
+        }
 
     return answer
 
@@ -53,7 +55,9 @@ def answered(program, server, query=QUERY, **fields):
         (Rewrite, FIELDS["rewritten"]),
     ],
 )
-def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_kind(program, text, toolbox, server):
+def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_kind(
+    program, text, toolbox, server
+):
     submission = answered(program(toolbox), server)
     search, stop = submission.trace.steps
     assert (search.tool, search.argument, search.hop) == ("search", text, 1)
@@ -66,9 +70,16 @@ def test_one_call_and_one_search_with_what_is_kept_and_the_instruction_of_its_ki
 
 @pytest.mark.parametrize(
     ("program", "kept"),
-    [(QueryToAnswer, "answer"), (QueryToDoc, "document"), (ReasoningTrace, "contents"), (Rewrite, "rewritten")],
+    [
+        (QueryToAnswer, "answer"),
+        (QueryToDoc, "document"),
+        (ReasoningTrace, "contents"),
+        (Rewrite, "rewritten"),
+    ],
 )
-def test_a_blank_text_is_asked_for_once_more_and_never_searched_with(program, kept, toolbox, server):
+def test_a_blank_text_is_asked_for_once_more_and_never_searched_with(
+    program, kept, toolbox, server
+):
     with pytest.raises(UnusableAnswer, match=f"empty: {kept} is empty"):
         answered(program(toolbox), server, **{kept: "  "})
     assert len(server.requests) == 2

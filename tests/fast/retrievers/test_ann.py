@@ -39,7 +39,10 @@ def test_recall_is_that_of_brute_force_and_a_part_of_the_name(corpus, tmp_path):
 
 def test_what_is_found_has_exact_scores_and_all_lists_give_the_exact_ranking(corpus, tmp_path):
     whole = VectorRetriever(corpus, tmp_path, Digests(), "digests")
-    some, every = Ann(corpus, tmp_path, Digests(), nprobe=2), Ann(corpus, tmp_path, Digests(), nprobe=46)
+    some, every = (
+        Ann(corpus, tmp_path, Digests(), nprobe=2),
+        Ann(corpus, tmp_path, Digests(), nprobe=46),
+    )
     exact = {hit.doc_id: hit.score for hit in whole.search("a query", 3_000)}
     assert all(exact[hit.doc_id] == hit.score for hit in some.search("a query", 20))
     assert every.search("a query", 20) == whole.search("a query", 20)

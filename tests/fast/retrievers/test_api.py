@@ -5,7 +5,18 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from bad_server import ABSURD_USAGE, GOOD, OWN, PASSING, REFUSING, UNCLEAR, always, moved, trickle, usage
+from bad_server import (
+    ABSURD_USAGE,
+    GOOD,
+    OWN,
+    PASSING,
+    REFUSING,
+    UNCLEAR,
+    always,
+    moved,
+    trickle,
+    usage,
+)
 from openai_server import Failure, bag_of_words
 
 from tools.corpus import Corpus
@@ -100,7 +111,14 @@ def test_a_cost_that_nobody_knows_is_not_nothing(as_openai, table):
 
 
 def test_formats_and_instructions_of_the_row_reach_the_server(server, table):
-    table(models.Row("org/tiny", "dense", query="Instruct: {instruction}\nQuery: {query}", document="passage: {text}"))
+    table(
+        models.Row(
+            "org/tiny",
+            "dense",
+            query="Instruct: {instruction}\nQuery: {query}",
+            document="passage: {text}",
+        )
+    )
     embedder = ApiEmbedder(server.spec.replace("tiny@", "org/tiny@"))
     embedder.documents(["a text"])
     embedder.queries([Search("a query", "find it")])
@@ -131,7 +149,9 @@ def test_requests_hold_no_more_texts_and_bytes_than_every_provider_takes(server)
 
 
 def test_openai_gets_as_many_texts_as_have_their_vectors_in_one_answer(as_openai):
-    ApiEmbedder("openai/text-embedding-3-small").documents([f"text {number}" for number in range(1100)])
+    ApiEmbedder("openai/text-embedding-3-small").documents(
+        [f"text {number}" for number in range(1100)]
+    )
     assert [len(request["input"]) for request in as_openai.requests] == [1, 1024, 76]
 
 
@@ -140,7 +160,10 @@ def test_openai_gets_as_many_texts_as_have_their_vectors_in_one_answer(as_openai
     [
         (413, "batch size 100 > maximum allowed batch size 32"),  # Hugging Face's TEI
         (422, "List should have at most 32 items after validation, not 100"),  # infinity
-        (400, "* BatchEmbedContentsRequest.requests: at most 32 requests can be in one batch"),  # Gemini
+        (
+            400,
+            "* BatchEmbedContentsRequest.requests: at most 32 requests can be in one batch",
+        ),  # Gemini
         (400, "Requested 350000 tokens, max 300000 tokens per request"),  # OpenAI
     ],
 )
@@ -155,7 +178,12 @@ def test_a_server_that_takes_fewer_texts_gets_fewer(server, status, words):
     np.testing.assert_allclose(ApiEmbedder(server.spec).documents(texts), unit(texts), atol=1e-6)
     refused = [len(request["input"]) for request in server.requests if len(request["input"]) > 32]
     assert refused == [100, 50]  # and not for the second hundred
-    answered = [text for request in server.requests if len(request["input"]) <= 32 for text in request["input"]]
+    answered = [
+        text
+        for request in server.requests
+        if len(request["input"]) <= 32
+        for text in request["input"]
+    ]
     assert answered == ["dimension", *texts]
 
 
@@ -191,7 +219,9 @@ def test_a_text_that_is_refused_is_named_and_what_came_before_is_kept(server, co
         open_vectors(ApiEmbedder(server.spec), corpus, tmp_path)
     embedder = ApiEmbedder(server.spec)
     embedder.documents(["a text"])
-    with pytest.raises(ValueError, match="unsafe"):  # who wrote the query is at fault, and not the run
+    with pytest.raises(
+        ValueError, match="unsafe"
+    ):  # who wrote the query is at fault, and not the run
         embedder.queries([Search("a giraffe")])
 
 
@@ -227,20 +257,30 @@ OF_A_CHAT = ("empty_choice", "bad_utf8", "filtered", "null_content", "inside")
 
 
 @pytest.mark.parametrize(
-    ("fault", "error"), [pytest.param(*end, id=end[0].kind) for end in ENDS if not end[0].kind.startswith(OF_A_CHAT)]
+    ("fault", "error"),
+    [pytest.param(*end, id=end[0].kind) for end in ENDS if not end[0].kind.startswith(OF_A_CHAT)],
 )
-def test_only_what_is_said_of_the_text_is_its_fault_and_every_request_has_an_end(bad, monkeypatch, fault, error):
+def test_only_what_is_said_of_the_text_is_its_fault_and_every_request_has_an_end(
+    bad, monkeypatch, fault, error
+):
     embedder = ApiEmbedder(bad.spec)
     embedder.documents(["a text"])
     bad.script = always(fault)
-    seconds = 0.05 if error is RunIncomplete else 30.0  # what is an answer may come late on a slow machine
+    seconds = (
+        0.05 if error is RunIncomplete else 30.0
+    )  # what is an answer may come late on a slow machine
     monkeypatch.setattr(embedder._api.terms, "patience", Patience(first=0.0, call=seconds))
     with pytest.raises(error) if error else nullcontext():
         embedder.queries([Search("a query")])
 
 
 @pytest.mark.parametrize(
-    "reported", [*ABSURD_USAGE, *({"prompt_tokens": count} for count in (-3, 1.5, 10**30)), {"total_tokens": 1e9}]
+    "reported",
+    [
+        *ABSURD_USAGE,
+        *({"prompt_tokens": count} for count in (-3, 1.5, 10**30)),
+        {"total_tokens": 1e9},
+    ],
 )
 def test_a_report_that_cannot_be_true_is_not_believed(bad, reported):
     bad.script = always(usage(reported))
@@ -274,7 +314,9 @@ def test_vectors_out_of_order_are_put_in_order(server):
 def test_floats_are_taken_where_base64_was_asked_for(server):
     server.spoil = changed(lambda data: [one.update(embedding=list(range(1, 25))) for one in data])
     [vector] = ApiEmbedder(server.spec).documents(["a text"])
-    np.testing.assert_allclose(vector, np.arange(1, 25) / np.linalg.norm(np.arange(1, 25)), rtol=1e-6)
+    np.testing.assert_allclose(
+        vector, np.arange(1, 25) / np.linalg.norm(np.arange(1, 25)), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -322,7 +364,15 @@ def test_a_provider_without_its_key_is_refused_before_anything_is_sent(monkeypat
 
 
 @pytest.mark.parametrize(
-    "spec", ["text-embedding-3-large", "nobody/model", "openai/", "m@localhost:80", "m@http://u:p@host/v1", "@http://h"]
+    "spec",
+    [
+        "text-embedding-3-large",
+        "nobody/model",
+        "openai/",
+        "m@localhost:80",
+        "m@http://u:p@host/v1",
+        "@http://h",
+    ],
 )
 def test_a_model_that_is_nowhere_is_a_mistake_in_the_command(spec):
     with pytest.raises(UsageError, match="api:") as caught:
@@ -333,4 +383,7 @@ def test_a_model_that_is_nowhere_is_a_mistake_in_the_command(spec):
 def test_the_models_of_the_table_have_what_a_client_must_know():
     rows = [row for row in models.rows().values() if row.kind == "api"]
     assert {row.name.partition("/")[0] for row in rows} == set(PROVIDERS)
-    assert all(row.price > 0 and row.max_document_tokens == row.max_query_tokens > 0 and row.source for row in rows)
+    assert all(
+        row.price > 0 and row.max_document_tokens == row.max_query_tokens > 0 and row.source
+        for row in rows
+    )

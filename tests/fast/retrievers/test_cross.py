@@ -36,11 +36,15 @@ def tokenizer(pattern: str, pair: str, marks: tuple[str, ...]):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
     made = Tokenizer(models.BPE(unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()]
+    )
     trainer = trainers.BpeTrainer(vocab_size=900, special_tokens=[*marks], show_progress=False)
     made.train_from_iterator(WORDS * 3, trainer)
     named = [(mark, made.token_to_id(mark)) for mark in marks if mark in pattern + pair]
-    made.post_processor = processors.TemplateProcessing(single=pattern, pair=pair, special_tokens=named)
+    made.post_processor = processors.TemplateProcessing(
+        single=pattern, pair=pair, special_tokens=named
+    )
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
 
 
@@ -57,15 +61,29 @@ def saved(folder: Path, model, words, longest: int = 512) -> Path:
 
 def xlm_roberta(folder):
     words = tokenizer("<s> $A </s>", "<s> $A </s> </s> $B </s>", ("<s>", "<pad>", "</s>", "<unk>"))
-    settings = {"vocab_size": len(words), "num_labels": 1, "max_position_embeddings": 514, "pad_token_id": 1, **SHAPE}
-    model = transformers.XLMRobertaForSequenceClassification(transformers.XLMRobertaConfig(**settings))
+    settings = {
+        "vocab_size": len(words),
+        "num_labels": 1,
+        "max_position_embeddings": 514,
+        "pad_token_id": 1,
+        **SHAPE,
+    }
+    model = transformers.XLMRobertaForSequenceClassification(
+        transformers.XLMRobertaConfig(**settings)
+    )
     return saved(folder, model, words, 1 << 30)
 
 
 def t5(folder):
     words = tokenizer("$A </s>", "$A </s> $B </s>", ("<pad>", "</s>", "<unk>"))
     config = transformers.T5Config(
-        vocab_size=len(words), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0
+        vocab_size=len(words),
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
     )
     return saved(folder, transformers.T5ForConditionalGeneration(config), words, 1 << 30)
 
@@ -74,7 +92,11 @@ def causal(folder, family):
     words = tokenizer("<s> $A", "<s> $A <s> $B:1", ("<unk>", "<s>", "</s>"))
     head_dim = {"head_dim": 8} if family == "Gemma" else {}
     config = getattr(transformers, f"{family}Config")(
-        vocab_size=len(words), num_key_value_heads=2, max_position_embeddings=512, **head_dim, **SHAPE
+        vocab_size=len(words),
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        **head_dim,
+        **SHAPE,
     )
     if family == "Llama":  # the last token of most texts, to see that it is not taken for padding
         config.pad_token_id = words.convert_tokens_to_ids(".")
@@ -84,7 +106,9 @@ def causal(folder, family):
 def rankllama(folder):
     """An adapter with a trained head, beside the base model that it names."""
     base = causal(folder / "Llama-2", "Llama")
-    return tiny_models.adapter(folder / "adapter", base, head="AutoModelForSequenceClassification", trained="score")
+    return tiny_models.adapter(
+        folder / "adapter", base, head="AutoModelForSequenceClassification", trained="score"
+    )
 
 
 FAMILIES = {
@@ -116,7 +140,9 @@ def cross(folders, family, corpus):
 
 def by_hand(folder, family, text):
     """The published code's score of QUERY and a document, in the library's plainest words."""
-    read = transformers.AutoTokenizer.from_pretrained(folder.parent / "Llama-2" if family == "llama" else folder)
+    read = transformers.AutoTokenizer.from_pretrained(
+        folder.parent / "Llama-2" if family == "llama" else folder
+    )
 
     def ids(*texts):
         return read(*texts, return_tensors="pt")["input_ids"]
@@ -143,7 +169,11 @@ def by_hand(folder, family, text):
             words = ["▁false", "▁true"]
         else:
             model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-            prompt = find_row(FAMILIES[family][1], "cross").prompt.replace("{query}", QUERY).replace("{text}", text)
+            prompt = (
+                find_row(FAMILIES[family][1], "cross")
+                .prompt.replace("{query}", QUERY)
+                .replace("{text}", text)
+            )
             logits = model(input_ids=ids(prompt)).logits[0, -1]
             words = ["false", "true"]
         if family == "gemma":
@@ -156,40 +186,62 @@ class TestEveryFamily:
         hits = cross.search(QUERY, k=6)
         assert len({round(hit.score, 6) for hit in hits}) == 6  # it tells documents apart
         for hit in hits[::5]:
-            assert hit.score == pytest.approx(by_hand(folders[family], family, corpus[hit.doc_id].text), abs=2e-5)
+            assert hit.score == pytest.approx(
+                by_hand(folders[family], family, corpus[hit.doc_id].text), abs=2e-5
+            )
 
-    def test_a_score_is_the_same_to_the_last_bit_in_any_batch_and_thread(self, cross, folders, family, corpus):
+    def test_a_score_is_the_same_to_the_last_bit_in_any_batch_and_thread(
+        self, cross, folders, family, corpus
+    ):
         texts = [QUERY, "blue blood", "one heart"]
         alone = [
-            CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1]).search(text, k=2, among={doc_id})
+            CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1]).search(
+                text, k=2, among={doc_id}
+            )
             for text in texts
             for doc_id in corpus
         ]
-        batch = cross.search_many([Search(text, "", (), {doc_id}) for text in texts for doc_id in corpus], k=2)
+        batch = cross.search_many(
+            [Search(text, "", (), {doc_id}) for text in texts for doc_id in corpus], k=2
+        )
         assert batch == alone
         again = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1])
         with ThreadPoolExecutor(3) as pool:
             whole = list(pool.map(lambda text: again.search(text, k=6), texts))
-        assert [sorted(hits) for hits in whole] == [sorted(chain(*alone[n : n + 6])) for n in (0, 6, 12)]
+        assert [sorted(hits) for hits in whole] == [
+            sorted(chain(*alone[n : n + 6])) for n in (0, 6, 12)
+        ]
 
     def test_a_long_document_is_cut_and_the_prompt_around_it_is_not(self, folders, family):
         start = "Copper makes blood blue."
         texts = {"short": start * 3, "long": start * 99, "longer": start * 99 + "Red iron."}
         corpus = Corpus(map(Document, texts, texts.values()))
         whole = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1])
-        cut = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1], max_tokens=300)
+        cut = CrossEncoder(
+            corpus, None, str(folders[family]), like=FAMILIES[family][1], max_tokens=300
+        )
         scores = {hit.doc_id: hit.score for hit in cut.search(QUERY, k=3)}
         assert scores["long"] == scores["longer"] != scores["short"]
-        assert scores["short"] == next(hit.score for hit in whole.search(QUERY, k=3) if hit.doc_id == "short")
+        assert scores["short"] == next(
+            hit.score for hit in whole.search(QUERY, k=3) if hit.doc_id == "short"
+        )
         ids, _ = cut._encoder._cut(cut._encoder._tokens(QUERY, start * 99))
         fixed = cut._encoder._tokens(QUERY, "")
         assert len(ids) == 300
         kept = [id for id, of in zip(fixed.ids, fixed.parts, strict=True) if of is None]
-        at_the_end = kept[-1:] if family == "bert" else kept[-3:] if family in ("t5", "gemma", "mistral") else []
+        at_the_end = (
+            kept[-1:]
+            if family == "bert"
+            else kept[-3:]
+            if family in ("t5", "gemma", "mistral")
+            else []
+        )
         assert ids[len(ids) - len(at_the_end) :] == at_the_end
 
     def test_a_long_query_is_cut_at_three_quarters_and_counted(self, folders, family, corpus):
-        cross = CrossEncoder(corpus, None, str(folders[family]), like=FAMILIES[family][1], max_tokens=300)
+        cross = CrossEncoder(
+            corpus, None, str(folders[family]), like=FAMILIES[family][1], max_tokens=300
+        )
         assert cross.left_out(QUERY) == 0
         long = "copper " * 400
         lost = cross.left_out(long)
@@ -227,8 +279,12 @@ class TestWhatIsRead:
 
 class TestRanking:
     def test_a_model_of_no_row_reads_as_much_as_its_positions_allow(self, folders):
-        corpus = Corpus([Document("a", "Copper makes blood blue." * 99)])  # 604 tokens with the query
-        cross = CrossEncoder(corpus, None, str(folders["xlm-roberta"]))  # 514 positions, of which two are never used
+        corpus = Corpus(
+            [Document("a", "Copper makes blood blue." * 99)]
+        )  # 604 tokens with the query
+        cross = CrossEncoder(
+            corpus, None, str(folders["xlm-roberta"])
+        )  # 514 positions, of which two are never used
         assert len(cross._encoder._cut(cross._encoder._tokens(QUERY, corpus["a"].text))[0]) == 512
         assert len(cross.search(QUERY, k=1)) == 1
 
@@ -236,9 +292,13 @@ class TestRanking:
         cross = CrossEncoder(corpus, None, str(folders["bert"]))
         read = []
         score = cross._encoder.score
-        monkeypatch.setattr(cross._encoder, "score", lambda *pair: read.append(pair) or score(*pair))
+        monkeypatch.setattr(
+            cross._encoder, "score", lambda *pair: read.append(pair) or score(*pair)
+        )
         first = cross.search(QUERY, k=6)
-        assert cross.search(QUERY, k=6, among={"d1", "d2"}) == [hit for hit in first if hit.doc_id in ("d1", "d2")]
+        assert cross.search(QUERY, k=6, among={"d1", "d2"}) == [
+            hit for hit in first if hit.doc_id in ("d1", "d2")
+        ]
         assert len(read) == 6
 
 
@@ -271,7 +331,13 @@ class TestRefusals:
 
     def test_a_length_that_the_prompt_alone_takes(self, folders, corpus):
         with pytest.raises(UsageError, match="max_tokens is 6"):
-            CrossEncoder(corpus, None, str(folders["t5"]), like="castorini/monot5-3b-msmarco-10k", max_tokens=6)
+            CrossEncoder(
+                corpus,
+                None,
+                str(folders["t5"]),
+                like="castorini/monot5-3b-msmarco-10k",
+                max_tokens=6,
+            )
 
     def test_a_score_that_is_no_number_names_the_document(self, corpus, tmp_path):
         folder = tiny_models.bert(tmp_path, head=HEAD)

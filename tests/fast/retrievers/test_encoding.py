@@ -45,12 +45,18 @@ def hidden(folder: Path, ids, *, both_ways: bool = False):
     """The last hidden states of one text from transformers itself, shape (tokens, 32)."""
     from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModel.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     attention = torch.ones(1, len(ids), dtype=torch.long)
     if both_ways:  # a mask of four dimensions is used as it is: 0 is added everywhere
         attention = torch.zeros(1, 1, len(ids), len(ids))
     with torch.inference_mode():
-        return model(input_ids=torch.tensor([ids]), attention_mask=attention).last_hidden_state[0].numpy()
+        return (
+            model(input_ids=torch.tensor([ids]), attention_mask=attention)
+            .last_hidden_state[0]
+            .numpy()
+        )
 
 
 def unit(vector):
@@ -99,7 +105,11 @@ def test_an_instruction_reaches_the_models_that_were_trained_with_one_and_no_oth
     for name in DENSE:
         row = find_row(name, "dense")
         with_one, without = row.query_text(QUERY, INSTRUCTION), row.query_text(QUERY)
-        assert (INSTRUCTION in with_one) == ("{instruction}" in row.query + row.prompt) == (with_one != without), name
+        assert (
+            (INSTRUCTION in with_one)
+            == ("{instruction}" in row.query + row.prompt)
+            == (with_one != without)
+        ), name
         assert QUERY in with_one and QUERY in without
         assert "{" not in with_one + without and "Instruct" not in without
         assert INSTRUCTION not in row.document_text(DOCUMENT)
@@ -130,7 +140,9 @@ def test_a_folder_with_the_name_of_a_known_model_is_that_model(tmp_path):
     assert find_row(str(tmp_path / "e5-large-v2"), "dense").name == "intfloat/e5-large-v2"
     cached = "/x/models--intfloat--e5-large-v2/snapshots/0123abc"
     assert find_row(cached, "dense").name == "intfloat/e5-large-v2"
-    assert find_row(str(tmp_path / "mine"), "dense", like="e5-large-v2").name == "intfloat/e5-large-v2"
+    assert (
+        find_row(str(tmp_path / "mine"), "dense", like="e5-large-v2").name == "intfloat/e5-large-v2"
+    )
     assert find_row(str(tmp_path / "mine"), "dense").query == "{query}"
 
 
@@ -184,9 +196,17 @@ def test_positions_that_a_family_reserves_are_not_used(tmp_path):
 @pytest.mark.parametrize(
     ("family", "like", "both_ways", "pooled"),
     [
-        *((family, "", False, lambda states: unit(states.mean(axis=0))) for family in ("Bert", *ENCODERS, "Qwen3")),
+        *(
+            (family, "", False, lambda states: unit(states.mean(axis=0)))
+            for family in ("Bert", *ENCODERS, "Qwen3")
+        ),
         ("Bert", "sup-simcse-roberta-large", False, lambda states: unit(states[0])),
-        ("Llama", "Lion-DS-1B-llama3-marco-mntp", True, lambda states: np.mean([unit(one) for one in states], axis=0)),
+        (
+            "Llama",
+            "Lion-DS-1B-llama3-marco-mntp",
+            True,
+            lambda states: np.mean([unit(one) for one in states], axis=0),
+        ),
     ],
 )
 def test_every_family_loads_and_its_states_are_averaged_unless_the_row_says_otherwise(
@@ -197,11 +217,15 @@ def test_every_family_loads_and_its_states_are_averaged_unless_the_row_says_othe
     assert embedder.documents([DOCUMENT])[0] == pytest.approx(pooled(states), abs=1e-5)
 
 
-def test_last_token_pooling_takes_the_last_hidden_state_whatever_side_a_tokenizer_pads(tmp_path, made):
+def test_last_token_pooling_takes_the_last_hidden_state_whatever_side_a_tokenizer_pads(
+    tmp_path, made
+):
     folder = shutil.copytree(made["Mistral"], tmp_path / "m")
     change(folder / "tokenizer_config.json", padding_side="left")
     embedder = SentenceEmbedder(str(folder), like="e5-mistral-7b-instruct")
-    vectors = embedder.documents([DOCUMENT, "blue", "The octopus has three hearts and blue blood, and more."])
+    vectors = embedder.documents(
+        [DOCUMENT, "blue", "The octopus has three hearts and blue blood, and more."]
+    )
     states = hidden(folder, read(embedder, DOCUMENT))
     assert vectors[0] == pytest.approx(unit(states[-1]), abs=1e-5)
 
@@ -224,10 +248,16 @@ def test_a_bidirectional_decoder_attends_both_ways_and_another_does_not(made, fa
     ("name", "query", "document"),
     [
         ("GritLM-7B", QUERY, DOCUMENT),
-        ("LLM2Vec-Meta-Llama-3-8B-Instruct-mntp-supervised", f" {QUERY}<|eot_id|>", f"{DOCUMENT}<|eot_id|>"),
+        (
+            "LLM2Vec-Meta-Llama-3-8B-Instruct-mntp-supervised",
+            f" {QUERY}<|eot_id|>",
+            f"{DOCUMENT}<|eot_id|>",
+        ),
     ],
 )
-def test_what_stands_before_a_text_is_read_and_left_out_of_the_mean(tmp_path, made, name, query, document):
+def test_what_stands_before_a_text_is_read_and_left_out_of_the_mean(
+    tmp_path, made, name, query, document
+):
     folder = shutil.copytree(made["Llama"], tmp_path / name)
     embedder = SentenceEmbedder(str(folder))
     asked, tokenizer = Search(QUERY, INSTRUCTION), transformer(embedder).tokenizer
@@ -245,7 +275,10 @@ def test_an_adapter_of_another_base_model_or_without_one_is_refused(tmp_path, ma
     folder = tiny_models.adapter(tmp_path / "mine", tiny_models.decoder(tmp_path / "base", "Llama"))
     shallow = shutil.copytree(tmp_path / "base", tmp_path / "shallow")
     change(shallow / "config.json", num_hidden_layers=1)
-    for base, said in ((tmp_path / "no", "is an adapter of the model"), (shallow, "made for another base model")):
+    for base, said in (
+        (tmp_path / "no", "is an adapter of the model"),
+        (shallow, "made for another base model"),
+    ):
         change(folder / "adapter_config.json", base_model_name_or_path=str(base))
         with pytest.raises(DataError, match=said):
             SentenceEmbedder(str(folder)).documents([DOCUMENT])
@@ -253,7 +286,9 @@ def test_an_adapter_of_another_base_model_or_without_one_is_refused(tmp_path, ma
 
 def test_an_adapter_is_merged_with_the_base_model_that_it_names(tmp_path, made):
     folder = tiny_models.adapter(tmp_path / "mine", made["Llama"])
-    vector, plain = (SentenceEmbedder(str(place)).documents([DOCUMENT])[0] for place in (folder, made["Llama"]))
+    vector, plain = (
+        SentenceEmbedder(str(place)).documents([DOCUMENT])[0] for place in (folder, made["Llama"])
+    )
     from peft import PeftModel
     from transformers import AutoModel
 
@@ -300,11 +335,17 @@ class Model(BertModel):
         ("cross", "any", "BertForSequenceClassification"),
     ],
 )
-def test_a_model_s_own_code_is_run_only_where_its_digest_is_given(kind, name, head, tmp_path, monkeypatch):
+def test_a_model_s_own_code_is_run_only_where_its_digest_is_given(
+    kind, name, head, tmp_path, monkeypatch
+):
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(
+        "transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules")
+    )
     folder = tiny_models.bert(tmp_path / name, head=head)
-    classes = {"AutoConfig": "own.Config"} | {f"Auto{kind}": "own.Model" for kind in ("Model", head[4:])}
+    classes = {"AutoConfig": "own.Config"} | {
+        f"Auto{kind}": "own.Model" for kind in ("Model", head[4:])
+    }
     change(folder / "config.json", model_type="own", auto_map=classes)
     (folder / "own.py").write_text(OWN)
     corpus = Corpus([Document("d", DOCUMENT)])
@@ -318,7 +359,11 @@ def test_a_model_s_own_code_is_run_only_where_its_digest_is_given(kind, name, he
     allowed = re.search(r"run_code=\w{16}", str(refused.value))[0]
     if head == "BertModel":  # all that this code can be
         retriever = built(f"({allowed})")
-        assert retriever.search("octopus", k=1) and (tmp_path / "ran").exists() and allowed in retriever.name
+        assert (
+            retriever.search("octopus", k=1)
+            and (tmp_path / "ran").exists()
+            and allowed in retriever.name
+        )
     (folder / "own.py").write_text(f"{OWN}\n")
     with pytest.raises(UsageError, match="is not the code of"):
         built(f"({allowed})")
@@ -328,12 +373,18 @@ def test_a_sentence_transformers_folder_keeps_its_own_pooling_length_and_prompts
     from sentence_transformers import SentenceTransformer
 
     folder = tiny_models.sentence_transformer(
-        shutil.copytree(made["Bert"], tmp_path / "m"), longest=9, prompts={"query": "query: ", "document": "passage: "}
+        shutil.copytree(made["Bert"], tmp_path / "m"),
+        longest=9,
+        prompts={"query": "query: ", "document": "passage: "},
     )
     embedder = SentenceEmbedder(str(folder))
     model = SentenceTransformer(str(folder), device="cpu")
-    assert embedder.documents([DOCUMENT])[0] == pytest.approx(model.encode_document(DOCUMENT), abs=1e-6)
-    assert embedder.queries([Search(QUERY)])[0] == pytest.approx(model.encode_query(QUERY), abs=1e-6)
+    assert embedder.documents([DOCUMENT])[0] == pytest.approx(
+        model.encode_document(DOCUMENT), abs=1e-6
+    )
+    assert embedder.queries([Search(QUERY)])[0] == pytest.approx(
+        model.encode_query(QUERY), abs=1e-6
+    )
     assert len(read(embedder, DOCUMENT)) == 9
 
 
@@ -341,11 +392,17 @@ def test_a_folder_for_inner_products_keeps_the_lengths_of_its_vectors(tmp_path, 
     from sentence_transformers import SentenceTransformer
 
     folder = tiny_models.sentence_transformer(shutil.copytree(made["Bert"], tmp_path / "m"))
-    (folder / "modules.json").write_text(json.dumps(json.loads((folder / "modules.json").read_text())[:2]))
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": "dot"}))
+    (folder / "modules.json").write_text(
+        json.dumps(json.loads((folder / "modules.json").read_text())[:2])
+    )
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps({"similarity_fn_name": "dot"})
+    )
     [vector] = SentenceEmbedder(str(folder)).documents([DOCUMENT])
     assert np.linalg.norm(vector) > 2
-    assert vector == pytest.approx(SentenceTransformer(str(folder), device="cpu").encode(DOCUMENT), abs=1e-5)
+    assert vector == pytest.approx(
+        SentenceTransformer(str(folder), device="cpu").encode(DOCUMENT), abs=1e-5
+    )
 
 
 # The same to the last bit
@@ -373,7 +430,11 @@ def test_a_long_text_is_cut_and_counted_in_threads(made):
     alone, left_out = embedder.queries([Search(text)])[0], embedder.left_out(text)
     assert left_out > 0
     with ThreadPoolExecutor(8) as pool:
-        at_once = list(pool.map(lambda _: (embedder.queries([Search(text)])[0], embedder.left_out(text)), range(50)))
+        at_once = list(
+            pool.map(
+                lambda _: (embedder.queries([Search(text)])[0], embedder.left_out(text)), range(50)
+            )
+        )
     assert all(many == left_out and np.array_equal(vector, alone) for vector, many in at_once)
 
 
@@ -382,11 +443,15 @@ def test_a_long_text_is_cut_and_counted_in_threads(made):
 
 @pytest.mark.parametrize("like", ["", "e5-large-v2"])  # whose format surrounds a text
 def test_a_text_of_no_tokens_is_the_zero_vector_and_half_a_surrogate_pair_is_none(made, like):
-    vectors = SentenceEmbedder(str(made["Bert"]), like=like).documents(["", "\x00\x01", "blue \ud83d blood"])
+    vectors = SentenceEmbedder(str(made["Bert"]), like=like).documents(
+        ["", "\x00\x01", "blue \ud83d blood"]
+    )
     assert not vectors[:2].any() and vectors[2].any() and np.isfinite(vectors).all()
 
 
-def test_a_model_that_was_downloaded_is_found_by_its_name_with_its_folder_s_prompts(tmp_path, made, monkeypatch):
+def test_a_model_that_was_downloaded_is_found_by_its_name_with_its_folder_s_prompts(
+    tmp_path, made, monkeypatch
+):
     folder = shutil.copytree(made["Bert"], tmp_path / "models--me--mine" / "snapshots" / "abc")
     tiny_models.sentence_transformer(folder, prompts={"query": "query: ", "document": "passage: "})
     shutil.copytree(folder, folder.with_name("another"))
@@ -399,7 +464,9 @@ def test_a_model_that_was_downloaded_is_found_by_its_name_with_its_folder_s_prom
     assert find_row("me/mine", "api").query == "{query}", "a server's model is not in a folder"
 
 
-SHARDS = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+SHARDS = {
+    "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+}
 
 
 @pytest.mark.parametrize(
@@ -412,14 +479,24 @@ SHARDS = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00
         ("config.json", -2, "lacks a whole config.json"),
         ("modules.json", -2, "lacks a whole modules.json"),
         ("sentence_bert_config.json", -2, "lacks a whole sentence_bert_config.json"),
-        ("config_sentence_transformers.json", -2, "lacks a whole config_sentence_transformers.json"),
+        (
+            "config_sentence_transformers.json",
+            -2,
+            "lacks a whole config_sentence_transformers.json",
+        ),
         ("1_Pooling/config.json", -2, "lacks a whole 1_Pooling/config.json"),
         ("model.safetensors", -100, "lacks a part of model.safetensors"),
         ("modules.json", "[1]", "lacks a whole modules.json"),
-        ("model.safetensors.index.json", json.dumps(SHARDS), "lacks the weights model-00001-of-00002.safetensors"),
+        (
+            "model.safetensors.index.json",
+            json.dumps(SHARDS),
+            "lacks the weights model-00001-of-00002.safetensors",
+        ),
     ],
 )
-def test_half_a_model_folder_is_refused_and_what_is_missing_is_named(tmp_path, made, name, kept, message):
+def test_half_a_model_folder_is_refused_and_what_is_missing_is_named(
+    tmp_path, made, name, kept, message
+):
     """A file is missing, has lost so many bytes at its end, or has another content."""
     folder = tiny_models.sentence_transformer(shutil.copytree(made["Bert"], tmp_path / "m"))
     if isinstance(kept, str):
@@ -480,7 +557,13 @@ def test_the_digest_of_an_adapter_covers_its_base_model(tmp_path, made):
 def test_whatever_shapes_a_document_s_vector_is_in_the_key(made):
     keys = [
         json.dumps(SentenceEmbedder(str(made["Llama"]), like=like).key(), sort_keys=True)
-        for like in ("", "GritLM-7B", "Lion-DS-1B-llama3-marco-mntp", "e5-large-v2", "e5-mistral-7b-instruct")
+        for like in (
+            "",
+            "GritLM-7B",
+            "Lion-DS-1B-llama3-marco-mntp",
+            "e5-large-v2",
+            "e5-mistral-7b-instruct",
+        )
     ]
     assert len(set(keys)) == len(keys)
 
@@ -489,7 +572,9 @@ def test_whatever_shapes_a_document_s_vector_is_in_the_key(made):
 
 
 def test_eight_bits_are_near_the_exact_vectors(tmp_path, made):
-    vectors = SentenceEmbedder(str(made["MPNet"]), encoder="int8", home=tmp_path).documents([DOCUMENT, QUERY])
+    vectors = SentenceEmbedder(str(made["MPNet"]), encoder="int8", home=tmp_path).documents(
+        [DOCUMENT, QUERY]
+    )
     exact = SentenceEmbedder(str(made["MPNet"])).documents([DOCUMENT, QUERY])
     assert (vectors * exact).sum(axis=1) == pytest.approx(1, abs=0.02)
 

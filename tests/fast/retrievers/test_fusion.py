@@ -29,7 +29,9 @@ class Scores(Retriever):
 
     def _search_many(self, searches, k):
         self.asked.append((list(searches), k))
-        return [self._ranker.top(self._scores, k, excluded=s.excluded, among=s.among) for s in searches]
+        return [
+            self._ranker.top(self._scores, k, excluded=s.excluded, among=s.among) for s in searches
+        ]
 
 
 def found(hits):
@@ -42,7 +44,9 @@ def scored(**given):
 
 # A few values, so that there are ties within a list and between sums; None is a document that a list does not have.
 score_lists = st.lists(
-    st.lists(st.sampled_from([None, 0.0, 0.25, 0.5, 3.0, -1.5]), min_size=30, max_size=30), min_size=2, max_size=3
+    st.lists(st.sampled_from([None, 0.0, 0.25, 0.5, 3.0, -1.5]), min_size=30, max_size=30),
+    min_size=2,
+    max_size=3,
 )
 
 
@@ -50,8 +54,12 @@ def reference(parts, weights, method, constant, depth, excluded=()):
     """Each list as an array of the corpus' size, added up."""
     total, seen = np.zeros(30), np.zeros(30, dtype=bool)
     for part, weight in zip(parts, weights, strict=True):
-        scores = np.array([-np.inf if s is None or DOC_IDS[n] in excluded else s for n, s in enumerate(part)])
-        rows = [row for row in np.lexsort((np.arange(30), -scores)) if np.isfinite(scores[row])][:depth]
+        scores = np.array(
+            [-np.inf if s is None or DOC_IDS[n] in excluded else s for n, s in enumerate(part)]
+        )
+        rows = [row for row in np.lexsort((np.arange(30), -scores)) if np.isfinite(scores[row])][
+            :depth
+        ]
         low, high = (scores[rows].min(), scores[rows].max()) if rows else (0, 0)
         for rank, row in enumerate(rows, start=1):
             scaled = (scores[row] - low) / (high - low) if high > low else 1
@@ -66,7 +74,12 @@ class TestFusion:
         first, second = scored(d01=9, d02=8, d03=7), scored(d03=0.9, d01=0.8, d04=0.7)
         hits = Fusion(CORPUS, None, first, second).search("a", k=10)
         # By hand: ranks 1 and 2, ranks 3 and 1, rank 2 alone, rank 3 alone.
-        assert hits == [("d01", 1 / 61 + 1 / 62), ("d03", 1 / 63 + 1 / 61), ("d02", 1 / 62), ("d04", 1 / 63)]
+        assert hits == [
+            ("d01", 1 / 61 + 1 / 62),
+            ("d03", 1 / 63 + 1 / 61),
+            ("d02", 1 / 62),
+            ("d04", 1 / 63),
+        ]
 
     @given(
         parts=score_lists,
@@ -79,8 +92,18 @@ class TestFusion:
     @settings(max_examples=60)
     def test_it_is_what_numpy_says(self, parts, weights, method, constant, depth, excluded):
         weights = tuple(weights[: len(parts)])
-        retrievers = [Scores([np.nan if score is None else score for score in part]) for part in parts]
-        fusion = Fusion(CORPUS, None, *retrievers, method=method, constant=constant, depth=depth, weights=weights)
+        retrievers = [
+            Scores([np.nan if score is None else score for score in part]) for part in parts
+        ]
+        fusion = Fusion(
+            CORPUS,
+            None,
+            *retrievers,
+            method=method,
+            constant=constant,
+            depth=depth,
+            weights=weights,
+        )
         expected = reference(parts, weights, method, constant, depth, excluded)
         assert fusion.search("a", k=depth, excluded=excluded) == expected[:depth]
 
@@ -94,7 +117,10 @@ class TestFusion:
     def test_a_batch_is_one_search_of_each_part(self):
         part = scored(d01=1)
         fusion = Fusion(CORPUS, None, part, scored(d02=1))
-        searches = [("a", "", frozenset(), None), ("b", "about b", frozenset({"d01"}), {"d01", "d02"})]
+        searches = [
+            ("a", "", frozenset(), None),
+            ("b", "about b", frozenset({"d01"}), {"d01", "d02"}),
+        ]
         fusion.search_many([Search(*search) for search in searches], k=3)
         assert part.asked == [([Search(*search) for search in searches], 1000)]
 
@@ -116,7 +142,10 @@ class TestFusion:
 
     @pytest.mark.parametrize("kind", [Fusion, Rerank])
     def test_what_is_left_out_is_what_the_worst_part_leaves_out(self, kind):
-        assert kind(CORPUS, None, Scores([0.0] * 30, lost=3), Scores([0.0] * 30, lost=8)).left_out("a") == 8
+        assert (
+            kind(CORPUS, None, Scores([0.0] * 30, lost=3), Scores([0.0] * 30, lost=8)).left_out("a")
+            == 8
+        )
 
 
 FIRST = {f"d{number:02}": 100.0 - number for number in range(10)}  # d00, d01, ... d09
@@ -132,7 +161,9 @@ class TestRerank:
         hits = Rerank(CORPUS, None, scored(**FIRST), scored(d02=7, d09=8), depth=4).search("a", k=6)
         assert hits == [("d02", 7), ("d00", 6), ("d01", 5), ("d03", 4), ("d04", 3), ("d05", 2)]
 
-    def test_the_second_is_asked_once_for_the_whole_batch_and_only_about_the_first_ones_documents(self):
+    def test_the_second_is_asked_once_for_the_whole_batch_and_only_about_the_first_ones_documents(
+        self,
+    ):
         second = scored(**SECOND)
         reranked = Rerank(CORPUS, None, scored(**FIRST), second, depth=2)
         searches = [Search("a", "about a"), Search("b", "", frozenset({"d00"}))]

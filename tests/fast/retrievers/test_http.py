@@ -21,7 +21,9 @@ def specs(url):
 
 
 def http(spec, attempts=2):
-    return build(spec, contract.CORPUS, terms=Terms(patience=Patience(attempts=attempts, first=0.0)))
+    return build(
+        spec, contract.CORPUS, terms=Terms(patience=Patience(attempts=attempts, first=0.0))
+    )
 
 
 def test_a_server_elsewhere_keeps_the_contract_of_retrievers(searches):

@@ -19,7 +19,11 @@ from tools.retrievers import build
 from tools.retrievers.neural import late_interaction
 from tools.retrievers.neural.late_interaction import TokenVectors
 
-QUERIES = ["why is the blood of an octopus blue", "one heart", "how many hearts has a giraffe, and of what weight?"]
+QUERIES = [
+    "why is the blood of an octopus blue",
+    "one heart",
+    "how many hearts has a giraffe, and of what weight?",
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +36,25 @@ def colbert(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("models") / "colbert"
     expansion = {"strategy": "fixed", "attend": False, "length": 12}
-    bert = Transformer(str(tiny_models.bert(folder / "bert")), query_expansion=expansion, document_length=16)
+    bert = Transformer(
+        str(tiny_models.bert(folder / "bert")), query_expansion=expansion, document_length=16
+    )
     torch.manual_seed(1)
-    project = Dense(32, 24, bias=False, activation_function=torch.nn.Identity(), module_input_name="token_embeddings")
-    mask, norm = MultiVectorMask(skiplist_words=[".", ","]), Normalize(module_input_name="token_embeddings")
+    project = Dense(
+        32,
+        24,
+        bias=False,
+        activation_function=torch.nn.Identity(),
+        module_input_name="token_embeddings",
+    )
+    mask, norm = (
+        MultiVectorMask(skiplist_words=[".", ","]),
+        Normalize(module_input_name="token_embeddings"),
+    )
     prompts = {"query": "query: ", "document": "passage: "}
-    MultiVectorEncoder(modules=[bert, project, mask, norm], prompts=prompts, device="cpu").save(str(folder / "saved"))
+    MultiVectorEncoder(modules=[bert, project, mask, norm], prompts=prompts, device="cpu").save(
+        str(folder / "saved")
+    )
     return folder / "saved"
 
 
@@ -56,7 +73,10 @@ def reference(folder, texts, queries):
 
     model = MultiVectorEncoder(str(folder), device="cpu")
     documents = [model.encode_document(text, convert_to_numpy=True) for text in texts]
-    return [[maxsim(model.encode_query(query, convert_to_numpy=True), each) for each in documents] for query in queries]
+    return [
+        [maxsim(model.encode_query(query, convert_to_numpy=True), each) for each in documents]
+        for query in queries
+    ]
 
 
 def by_id(hits):
@@ -80,16 +100,25 @@ def test_a_plain_encoder_is_used_with_its_own_token_vectors(corpus, bert):
 
     def vectors(text):
         with torch.inference_mode():
-            states = model(**tokenizer(text, truncation=True, max_length=64, return_tensors="pt")).last_hidden_state[0]
+            states = model(
+                **tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
+            ).last_hidden_state[0]
         return torch.nn.functional.normalize(states, dim=-1).numpy()
 
     texts = zip(corpus, corpus.texts(), strict=True)
     expected = {doc_id: maxsim(vectors(QUERIES[0]), vectors(text)) for doc_id, text in texts}
-    assert by_id(build(f"late:{bert}", corpus).search(QUERIES[0], k=6)) == pytest.approx(expected, rel=0.01)
+    assert by_id(build(f"late:{bert}", corpus).search(QUERIES[0], k=6)) == pytest.approx(
+        expected, rel=0.01
+    )
 
 
 def test_without_a_model_the_bundled_one_finds_what_shares_no_word():
-    documents = Corpus([Document("cat", "A kitten sleeps on the sofa."), Document("tax", "Revenue rules for firms.")])
+    documents = Corpus(
+        [
+            Document("cat", "A kitten sleeps on the sofa."),
+            Document("tax", "Revenue rules for firms."),
+        ]
+    )
     hits = build("late", documents).search("feline nap", k=2)
     assert [hit.doc_id for hit in hits] == ["cat", "tax"] and hits[0].score > 1.2 * hits[1].score
 
@@ -106,7 +135,9 @@ def encodings(retriever, monkeypatch):
     return read
 
 
-def test_only_the_documents_of_a_pool_are_encoded_and_each_text_once(corpus, colbert, tmp_path, monkeypatch):
+def test_only_the_documents_of_a_pool_are_encoded_and_each_text_once(
+    corpus, colbert, tmp_path, monkeypatch
+):
     twice = Corpus([*corpus.values(), Document("again", corpus["d2"].text)])
     retriever = build(f"late:{colbert}", twice, tmp_path)
     read = encodings(retriever, monkeypatch)
@@ -115,8 +146,12 @@ def test_only_the_documents_of_a_pool_are_encoded_and_each_text_once(corpus, col
     assert sorted(read) == sorted({twice[doc_id].text for doc_id in pool})
     retriever.search(QUERIES[1], k=9)
     assert len(read) == len(set(read)) == 6
-    other = build(f"late:{colbert}", Corpus(list(corpus.values())[1:]), tmp_path)  # another corpus, the same texts
-    assert other.search(QUERIES[0], k=3, among=pool) == [hit for hit in first if hit.doc_id != "again"]
+    other = build(
+        f"late:{colbert}", Corpus(list(corpus.values())[1:]), tmp_path
+    )  # another corpus, the same texts
+    assert other.search(QUERIES[0], k=3, among=pool) == [
+        hit for hit in first if hit.doc_id != "again"
+    ]
     assert len(read) == 6
 
 
@@ -125,11 +160,18 @@ def test_what_was_encoded_before_an_error_is_kept(corpus, colbert, tmp_path, mon
     encode = retriever._encoder.encode
 
     def fail(texts, task):
-        alone = [(place, vectors) for batch in encode(texts, task) for place, vectors in zip(*batch, strict=True)]
+        alone = [
+            (place, vectors)
+            for batch in encode(texts, task)
+            for place, vectors in zip(*batch, strict=True)
+        ]
         for number, (place, vectors) in enumerate(alone):
             yield [place], [vectors * (np.nan if task == "document" and number == 4 else 1)]
 
-    with monkeypatch.context() as patch, pytest.raises(DataError, match=r"NaN or infinity for the document 'd\d'"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(DataError, match=r"NaN or infinity for the document 'd\d'"),
+    ):
         patch.setattr(retriever._encoder, "encode", fail)
         retriever.search(QUERIES[0], k=6)
     whole = build(f"late:{colbert}", corpus).search(QUERIES[0], k=6)
@@ -147,7 +189,9 @@ def test_tokens_that_an_expanded_query_has_no_room_for_are_counted(corpus, colbe
 
 def test_a_model_of_another_kind_is_refused_and_not_given_random_weights(corpus, bert, tmp_path):
     folder = tiny_models.bert(tmp_path / "cross")
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "CrossEncoder"}))
+    (folder / "config_sentence_transformers.json").write_text(
+        json.dumps({"model_type": "CrossEncoder"})
+    )
     with pytest.raises(DataError, match="CrossEncoder"):
         build(f"late:{folder}", corpus)
     with pytest.raises(DataError, match="not 00000000"):
@@ -158,7 +202,11 @@ class TestStore:
     """The token vectors on disk, without a model."""
 
     def texts(self, *lengths, dimension=8, seed=0):
-        made = np.random.default_rng(seed).standard_normal((sum(lengths), dimension)).astype(np.float32)
+        made = (
+            np.random.default_rng(seed)
+            .standard_normal((sum(lengths), dimension))
+            .astype(np.float32)
+        )
         made /= np.linalg.norm(made, axis=1, keepdims=True)
         return dict(zip(map(digest, lengths), np.split(made, np.cumsum(lengths)[:-1]), strict=True))
 
@@ -178,7 +226,10 @@ class TestStore:
         monkeypatch.setattr(late_interaction, "_QUERY_TOKENS", 32)
         texts, kept = self.texts(3, 1, 100, 0, 200, 7, dimension=64), TokenVectors(tmp_path)
         self.fill(kept, texts)
-        queries = [*self.texts(4, 20, 60, dimension=64, seed=1).values(), np.zeros((0, 64), np.float32)]
+        queries = [
+            *self.texts(4, 20, 60, dimension=64, seed=1).values(),
+            np.zeros((0, 64), np.float32),
+        ]
         scores = kept.maxsim(queries, list(texts))
         for query, row in zip(queries, scores, strict=True):
             expected = [maxsim(query, text) if len(text) else 0.0 for text in texts.values()]
@@ -186,7 +237,9 @@ class TestStore:
 
     @settings(max_examples=25)
     @given(arrays(np.float32, (9, 16), elements=st.floats(-100, 100, width=32)), st.integers(1, 8))
-    def test_a_score_is_the_same_to_the_last_bit_whatever_is_scored_with_it(self, tmp_path_factory, numbers, cut):
+    def test_a_score_is_the_same_to_the_last_bit_whatever_is_scored_with_it(
+        self, tmp_path_factory, numbers, cut
+    ):
         kept = TokenVectors(tmp_path_factory.mktemp("store"))
         texts = self.texts(2, 40, 300, 5, dimension=16)
         self.fill(kept, texts)
@@ -205,7 +258,9 @@ class TestStore:
         assert self.fill(again, texts) == [digest(5)]
         assert self.fill(TokenVectors(tmp_path), texts) == []
         query = np.ones((1, 8), np.float32)
-        assert again.maxsim([query], [digest(5)])[0, 0] == pytest.approx(maxsim(query, texts[digest(5)]), rel=0.02)
+        assert again.maxsim([query], [digest(5)])[0, 0] == pytest.approx(
+            maxsim(query, texts[digest(5)]), rel=0.02
+        )
 
     def test_altered_bytes_are_encoded_again(self, tmp_path, caplog):
         texts = self.texts(3, 4, 5)

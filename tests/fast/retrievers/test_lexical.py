@@ -43,16 +43,26 @@ def drawn(documents: int, seed: int = 0) -> tuple[Corpus, list[str]]:
     mini = environments.load("congress", "mini", "all")
     pool = [word for text in mini.documents.texts() for word in text.split()]
     generator = np.random.default_rng(seed)
-    texts = (" ".join(pool[n] for n in generator.integers(len(pool), size=60).tolist()) for _ in range(documents))
+    texts = (
+        " ".join(pool[n] for n in generator.integers(len(pool), size=60).tolist())
+        for _ in range(documents)
+    )
     corpus = Corpus(Document(f"d{n:06}", text) for n, text in enumerate(texts))
-    return corpus, [" ".join(pool[n] for n in generator.integers(len(pool), size=140).tolist()) for _ in range(10)]
+    return corpus, [
+        " ".join(pool[n] for n in generator.integers(len(pool), size=140).tolist())
+        for _ in range(10)
+    ]
 
 
-def assert_equal_to_bm25s(ours, theirs: bm25s.BM25, split, corpus: Corpus, queries: list[str]) -> None:
+def assert_equal_to_bm25s(
+    ours, theirs: bm25s.BM25, split, corpus: Corpus, queries: list[str]
+) -> None:
     for query in queries:
         known = [word for word in split(query) if word in theirs.vocab_dict]
         scores = theirs.get_scores(known) if known else np.zeros(len(corpus))
-        order = sorted(np.flatnonzero(scores > 0).tolist(), key=lambda row: (-scores[row], corpus.doc_ids[row]))
+        order = sorted(
+            np.flatnonzero(scores > 0).tolist(), key=lambda row: (-scores[row], corpus.doc_ids[row])
+        )
         for k in (3, len(corpus)):
             expected = [(corpus.doc_ids[row], float(scores[row])) for row in order[:k]]
             assert list(map(tuple, ours.search(query, k))) == expected
@@ -63,7 +73,9 @@ def test_bm25_scores_and_ranks_as_bm25s_to_the_last_bit(documents):
     corpus, queries = drawn(documents)
     theirs = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
     theirs.index([tokens(text) for text in corpus.texts()], show_progress=False)
-    assert_equal_to_bm25s(build("bm25", corpus), theirs, tokens, corpus, [*queries, "the", "people " * 9])
+    assert_equal_to_bm25s(
+        build("bm25", corpus), theirs, tokens, corpus, [*queries, "the", "people " * 9]
+    )
 
 
 @settings(max_examples=15)
@@ -78,7 +90,9 @@ def test_bm25_ranks_as_bm25s_does_on_adversarial_text(texts, query):
 def test_the_kind_bm25s_is_the_package_with_its_own_defaults():
     mini = environments.load("congress", "mini", "all")
     theirs = bm25s.BM25()
-    theirs.index(bm25s.tokenize(list(mini.documents.texts()), show_progress=False), show_progress=False)
+    theirs.index(
+        bm25s.tokenize(list(mini.documents.texts()), show_progress=False), show_progress=False
+    )
 
     def split(text):
         [found] = bm25s.tokenize([text], return_ids=False, show_progress=False)
@@ -98,10 +112,17 @@ def test_what_a_corpus_knows_of_its_words_is_counted_right(corpus):
     statistics = BM25(corpus).statistics()
     assert statistics.documents == 6
     assert [statistics.frequency[word] for word in ("blood", "octopus", "giraffe")] == [5, 2, 1]
-    assert set(statistics.frequency) == {word for document in corpus.values() for word in tokens(document.text)}
+    assert set(statistics.frequency) == {
+        word for document in corpus.values() for word in tokens(document.text)
+    }
     lengths = [len(tokens(document.text)) for document in corpus.values()]
     assert statistics.average_length == sum(lengths) / 6
-    assert statistics.weight("zyzzyva") == 0 < statistics.weight("blood") < statistics.weight("giraffe")
+    assert (
+        statistics.weight("zyzzyva")
+        == 0
+        < statistics.weight("blood")
+        < statistics.weight("giraffe")
+    )
 
 
 @pytest.mark.parametrize("name", ["bm25", "bm25s", "rank_bm25"])
@@ -117,12 +138,16 @@ def test_parameters_out_of_range_are_refused(name, corpus):
         build(name, corpus)
 
 
-TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("aAbB_9 .-\n\x00\x1fİ\u212aß"), max_size=60)
+TEXT = st.text(
+    st.characters(codec="utf-8") | st.sampled_from("aAbB_9 .-\n\x00\x1fİ\u212aß"), max_size=60
+)
 
 
 @settings(max_examples=15)
 @given(st.lists(TEXT, min_size=1, max_size=12), st.sampled_from([1, 20, 1 << 20]))
-@pytest.mark.parametrize("analyzer", [bm25.analyzer_of("plain"), bm25.analyzer_of("english"), ANALYZER])
+@pytest.mark.parametrize(
+    "analyzer", [bm25.analyzer_of("plain"), bm25.analyzer_of("english"), ANALYZER]
+)
 def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_factory, texts, block):
     texts = [*texts, "heron"]
     corpus = Corpus(Document(str(n), text) for n, text in enumerate(texts))
@@ -148,7 +173,9 @@ def test_the_compiled_loop_counts_what_the_analyzer_says(analyzer, tmp_path_fact
             ]
             numbers = [np.diff(indptr)[row] if row >= 0 else 0 for row in rows]
             assert sums[: len(rows)].tolist() == numbers and not sums[len(rows) :].any()
-    expected = {(word, n): [text.count(word), len(text)] for n, text in enumerate(split) for word in text}
+    expected = {
+        (word, n): [text.count(word), len(text)] for n, text in enumerate(split) for word in text
+    }
     assert found == expected and index.totals == (len(texts), sum(map(len, split)))
 
 
@@ -160,7 +187,10 @@ def read(analyzer, text):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_scores_are_plain_sums_whatever_part_of_the_documents_has_a_term(dtype, tmp_path):
     size, generator = 40_000, np.random.default_rng(0)  # more than one block of documents
-    lists = [np.sort(generator.permutation(size)[:n]) for n in (1, 2, 3_000, 12_000, 18_000, size - 1, size)]
+    lists = [
+        np.sort(generator.permutation(size)[:n])
+        for n in (1, 2, 3_000, 12_000, 18_000, size - 1, size)
+    ]
     weights = [generator.random(len(each)).astype(dtype) for each in lists]
     np.save(tmp_path / "indptr.npy", np.cumsum([0, *map(len, lists)]))
     np.save(tmp_path / "documents.npy", np.concatenate(lists).astype(np.int32))
@@ -192,7 +222,9 @@ def test_the_compiled_loops_need_no_folder_for_their_machine_code():
     assert slots.tolist() == [0, -1]
 
 
-@pytest.mark.parametrize(("text", "expected"), json.loads(GOLDEN.read_text(encoding="utf-8"))["tokens of texts"])
+@pytest.mark.parametrize(
+    ("text", "expected"), json.loads(GOLDEN.read_text(encoding="utf-8"))["tokens of texts"]
+)
 def test_english_words_are_lucenes(text, expected):
     assert english.words(text) == expected
 
@@ -212,7 +244,9 @@ def assert_equal_to_the_library(corpus: Corpus, queries: list[str]) -> None:
         order = library_order(scores)
         for k in (3, len(corpus)):
             hits = ours.search(query, k)
-            assert [hit.score for hit in hits] == [scores[row] for row in order[:k]], "equal to the last bit"
+            assert [hit.score for hit in hits] == [scores[row] for row in order[:k]], (
+                "equal to the last bit"
+            )
             assert [hit.doc_id for hit in hits] == [corpus.doc_ids[row] for row in order[:k]]
 
 

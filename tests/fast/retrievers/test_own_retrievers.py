@@ -44,7 +44,9 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("of_mine", None)
 
 
-def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(run, command_of, folder):
+def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(
+    run, command_of, folder
+):
     (folder / "a, b").mkdir()
     (folder / "of_mine.py").rename(folder / "a, b/of_mine.py")
     own = '"a, b/of_mine.py:Overlap"(prefix=5)'
@@ -52,15 +54,25 @@ def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(
     assert checked.code == 0 and {one["wrong"] for one in checked.json["checks"]} == {""}
     words = ("--program", "retrieve", "--task", "congress", "--json", "--retriever")
     alone = run(*words, own)
-    assert alone.json["retriever"] == "of_mine.py:Overlap(prefix=5)", "the folder is not the retriever's"
-    assert run(*words, f'"{folder}/a, b/of_mine.py:Overlap"(prefix=5)').json["run"] == alone.json["run"]
+    assert alone.json["retriever"] == "of_mine.py:Overlap(prefix=5)", (
+        "the folder is not the retriever's"
+    )
+    assert (
+        run(*words, f'"{folder}/a, b/of_mine.py:Overlap"(prefix=5)').json["run"]
+        == alone.json["run"]
+    )
     fused = run(*words, f"rerank(fusion(bm25,{own},weights=[1,2]),bm25)")
     assert fused.json["metrics"] != alone.json["metrics"]
     config = json.loads(Path(fused.json["run"], "config.json").read_text())
-    assert config["retriever"]["name"] == "rerank(fusion(bm25,of_mine.py:Overlap(prefix=5),weights=[1.0,2.0]),bm25)"
+    assert (
+        config["retriever"]["name"]
+        == "rerank(fusion(bm25,of_mine.py:Overlap(prefix=5),weights=[1.0,2.0]),bm25)"
+    )
     (folder / "a, b/of_mine.py").write_text(CODE.replace("above=0.0", "above=0.3"))
     edited = run(*words, own)  # in the same process, as in a notebook
-    assert edited.json["run"] != alone.json["run"] and edited.json["metrics"] != alone.json["metrics"]
+    assert (
+        edited.json["run"] != alone.json["run"] and edited.json["metrics"] != alone.json["metrics"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +83,11 @@ def test_the_guides_retriever_keeps_the_contract_and_runs_alone_and_in_a_fusion(
         ("top(scores, k,", "top(scores, k + 1,", "It finds different documents"),
         ("above=0.0)", "above=0.0)[::-1]", "It finds different documents"),
         ("above=0.0)", "above=1.0)", "It finds different documents"),
-        ("Ranker(corpus.doc_ids)", "Ranker(corpus.doc_ids, np.arange(len(corpus)))", "Documents of equal text"),
+        (
+            "Ranker(corpus.doc_ids)",
+            "Ranker(corpus.doc_ids, np.arange(len(corpus)))",
+            "Documents of equal text",
+        ),
         ("for search in searches]", "for search in searches[:1]]", "A search gives the same hits"),
         ("len(asked)", "(len(asked) + np.random.random())", "A search gives the same hits"),
         ("text.lower()", 'text.encode("ascii").decode().lower()', "Odd characters"),
@@ -82,18 +98,28 @@ def test_what_breaks_the_contract_is_found_by_the_check(folder, command_of, righ
     assert right in CODE
     (folder / "of_mine.py").write_text(CODE.replace(right, wrong))
     found = command_of(command)("check", "of_mine.py:Overlap")
-    assert found.code == 3 and f"WRONG  {broken}" in found.out and "error: of_mine.py:Overlap breaks" in found.err
+    assert (
+        found.code == 3
+        and f"WRONG  {broken}" in found.out
+        and "error: of_mine.py:Overlap breaks" in found.err
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("of_mine.py:Idle", "is no retriever; write a subclass of tools.retriever.Retriever with a method _search"),
+        (
+            "of_mine.py:Idle",
+            "is no retriever; write a subclass of tools.retriever.Retriever with a method _search",
+        ),
         ("of_mine.py:idle", "no retriever in"),
         ("of_mine.py:Bare", "its constructor takes `corpus`"),
         ("of_mine.py:Typed", "options by keyword, with a default and a type: str, int"),
         ("of_mine.py:Fails(k=x)", "k is 'x', which is not a whole number"),
-        ("fusion(bm25,of_mine.py:Fails)", "cannot be built: ValueError: 3 is no good (of_mine.py, line 16)"),
+        (
+            "fusion(bm25,of_mine.py:Fails)",
+            "cannot be built: ValueError: 3 is no good (of_mine.py, line 16)",
+        ),
         ("of_mine.py", "the form is KIND, KIND:MODEL, FILE.py:CLASS"),
         ("elsewhere/of_mine.py:Fails", "there is no file elsewhere/of_mine.py"),
     ],
@@ -108,7 +134,11 @@ def test_what_is_no_retriever_of_ones_own_is_said_in_one_line(folder, text, said
 def test_a_file_that_only_a_compiled_file_names_is_not_run(folder, run):
     write(folder / "compiled.json", Compiled("multihop", {}, f"{folder}/of_mine.py:Overlap", {}))
     refused = run("--program", "multihop", "--task", "congress", "--compiled", "compiled.json")
-    assert refused.code == 2 and "which only you can allow" in refused.err and "of_mine" not in sys.modules
+    assert (
+        refused.code == 2
+        and "which only you can allow" in refused.err
+        and "of_mine" not in sys.modules
+    )
 
 
 def test_two_files_of_one_name_are_not_taken_for_one_another(folder):

@@ -15,7 +15,15 @@ from tools.retrievers import RETRIEVERS, check, contract
 
 # MODEL is a tiny model of the right family, made on the spot; SERVER a server that speaks the OpenAI protocol.
 SPECS = [
-    *("bm25", "bm25(analyzer=english,k1=1.2)", "bm25s", "rank_bm25", "pool_bm25", "dense(search=int8)", "dense:MODEL"),
+    *(
+        "bm25",
+        "bm25(analyzer=english,k1=1.2)",
+        "bm25s",
+        "rank_bm25",
+        "pool_bm25",
+        "dense(search=int8)",
+        "dense:MODEL",
+    ),
     *("api:SERVER", "chroma:dense:MODEL", "splade:MODEL", "late:MODEL", "cross:MODEL"),
     *("fusion(bm25,dense:MODEL,weights=[2,1])", "fusion(bm25,rank_bm25,method=scores)"),
     *("rerank(bm25,cross:MODEL,depth=3)", "lens(bm25,attribute=stance)"),
@@ -24,9 +32,22 @@ SPECS = [
 # They want a server, processes, or an extra: test_http.py, and test_milvus.py and test_sharded.py under tests/soak.
 ELSEWHERE = ("http", "sharded", "ann", "milvus", "milvus_vectors")
 SPECS += ["ann:dense:MODEL"] * bool(find_spec("faiss"))
-SPECS += [kind for kind in RETRIEVERS if kind not in ELSEWHERE and not any(kind in text for text in SPECS)]
+SPECS += [
+    kind for kind in RETRIEVERS if kind not in ELSEWHERE and not any(kind in text for text in SPECS)
+]
 # These have a score for every document; the others may rank only documents that share a word with the text.
-SCORE_ALL = ("rank_bm25", "dense", "api", "ann", "chroma", "late", "cross", "fusion", "rerank(fusion", "lens(dense")
+SCORE_ALL = (
+    "rank_bm25",
+    "dense",
+    "api",
+    "ann",
+    "chroma",
+    "late",
+    "cross",
+    "fusion",
+    "rerank(fusion",
+    "lens(dense",
+)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +80,9 @@ def test_scores_are_what_the_kind_of_score_promises(spec, corpus):
     retriever = retrievers.build(spec, corpus, terms=Terms())
     whole = {hit.doc_id: hit.score for hit in retriever.search("blue blood octopus", 100)}
     assert len(whole) == len(corpus) or not spec.startswith(SCORE_ALL)
-    if not spec.startswith(("pool_bm25", "fusion", "rerank", "lens")):  # whose scores depend on what they rank
+    if not spec.startswith(
+        ("pool_bm25", "fusion", "rerank", "lens")
+    ):  # whose scores depend on what they rank
         hits = retriever.search("blue blood octopus", 6, among={"d1", "d2", "d5"})
         assert hits and all(whole[hit.doc_id] == hit.score for hit in hits)
 
@@ -74,7 +97,9 @@ def test_a_kept_index_is_not_made_again(spec, corpus, tmp_path, server):
 
 
 def _contents(folder):
-    return sorted((path.relative_to(folder), path.stat().st_mtime_ns) for path in folder.rglob("index.json"))
+    return sorted(
+        (path.relative_to(folder), path.stat().st_mtime_ns) for path in folder.rglob("index.json")
+    )
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 70))

@@ -29,8 +29,12 @@ def made_of(texts) -> Corpus:
 
 def ranked(retriever, documents):
     pool, excluded = frozenset(list(documents)[::2]), frozenset(list(documents)[:3])
-    searches = [Search(query, among=among, excluded=excluded) for query in QUERIES for among in (None, pool)]
-    return retriever.search_many([*map(Search, QUERIES), *searches], 9), retriever.search(QUERIES[1], 3)
+    searches = [
+        Search(query, among=among, excluded=excluded) for query in QUERIES for among in (None, pool)
+    ]
+    return retriever.search_many([*map(Search, QUERIES), *searches], 9), retriever.search(
+        QUERIES[1], 3
+    )
 
 
 def segment_files(home):
@@ -71,8 +75,13 @@ def test_documents_added_one_at_a_time_leave_few_segments(tmp_path, monkeypatch)
 
 
 def test_a_build_that_was_stopped_keeps_the_segments_that_it_had_finished(tmp_path, monkeypatch):
-    documents, whole = made_of({number: f"word{number} heron" for number in range(30)}), segments._Counter.save
-    monkeypatch.setattr(segments._Counter, "save", lambda counter, folder: whole(counter, folder) or stop())
+    documents, whole = (
+        made_of({number: f"word{number} heron" for number in range(30)}),
+        segments._Counter.save,
+    )
+    monkeypatch.setattr(
+        segments._Counter, "save", lambda counter, folder: whole(counter, folder) or stop()
+    )
 
     def stop():
         if len(list(tmp_path.glob("indexes/.*/segment-*"))) == 3:
@@ -90,12 +99,17 @@ def test_a_build_that_was_stopped_keeps_the_segments_that_it_had_finished(tmp_pa
 
 @pytest.mark.parametrize("name", ["bm25", "bm25s", "bm25(analyzer=english)"])
 def test_parts_that_are_told_the_sums_score_as_the_whole(name, corpus):
-    whole, parts = build(name, corpus), [build(name, corpus.slice(*ends)) for ends in ((0, 2), (2, 6))]
+    whole, parts = (
+        build(name, corpus),
+        [build(name, corpus.slice(*ends)) for ends in ((0, 2), (2, 6))],
+    )
     text = "why is the blood of an octopus blue, octopus zyzzyva"
     totals = bm25.Totals(*map(sum, zip(*(part.totals for part in parts), strict=True)))
     frequencies = sum(part.frequencies(text) for part in parts)
     found = [part.search_as_part([Search(text)], 6, totals, [frequencies]) for part in parts]
-    hits = sorted((hit for [hits] in found for hit in hits), key=lambda hit: (-hit.score, hit.doc_id))
+    hits = sorted(
+        (hit for [hits] in found for hit in hits), key=lambda hit: (-hit.score, hit.doc_id)
+    )
     assert hits == whole.search(text, 6) and len(hits) > 3
 
 

@@ -22,11 +22,28 @@ CORPUS = Corpus(
     ]
 )
 QUERY = "why do octopuses have blue blood"
-T5_SHAPE = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+T5_SHAPE = {
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+}
 T5_MARKS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
-BERT_MARKS = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "bos_piece": "[CLS]", "eos_piece": "[SEP]"}
+BERT_MARKS = {
+    "pad_id": 0,
+    "bos_id": 1,
+    "eos_id": 2,
+    "unk_id": 3,
+    "bos_piece": "[CLS]",
+    "eos_piece": "[SEP]",
+}
 ROBERTA_SHAPE = SHAPE | {"type_vocab_size": 1, "max_position_embeddings": 130, "pad_token_id": 1}
-LLAMA_SETTINGS = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True}  # without a padding token
+LLAMA_SETTINGS = {
+    "tokenizer_class": "LlamaTokenizer",
+    "add_bos_token": True,
+}  # without a padding token
 
 # Name of the folder, kind of retriever, class of the model, its shape, and pieces that it has beyond the file's;
 # the file, how it is trained, and the tokenizer's settings.
@@ -55,7 +72,9 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_sentencepiece_file_alone_is_read_as_sentencepiece_reads_it(family, tmp_path, monkeypatch):
+def test_a_sentencepiece_file_alone_is_read_as_sentencepiece_reads_it(
+    family, tmp_path, monkeypatch
+):
     name, kind, model, shape, more, file, training, settings = FAMILIES[family]
     folder: Path = tmp_path / name
     folder.mkdir()
@@ -71,7 +90,9 @@ def test_a_sentencepiece_file_alone_is_read_as_sentencepiece_reads_it(family, tm
         encoder = retriever._encoder if kind == "late" else retriever._embedder._encoder
         tokenizer = encoder.models["query"].tokenizer
         pieces = tokenizer.convert_ids_to_tokens(tokenizer(QUERY)["input_ids"])
-    expected = sentencepiece.SentencePieceProcessor(model_file=str(folder / file)).encode(QUERY, out_type=str)
+    expected = sentencepiece.SentencePieceProcessor(model_file=str(folder / file)).encode(
+        QUERY, out_type=str
+    )
     assert expected[0].startswith("▁")
     marks = {"<s>", "</s>", "[CLS]", "[SEP]"}
     assert [piece for piece in pieces if piece not in marks] == expected

@@ -12,7 +12,11 @@ from tools.records import Document
 from tools.retrievers import build, check, require
 from tools.retrievers.neural import sparse
 
-QUERIES = ["why is the blood of an octopus blue", "one heart", "how many hearts has a giraffe, and of what weight?"]
+QUERIES = [
+    "why is the blood of an octopus blue",
+    "one heart",
+    "how many hearts has a giraffe, and of what weight?",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,9 @@ def lower_the_logits(folder, by):
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     """A decoder with its language model's head."""
-    return tiny_models.decoder(tmp_path_factory.mktemp("models") / "llama", "Llama", head="LlamaForCausalLM")
+    return tiny_models.decoder(
+        tmp_path_factory.mktemp("models") / "llama", "Llama", head="LlamaForCausalLM"
+    )
 
 
 def weights(folder, text, head="AutoModelForMaskedLM", adapter=None, divisor=1.0):
@@ -45,20 +51,27 @@ def weights(folder, text, head="AutoModelForMaskedLM", adapter=None, divisor=1.0
     import transformers
     from peft import PeftModel
 
-    ids = transformers.AutoTokenizer.from_pretrained(folder)(text, truncation=True, max_length=64, return_tensors="pt")
+    ids = transformers.AutoTokenizer.from_pretrained(folder)(
+        text, truncation=True, max_length=64, return_tensors="pt"
+    )
     model = getattr(transformers, head).from_pretrained(folder, attn_implementation="eager").eval()
     if adapter:
         model = PeftModel.from_pretrained(model, adapter)
     length = ids["input_ids"].shape[1]
     with torch.inference_mode():
-        logits = model(ids["input_ids"], attention_mask=torch.zeros(1, 1, length, length)).logits[0].numpy()
+        logits = (
+            model(ids["input_ids"], attention_mask=torch.zeros(1, 1, length, length))
+            .logits[0]
+            .numpy()
+        )
     return np.log1p(np.maximum(logits / divisor, 0)).max(axis=0).astype(np.float64)
 
 
 def expected(folder, corpus, query, **options):
     asked = weights(folder, query, **options)
     scores = {
-        id_: float(asked @ weights(folder, text, **options)) for id_, text in zip(corpus, corpus.texts(), strict=True)
+        id_: float(asked @ weights(folder, text, **options))
+        for id_, text in zip(corpus, corpus.texts(), strict=True)
     }
     return {doc_id: score for doc_id, score in scores.items() if score > 0}
 
@@ -77,20 +90,36 @@ def test_scores_are_the_inner_products_of_spladed_logits(corpus, splade, query):
 def test_a_saved_sparse_encoder_is_loaded_as_it_is(corpus, splade, tmp_path):
     from sentence_transformers import SparseEncoder
 
-    library = SparseEncoder(str(splade), device="cpu", prompts={"query": "query: ", "document": "passage: "})
+    library = SparseEncoder(
+        str(splade), device="cpu", prompts={"query": "query: ", "document": "passage: "}
+    )
     library[1].pooling_strategy = "sum"  # so that a pooling of our own would give other scores
     library.save(str(tmp_path / "saved"))
-    documents = library.encode_document(list(corpus.texts()), convert_to_sparse_tensor=False, batch_size=1).numpy()
+    documents = library.encode_document(
+        list(corpus.texts()), convert_to_sparse_tensor=False, batch_size=1
+    ).numpy()
     query = library.encode_query(QUERIES[0], convert_to_sparse_tensor=False).numpy()
     scores = dict(zip(corpus, (documents @ query).tolist(), strict=True))
     hits = build(f"splade:{tmp_path / 'saved'}", corpus).search(QUERIES[0], k=6)
-    assert by_id(hits) == pytest.approx({id_: score for id_, score in scores.items() if score > 0}, rel=1e-4)
+    assert by_id(hits) == pytest.approx(
+        {id_: score for id_, score in scores.items() if score > 0}, rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("adapted", [False, True])
-def test_a_decoder_like_lion_attends_to_both_sides_and_its_logits_are_divided(corpus, llama, tmp_path, adapted):
-    adapter = tiny_models.adapter(tmp_path / "lion", llama, head="AutoModelForCausalLM") if adapted else None
-    how = {"head": "AutoModelForCausalLM", "adapter": adapter, "divisor": tiny_models.SHAPE["hidden_size"] ** 0.25}
+def test_a_decoder_like_lion_attends_to_both_sides_and_its_logits_are_divided(
+    corpus, llama, tmp_path, adapted
+):
+    adapter = (
+        tiny_models.adapter(tmp_path / "lion", llama, head="AutoModelForCausalLM")
+        if adapted
+        else None
+    )
+    how = {
+        "head": "AutoModelForCausalLM",
+        "adapter": adapter,
+        "divisor": tiny_models.SHAPE["hidden_size"] ** 0.25,
+    }
     retriever = build(f"splade:{adapter or llama}(like=hzeng/Lion-SP-1B-llama3-marco-mntp)", corpus)
     assert by_id(retriever.search(QUERIES[0], k=6)) == pytest.approx(
         expected(llama, corpus, QUERIES[0], **how), rel=1e-4
@@ -98,9 +127,20 @@ def test_a_decoder_like_lion_attends_to_both_sides_and_its_logits_are_divided(co
 
 
 def test_only_documents_that_share_a_term_are_hits(splade, tmp_path):
-    documents = Corpus([Document("a", "blue blood"), Document("b", "copper"), Document("c", "one heart of a giraffe")])
-    found = [len(build(f"splade:{splade}", documents).search(text, k=3)) for text in (*QUERIES, "copper", "blue", "a")]
-    assert found == [len(expected(splade, documents, text)) for text in (*QUERIES, "copper", "blue", "a")]
+    documents = Corpus(
+        [
+            Document("a", "blue blood"),
+            Document("b", "copper"),
+            Document("c", "one heart of a giraffe"),
+        ]
+    )
+    found = [
+        len(build(f"splade:{splade}", documents).search(text, k=3))
+        for text in (*QUERIES, "copper", "blue", "a")
+    ]
+    assert found == [
+        len(expected(splade, documents, text)) for text in (*QUERIES, "copper", "blue", "a")
+    ]
     assert 0 < min(found) < 3
     silent = tiny_models.bert(tmp_path / "silent", head="BertForMaskedLM")
     lower_the_logits(silent, 100.0)
@@ -110,7 +150,9 @@ def test_only_documents_that_share_a_term_are_hits(splade, tmp_path):
 
 def test_equal_texts_are_read_once_and_tie_by_id(splade, tmp_path, monkeypatch):
     text = "Copper makes the blood of an octopus blue."
-    documents = Corpus([Document("b", text), Document("a", text), Document("c", "One heart."), Document("0", text)])
+    documents = Corpus(
+        [Document("b", text), Document("a", text), Document("c", "One heart."), Document("0", text)]
+    )
     read = encodings(monkeypatch)
     retriever = build(f"splade:{splade}", documents, tmp_path)
     assert sorted(read) == sorted({text, "One heart."})
@@ -126,7 +168,9 @@ def encodings(monkeypatch, fail=lambda text: False):
     def listen(self, texts, task, *done):
         read.extend(texts if task == "document" else [])
         made = weigh(self, texts, task, *done)
-        return (made * np.array([[np.nan if fail(text) else 1] for text in texts], dtype=np.float32)).tocsr()
+        return (
+            made * np.array([[np.nan if fail(text) else 1] for text in texts], dtype=np.float32)
+        ).tocsr()
 
     monkeypatch.setattr(sparse.Sparse, "_weigh", listen)
     return read
@@ -136,7 +180,10 @@ def test_a_build_goes_on_after_its_last_whole_block(corpus, splade, tmp_path, mo
     whole = build(f"splade:{splade}", corpus).search(QUERIES[0], k=6)
     monkeypatch.setattr(sparse, "_BLOCK_TEXTS", 2)
     by_length = sorted(corpus.texts(), key=len, reverse=True)
-    with monkeypatch.context() as patch, pytest.raises(DataError, match="NaN or infinity for the document 'd"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(DataError, match="NaN or infinity for the document 'd"),
+    ):
         encodings(patch, fail=lambda text: text == by_length[4])
         build(f"splade:{splade}", corpus, tmp_path)
     [draft] = (tmp_path / "indexes").glob(".*.draft")
@@ -156,7 +203,9 @@ def test_a_length_in_the_table_is_never_more_than_the_model_takes(corpus, llama)
     assert retriever.left_out("heart " * 301) == retriever.left_out("heart " * 300) + 1 > 200
 
 
-def test_no_model_is_given_a_head_of_random_weights_or_other_weights_than_its_own(corpus, splade, llama, tmp_path):
+def test_no_model_is_given_a_head_of_random_weights_or_other_weights_than_its_own(
+    corpus, splade, llama, tmp_path
+):
     with pytest.raises(DataError, match="not 00000000"):
         build(f"splade:{splade}(weights=00000000)", corpus)
     plain = tiny_models.bert(tmp_path / "plain")
@@ -172,6 +221,8 @@ def test_no_model_is_given_a_head_of_random_weights_or_other_weights_than_its_ow
 def test_a_language_model_whose_head_is_missing_is_refused(corpus, tmp_path):
     folder = tiny_models.bert(tmp_path / "headless")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMaskedLM"]}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, "architectures": ["BertForMaskedLM"]})
+    )
     with pytest.raises(DataError, match="lack"):
         build(f"splade:{folder}", corpus)

@@ -15,7 +15,9 @@ SUBJECTS = st.text(string.ascii_letters + string.digits + "/.@:-_ ,()[]=", min_s
 NAMES = st.from_regex(r"[a-z][a-z_0-9]{0,8}", fullmatch=True)
 VALUES = st.recursive(SUBJECTS, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=3)
 SPECS = st.recursive(
-    st.builds(Spec, NAMES, st.just("") | SUBJECTS, st.just(()), st.dictionaries(NAMES, VALUES, max_size=3)),
+    st.builds(
+        Spec, NAMES, st.just("") | SUBJECTS, st.just(()), st.dictionaries(NAMES, VALUES, max_size=3)
+    ),
     lambda inner: st.builds(
         Spec,
         NAMES,
@@ -50,10 +52,16 @@ def test_what_is_written_is_read_back_as_it_was(spec):
         ),
         ("fusion(bm25, dense, weights=[1, 2])", "fusion(bm25,dense,weights=[1.0,2.0])"),
         ("fusion(bm25,dense,method=rrf)", "fusion(bm25,dense)"),
-        ("rerank(fusion(bm25,dense),cross:/models/m,depth=50)", "rerank(fusion(bm25,dense),cross:/models/m,depth=50)"),
+        (
+            "rerank(fusion(bm25,dense),cross:/models/m,depth=50)",
+            "rerank(fusion(bm25,dense),cross:/models/m,depth=50)",
+        ),
         ("rerank(bm25,late,depth=100)", "rerank(bm25,late)"),
         ('splade:"/a folder (new), here"', 'splade:"/a folder (new), here"'),
-        ("api:text-embedding-3-small@http://127.0.0.1:8000/v1", "api:text-embedding-3-small@http://127.0.0.1:8000/v1"),
+        (
+            "api:text-embedding-3-small@http://127.0.0.1:8000/v1",
+            "api:text-embedding-3-small@http://127.0.0.1:8000/v1",
+        ),
     ],
 )
 def test_two_spellings_of_one_retriever_are_one(written, canonical):
@@ -94,7 +102,13 @@ def test_what_no_retriever_takes_is_refused_in_one_line(wrong, said):
 
 
 def test_what_ranks_only_pools_is_known_before_anything_is_built():
-    for spec in ("pool_bm25", "cross:M", "rerank(pool_bm25,bm25)", "fusion(bm25,pool_bm25)", "lens(cross:M)"):
+    for spec in (
+        "pool_bm25",
+        "cross:M",
+        "rerank(pool_bm25,bm25)",
+        "fusion(bm25,pool_bm25)",
+        "lens(cross:M)",
+    ):
         assert needs_pool(check(spec)), spec
     for spec in ("bm25", "rerank(bm25,cross:M)", "rerank(bm25,pool_bm25)", "fusion(bm25,bm25s)"):
         assert not needs_pool(check(spec)), spec
@@ -109,7 +123,11 @@ def test_what_ranks_only_pools_is_known_before_anything_is_built():
         ("fusion(dense,splade:nobody/nothing)", DataError, "run `hf download nobody/nothing`"),
         ("rerank(bm25,late:./nowhere)", DataError, "there is no model folder"),
         ("fusion(bm25,dense:nvidia/NV-Embed-v2)", UsageError, "cannot be run here"),
-        ("rerank(bm25,dense:BAAI/bge-reranker-v2-m3)", UsageError, "is a cross model, not a dense one"),
+        (
+            "rerank(bm25,dense:BAAI/bge-reranker-v2-m3)",
+            UsageError,
+            "is a cross model, not a dense one",
+        ),
         ("dense:~of-nobody/model", DataError, "there is no model folder ~of-nobody/model"),
         ("chroma:dense:/nowhere", DataError, "there is no model folder /nowhere"),
         ("chroma(dense,url=localhost)", UsageError, "as in url=http://host:8000"),
@@ -122,7 +140,9 @@ def test_what_cannot_be_built_is_said_before_anything_is(spec, error, said, corp
     assert said in str(refused.value) and list(tmp_path.rglob("index.json")) == []
 
 
-@pytest.mark.parametrize("text", ["fusion(" * 3000 + "bm25" + ",bm25)" * 3000, "fusion(weights=" + "[" * 3000])
+@pytest.mark.parametrize(
+    "text", ["fusion(" * 3000 + "bm25" + ",bm25)" * 3000, "fusion(weights=" + "[" * 3000]
+)
 def test_what_is_nested_without_end_is_refused_in_one_line(text):
     with pytest.raises(UsageError, match="nested more than 50 deep"):
         check(text)

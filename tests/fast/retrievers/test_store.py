@@ -34,7 +34,9 @@ def never(folder):
 def test_an_index_whose_bytes_were_altered_or_that_has_no_manifest_is_built_again(tmp_path, alter):
     store.open_index(tmp_path, KEY, build=build, load=load)
     folder = tmp_path / "indexes" / store.name_of(KEY)
-    (folder / "index.json").unlink() if alter is None else (folder / "numbers.txt").write_bytes(alter)
+    (folder / "index.json").unlink() if alter is None else (folder / "numbers.txt").write_bytes(
+        alter
+    )
     assert store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
     assert store.open_index(tmp_path, KEY, build=never, load=load) == "1 2 3"
 
@@ -87,7 +89,9 @@ def _forever(home):
     store.open_index(home, KEY, build=build_forever, load=load)
 
 
-def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_no_lock_and_no_index(tmp_path):
+def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_no_lock_and_no_index(
+    tmp_path,
+):
     process = multiprocessing.get_context("fork").Process(target=_forever, args=(tmp_path,))
     process.start()
     while not (tmp_path / "started").exists():
@@ -101,7 +105,10 @@ def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_
     [draft] = store.list_kept(tmp_path)
     assert not draft.in_use and not draft.finished
     store.delete(tmp_path, store.name_of(KEY))
-    assert store.list_kept(tmp_path) == [] and store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
+    assert (
+        store.list_kept(tmp_path) == []
+        and store.open_index(tmp_path, KEY, build=build, load=load) == "1 2 3"
+    )
 
 
 def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken(tmp_path):
@@ -198,7 +205,10 @@ class TestCommand:
 def test_an_index_by_a_model_on_an_accelerator_is_another_one_and_a_run_says_so(monkeypatch):
     on_cpu, words = store.code(neural="dense"), store.code("tools/text")
     monkeypatch.setenv("SEXTANT_DEVICE", "cpu")
-    assert store.code(neural="dense") == on_cpu and "device" not in uses([], libraries=["torch"])["versions"]
+    assert (
+        store.code(neural="dense") == on_cpu
+        and "device" not in uses([], libraries=["torch"])["versions"]
+    )
     monkeypatch.setenv("SEXTANT_DEVICE", "cuda:1")  # there is none here; nothing is loaded
     assert store.code(neural="dense") != on_cpu and store.code("tools/text") == words
     assert uses([], libraries=["torch"])["versions"]["device"] == "cuda"

@@ -88,10 +88,14 @@ def small_blocks(monkeypatch):
 @pytest.fixture(scope="module")
 def large():
     """20,000 documents; among them copies, and texts without tokens."""
-    return documents([f"text {n % 15_000}" if n % 1_000 else " " * (n // 1_000) for n in range(20_000)])
+    return documents(
+        [f"text {n % 15_000}" if n % 1_000 else " " * (n // 1_000) for n in range(20_000)]
+    )
 
 
-@pytest.fixture(scope="module", params=["float32", "int8", "float32 on a device", "int8 on a device"])
+@pytest.fixture(
+    scope="module", params=["float32", "int8", "float32 on a device", "int8 on a device"]
+)
 def retriever(request, large, tmp_path_factory):
     """Searches from estimates of both kinds, also as on a GPU: by PyTorch's arithmetic, here on the CPU."""
     home, (search, *on_device) = tmp_path_factory.getbasetemp() / "vectors", request.param.split()
@@ -102,10 +106,14 @@ def retriever(request, large, tmp_path_factory):
 
 def brute_force(corpus, query, k, excluded=(), among=None):
     embedder = Digests()
-    scores = embedder.documents(list(corpus.texts())).astype(np.float64) @ embedder.vector(query).astype(np.float64)
+    scores = embedder.documents(list(corpus.texts())).astype(np.float64) @ embedder.vector(
+        query
+    ).astype(np.float64)
     # Copies of a text get equal scores only with the last digits cut off: BLAS sums them in different orders.
     ranked = sorted(zip((-scores).round(12).tolist(), corpus.doc_ids, strict=True))
-    allowed = [pair for pair in ranked if pair[1] not in excluded and (among is None or pair[1] in among)]
+    allowed = [
+        pair for pair in ranked if pair[1] not in excluded and (among is None or pair[1] in among)
+    ]
     return [(doc_id, -score) for score, doc_id in allowed[:k]]
 
 
@@ -144,12 +152,16 @@ def test_a_batch_of_any_size_gives_what_each_search_gives_alone_to_the_last_bit(
 def test_masks_apply_before_the_cut_alone_and_in_a_batch(large, retriever):
     best = [hit.doc_id for hit in retriever.search("masked", 40)]
     excluded = Search("masked", excluded=frozenset([*best[:30], "no such document"]))
-    pool = Search("masked", among=frozenset(large.doc_ids[100:140]), excluded=frozenset(large.doc_ids[:110]))
+    pool = Search(
+        "masked", among=frozenset(large.doc_ids[100:140]), excluded=frozenset(large.doc_ids[:110])
+    )
     tiny = Search("masked", among=frozenset(large.doc_ids[:3]))
     batch = [excluded, pool, tiny, *(Search(f"other {n}") for n in range(9))]
     found = retriever.search_many(batch, 20)
     assert_equal(found[0], brute_force(large, "masked", 20, excluded=excluded.excluded))
-    assert_equal(found[1], brute_force(large, "masked", 20, excluded=pool.excluded, among=pool.among))
+    assert_equal(
+        found[1], brute_force(large, "masked", 20, excluded=pool.excluded, among=pool.among)
+    )
     assert len(found[1]) == 20 and len(found[2]) == 3
     assert found == [retriever.search_many([search], 20)[0] for search in batch]
 
@@ -188,9 +200,13 @@ def test_vectors_of_any_length_and_direction_are_ranked_right(tmp_path, search):
     retriever = VectorRetriever(corpus, tmp_path, embedder, "uneven", search=search)
     made = np.array([embedder.vector(text) for text in corpus.texts()]).astype(np.float64)
     queries = [f"query {n}" for n in range(12)]
-    for query, hits in zip(queries, retriever.search_many(list(map(Search, queries)), 100), strict=True):
+    for query, hits in zip(
+        queries, retriever.search_many(list(map(Search, queries)), 100), strict=True
+    ):
         scores = made @ embedder.vector(query).astype(np.float64)
-        assert [hit.doc_id for hit in hits] == [corpus.doc_ids[row] for row in np.argsort(-scores)[:100]]
+        assert [hit.doc_id for hit in hits] == [
+            corpus.doc_ids[row] for row in np.argsort(-scores)[:100]
+        ]
         assert hits == retriever.search(query, 100)
 
 
@@ -198,7 +214,10 @@ def test_no_estimate_is_further_off_than_its_bound(large, tmp_path):
     made = open_vectors(Digests(), large, tmp_path)
     query = Digests().vector("anything")
     true = made.astype(np.float64) @ query.astype(np.float64)
-    rounded, coded = exact_search.from_vectors(made), exact_search.from_codes(tmp_path, {"of": "test"}, made)
+    rounded, coded = (
+        exact_search.from_vectors(made),
+        exact_search.from_codes(tmp_path, {"of": "test"}, made),
+    )
     assert (np.abs(rounded.of_all(query) - true) <= rounded.errors).all()
     off = true - coded.of_all(query)
     off -= made.mean(axis=0, dtype=np.float64) @ query  # the same for all documents
@@ -308,7 +327,9 @@ def test_vectors_that_cannot_be_right_are_refused(tmp_path, spoil, says):
 def test_a_query_that_becomes_nan_is_refused_and_named(corpus, bad):
     class Broken(Digests):
         def queries(self, searches):
-            return super().queries(searches) * np.array([[bad if "bad" in s.text else 1] for s in searches])
+            return super().queries(searches) * np.array(
+                [[bad if "bad" in s.text else 1] for s in searches]
+            )
 
     retriever = VectorRetriever(corpus, None, Broken(), "broken")
     with pytest.raises(DataError, match="NaN or infinity for the query 'a bad one'"):
@@ -318,7 +339,9 @@ def test_a_query_that_becomes_nan_is_refused_and_named(corpus, bad):
 @PRECISIONS
 @pytest.mark.parametrize("size", [0, 1, 2])
 def test_a_corpus_may_be_empty_or_tiny(tmp_path, search, size):
-    retriever = VectorRetriever(documents(["blood", "iron"][:size]), tmp_path, Digests(), "digests", search=search)
+    retriever = VectorRetriever(
+        documents(["blood", "iron"][:size]), tmp_path, Digests(), "digests", search=search
+    )
     assert len(retriever.search("hearts", 5)) == size
     assert [len(hits) for hits in retriever.search_many([Search("hearts")] * 9, 5)] == [size] * 9
 
@@ -350,7 +373,9 @@ def test_what_embedding_cost_is_kept_with_the_vectors_also_that_of_a_block_that_
     assert before[0] == 0 < before[1] < 4, "the second one has heard what the first has spent"
 
 
-def test_progress_is_said_after_five_seconds_then_every_half_minute_and_at_the_end_of_long_work(monkeypatch, caplog):
+def test_progress_is_said_after_five_seconds_then_every_half_minute_and_at_the_end_of_long_work(
+    monkeypatch, caplog
+):
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(console, "time", clock)
     caplog.set_level(logging.INFO, "sextant")

@@ -4,7 +4,11 @@ import json
 
 import pytest
 
-LAST_LINE = {"usage": {"input_tokens": 100, "output_tokens": 20}, "num_turns": 2, "total_cost_usd": 0.25}
+LAST_LINE = {
+    "usage": {"input_tokens": 100, "output_tokens": 20},
+    "num_turns": 2,
+    "total_cost_usd": 0.25,
+}
 SAYS = f"command:echo '{json.dumps(LAST_LINE)}'"
 ASKED = ("--task", "congress", "--max-concurrent", "1", "--json")
 
@@ -15,10 +19,18 @@ ASKED = ("--task", "congress", "--max-concurrent", "1", "--json")
         (SAYS, ("--budget-usd", "0.4"), ("--budget-usd", "0.6"), 2, 3),
         (SAYS, ("--budget-tokens", "200"), ("--budget-tokens", "300"), 2, 3),
         (SAYS, ("--budget-calls", "4"), ("--budget-calls", "5"), 2, 3),
-        ("command:false", ("--budget-calls", "2"), ("--budget-calls", "3", "--again", "failed"), 2, 3),
+        (
+            "command:false",
+            ("--budget-calls", "2"),
+            ("--budget-calls", "3", "--again", "failed"),
+            2,
+            3,
+        ),
     ],
 )
-def test_a_budget_counts_the_agents_of_earlier_sittings(run, tmp_path, program, budget, more, first, second):
+def test_a_budget_counts_the_agents_of_earlier_sittings(
+    run, tmp_path, program, budget, more, first, second
+):
     command = ("--program", program, *ASKED, "--limit", "6", "--runs", tmp_path)
     outcomes_written = []
     for options in (budget, budget, more, more):
@@ -31,17 +43,38 @@ def test_a_budget_counts_the_agents_of_earlier_sittings(run, tmp_path, program, 
 
 def test_a_budget_counts_the_agents_of_queries_that_ran_out_of_time(run, tmp_path):
     reports = f"command:sh -c \"echo '{json.dumps(LAST_LINE).replace(chr(34), chr(92) + chr(34))}'; exec sleep 60\""
-    command = ("--program", reports, *ASKED, "--runs", tmp_path, "--query-timeout", "0.5s", "--limit", "2")
+    command = (
+        "--program",
+        reports,
+        *ASKED,
+        "--runs",
+        tmp_path,
+        "--query-timeout",
+        "0.5s",
+        "--limit",
+        "2",
+    )
     assert run(*command, "--budget-calls", "9").code == 7
     again = run(*command, "--budget-calls", "4")  # two for each query
     assert again.code == 8 and "the budget of 4 model calls is used up" in again.err
 
 
 def test_a_budget_for_several_tasks_counts_what_all_of_them_have_used_before(run, tmp_path):
-    tasks = ("--task", "congress,writing", "--limit", "2", "--max-concurrent", "1", "--runs", tmp_path)
+    tasks = (
+        "--task",
+        "congress,writing",
+        "--limit",
+        "2",
+        "--max-concurrent",
+        "1",
+        "--runs",
+        tmp_path,
+    )
     first = run("--program", SAYS, *tasks, "--budget-calls", "6")
     assert first.code == 8, first.err
-    for folder in (tmp_path / "obliq-congress").iterdir():  # the first task is begun again, the other has used two
+    for folder in (
+        tmp_path / "obliq-congress"
+    ).iterdir():  # the first task is begun again, the other has used two
         (folder / "outcomes.jsonl").unlink()
     second = run("--program", SAYS, *tasks, "--budget-calls", "4")
     outcomes = [path.read_text(encoding="utf-8") for path in tmp_path.glob("*/*/outcomes.jsonl")]

@@ -48,7 +48,10 @@ def test_the_run_uses_what_was_foretold(run, server, program, parameters):
     told = run(*ask, "--dry-run", "--json").json
     assert not server.requests
     if "interface=dspy" in parameters:
-        server.answer = lambda prompt: {"thought": "", "calls": json.dumps({"tool_calls": []})}  # asked for again
+        server.answer = lambda prompt: {
+            "thought": "",
+            "calls": json.dumps({"tool_calls": []}),
+        }  # asked for again
     ended = run(*ask, "--json").json
     assert ended["queries"] == told["queries"] == 4
     tokens = sum(prompting.tokens(text) for request in server.requests for text in texts(request))
@@ -59,16 +62,24 @@ def test_the_run_uses_what_was_foretold(run, server, program, parameters):
 def test_nothing_is_sent_nothing_is_made_and_no_key_is_needed(run, server, tmp_path):
     runs = tmp_path / "elsewhere"
     for spec in ("openai/gpt-5.2", server.spec, "offline"):
-        result = run("--program", "rewrite", *ASK, "--limit", 1, "--lm", spec, "--dry-run", "--runs", runs)
+        result = run(
+            "--program", "rewrite", *ASK, "--limit", 1, "--lm", spec, "--dry-run", "--runs", runs
+        )
         assert result.code == 0 and "dry run: nothing was sent" in result.out
-    assert not server.requests and not list(runs.rglob("*.json*")) and not list(runs.rglob("*.sqlite3"))
+    assert (
+        not server.requests
+        and not list(runs.rglob("*.json*"))
+        and not list(runs.rglob("*.sqlite3"))
+    )
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS.keys() - {name for name, _ in FORETOLD}))
 def test_it_is_told_for_every_other_program_and_agent(name, run):
     program = pick("program", name, SYSTEMS)
     pool = ("-P", "pool=10") if program.pooled else ()
-    told = run("--program", name, *ASK, "--limit", 3, "--lm", "openai/gpt-4o", "--dry-run", "--json", *pool).json
+    told = run(
+        "--program", name, *ASK, "--limit", 3, "--lm", "openai/gpt-4o", "--dry-run", "--json", *pool
+    ).json
     for figure in ("calls", "input_tokens", "output_tokens", "list_usd", "hours"):
         low, expected, high = (told[figure][level] for level in ("low", "expected", "high"))
         assert low <= expected <= high and (low > 0) == bool(program.offline), figure
@@ -88,15 +99,34 @@ def test_dollars_are_the_price_of_the_tokens_and_unknown_is_not_nothing(run, ser
 
 
 def test_a_budget_is_held_against_the_range(run):
-    ask = ("--program", "multihop", *ASK, "-P", "hops=2", "--limit", 6, "--lm", "openai/gpt-4o", "--dry-run")
+    ask = (
+        "--program",
+        "multihop",
+        *ASK,
+        "-P",
+        "hops=2",
+        "--limit",
+        6,
+        "--lm",
+        "openai/gpt-4o",
+        "--dry-run",
+    )
     told = run(*ask, "--json").json
-    enough = {"--budget-calls": told["calls"]["high"], "--budget-tokens": told["input_tokens"]["expected"]}
+    enough = {
+        "--budget-calls": told["calls"]["high"],
+        "--budget-tokens": told["input_tokens"]["expected"],
+    }
     enough["--budget-usd"] = told["list_usd"]["low"] / 2
-    budgets = run(*ask, "--json", *(word for pair in enough.items() for word in pair)).json["budgets"]
+    budgets = run(*ask, "--json", *(word for pair in enough.items() for word in pair)).json[
+        "budgets"
+    ]
     found = {row["option"]: row["enough"] for row in budgets}
     assert found == {"--budget-usd": "no", "--budget-calls": "yes", "--budget-tokens": "perhaps"}
     half = told["calls"]["expected"] // 2
-    assert f"--budget-calls {half} may not do; it is likely to last for 3 of 6" in run(*ask, "--budget-calls", half).out
+    assert (
+        f"--budget-calls {half} may not do; it is likely to last for 3 of 6"
+        in run(*ask, "--budget-calls", half).out
+    )
 
 
 def test_queries_that_were_answered_before_are_not_asked_again(run, server):
@@ -123,22 +153,55 @@ def test_earlier_answers_of_the_model_take_the_place_of_assumptions(run, server,
     assert any(note.startswith("assumed of a call: 1 s") for note in before["notes"])
     run(*ask, "--limit", "4")
     after = run(*ask, "-P", "hops=3", "--dry-run", "--json").json
-    [note] = [note for note in after["notes"] if re.match(r"answers as in (29|3\d) earlier calls", note)]
+    [note] = [
+        note for note in after["notes"] if re.match(r"answers as in (29|3\d) earlier calls", note)
+    ]
     assert float(re.search(r": ([\d.]+) s", note)[1]) >= server.delay
     assert not any("assumed of a call" in note for note in after["notes"])
-    assert [path.name for path in (tmp_path / "runs").glob("answers*")] == ["answers.sqlite3"], "nothing is left open"
+    assert [path.name for path in (tmp_path / "runs").glob("answers*")] == ["answers.sqlite3"], (
+        "nothing is left open"
+    )
 
 
 def test_a_retriever_that_would_send_texts_is_not_opened(run, server):
-    ask = ("--program", "rewrite", *ASK, "--limit", 1, "--lm", "openai/gpt-4o", "--dry-run", "--json")
-    for spec in (f"api:{server.spec}", f"fusion(bm25,api:{server.spec})", f"lens(bm25,model={server.spec})"):
+    ask = (
+        "--program",
+        "rewrite",
+        *ASK,
+        "--limit",
+        1,
+        "--lm",
+        "openai/gpt-4o",
+        "--dry-run",
+        "--json",
+    )
+    for spec in (
+        f"api:{server.spec}",
+        f"fusion(bm25,api:{server.spec})",
+        f"lens(bm25,model={server.spec})",
+    ):
         told = run(*ask, "--retriever", spec).json
-        assert any("bm25 takes its place" in note and "comes on top" in note for note in told["notes"]), spec
+        assert any(
+            "bm25 takes its place" in note and "comes on top" in note for note in told["notes"]
+        ), spec
     assert not server.requests
 
 
 def test_pools_of_different_sizes_count_as_much_as_they_are_large(run):
-    ask = ("--program", "score", "-P", "ties=", "--task", "relic", "--data", "mini", "--split", "all", "--limit", "6")
+    ask = (
+        "--program",
+        "score",
+        "-P",
+        "ties=",
+        "--task",
+        "relic",
+        "--data",
+        "mini",
+        "--split",
+        "all",
+        "--limit",
+        "6",
+    )
     told = run(*ask, "--lm", "openai/gpt-4o", "--dry-run", "--json").json["calls"]
     true = run(*ask, "--json").json["usage"]["calls"]
     assert told["low"] <= true <= told["high"] and told["expected"] == pytest.approx(true, rel=0.02)
@@ -147,4 +210,8 @@ def test_pools_of_different_sizes_count_as_much_as_they_are_large(run):
 def test_a_rehearsal_that_fails_tells_nothing(run):
     ask = ("--program", "multihop", *ASK, "--limit", "4", "--dry-run", "--lm", "openai/gpt-4o")
     result = run(*ask, "--context", "100")
-    assert result.code == 7 and "the queries of the rehearsal failed" in result.err and "tokens larger" in result.err
+    assert (
+        result.code == 7
+        and "the queries of the rehearsal failed" in result.err
+        and "tokens larger" in result.err
+    )

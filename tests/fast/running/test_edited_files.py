@@ -26,11 +26,15 @@ def edit(file):
     """Exchange one digit of a figure for another, so that length and form stay."""
     text = file.read_text(encoding="utf-8")
     place = max(text.rfind(digit) for digit in "123456789")
-    file.write_text(f"{text[:place]}{int(text[place]) % 9 + 1}{text[place + 1 :]}", encoding="utf-8")
+    file.write_text(
+        f"{text[:place]}{int(text[place]) % 9 + 1}{text[place + 1 :]}", encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_an_edited_file_of_a_run_is_named_by_all_that_read_it(name, path, command_of, tmp_path, monkeypatch):
+def test_an_edited_file_of_a_run_is_named_by_all_that_read_it(
+    name, path, command_of, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     edit(path / name)
     for module, words, code in READERS[name]:

@@ -33,7 +33,9 @@ def made(mini, text, *names):
 def test_a_union_takes_the_rankings_rank_by_rank_until_it_is_full(mini):
     lexical, other = engines(mini, "bm25", "rank_bm25")
     for query in made(mini, "union:30(bm25,rank_bm25)", "bm25", "rank_bm25").queries:
-        a, b = ([hit.doc_id for hit in engine.search(query.text, 200)] for engine in (lexical, other))
+        a, b = (
+            [hit.doc_id for hit in engine.search(query.text, 200)] for engine in (lexical, other)
+        )
         expected = []
         for rank in range(200):
             for ranking in (a, b):
@@ -42,7 +44,9 @@ def test_a_union_takes_the_rankings_rank_by_rank_until_it_is_full(mini):
         assert query.candidates == set(expected) and len(query.candidates) == 30
 
 
-def test_an_oracle_has_every_gold_document_and_as_many_as_a_union_which_has_those_that_were_found(mini):
+def test_an_oracle_has_every_gold_document_and_as_many_as_a_union_which_has_those_that_were_found(
+    mini,
+):
     union, oracle = made(mini, "union:20", "bm25").queries, made(mini, "oracle:20", "bm25").queries
     missing = 0
     for found, infused in zip(union, oracle, strict=True):
@@ -71,7 +75,9 @@ def test_no_order_by_ranks_tells_the_documents_that_were_put_in_from_the_others(
 def test_what_is_excluded_is_in_no_pool(mini):
     first = mini.queries[0]
     best = retrievers.build("bm25", mini.documents).search(first.text, 1)[0].doc_id
-    masked = dataclasses.replace(mini, queries=(dataclasses.replace(first, excluded=frozenset({best})),))
+    masked = dataclasses.replace(
+        mini, queries=(dataclasses.replace(first, excluded=frozenset({best})),)
+    )
     [query] = made(masked, "union:5", "bm25").queries
     assert best not in query.candidates and len(query.candidates) == 5
 
@@ -90,7 +96,16 @@ def test_where_parents_are_judged_the_best_passage_of_each_is_put_in():
 
 @pytest.mark.parametrize(
     "text",
-    ["oracle", "oracle:", "oracle:0", "oracle:-3", "oracle:many", "oracle:" + "9" * 4301, "mine:300", "union:3(k=2)"],
+    [
+        "oracle",
+        "oracle:",
+        "oracle:0",
+        "oracle:-3",
+        "oracle:many",
+        "oracle:" + "9" * 4301,
+        "mine:300",
+        "union:3(k=2)",
+    ],
 )
 def test_what_is_no_pool_is_refused_with_the_form(text):
     with pytest.raises(UsageError, match=r"oracle:SIZE or union:SIZE|the form is"):
@@ -99,16 +114,24 @@ def test_what_is_no_pool_is_refused_with_the_form(text):
 
 def test_a_pool_is_made_of_the_runs_retriever_of_the_parts_of_a_fusion_or_of_those_named():
     assert str(pools.read("union:9", retrievers.check("bm25"))) == "union:9(bm25)"
-    assert str(pools.read("oracle:9", retrievers.check("fusion(bm25,rank_bm25)"))) == "oracle:9(bm25,rank_bm25)"
+    assert (
+        str(pools.read("oracle:9", retrievers.check("fusion(bm25,rank_bm25)")))
+        == "oracle:9(bm25,rank_bm25)"
+    )
     assert str(pools.read("oracle:9(dense)", retrievers.check("bm25"))) == "oracle:9(dense)"
 
 
 def test_a_run_over_pools_says_so_and_is_another_run(run, command_of):
     plain, union, oracle = (
-        run(*RUN, *more, "--json").json for more in ((), ("--pool", "union:20"), ("--pool", "oracle:20"))
+        run(*RUN, *more, "--json").json
+        for more in ((), ("--pool", "union:20"), ("--pool", "oracle:20"))
     )
     assert len({result["run"] for result in (plain, union, oracle)}) == 3
-    assert plain["pool"] is None and oracle["pool"]["kind"] == "oracle" and oracle["pool"]["size"] == 20
+    assert (
+        plain["pool"] is None
+        and oracle["pool"]["kind"] == "oracle"
+        and oracle["pool"]["size"] == 20
+    )
     recall = [result["metrics"]["R@100"]["mean"] for result in (union, oracle)]
     assert recall[0] < recall[1] == 1.0
     assert "with every relevant document put in: a ceiling" in run(*RUN, "--pool", "oracle:20").out
@@ -119,7 +142,18 @@ def test_a_run_over_pools_says_so_and_is_another_run(run, command_of):
 
 
 def test_oracles_of_other_judgements_are_other_runs(run):
-    task = ("--program", "retrieve", "--task", "twitter", "--split", "dev", "--pool", "oracle:40", "--json", "--qrels")
+    task = (
+        "--program",
+        "retrieve",
+        "--task",
+        "twitter",
+        "--split",
+        "dev",
+        "--pool",
+        "oracle:40",
+        "--json",
+        "--qrels",
+    )
     gold, pooled = (run(*task, qrels).json for qrels in ("gold", "pooled"))
     assert gold["run"] != pooled["run"] and gold["pool"]["gold"] != pooled["pool"]["gold"]
 

@@ -43,7 +43,9 @@ MORE = {  # what a run can have beside its program
 def made(tmp_path_factory):
     """`made(program, task, options...)` is the folder of such a run on the miniature."""
     place = tmp_path_factory.mktemp("runs")
-    return lambda program, task, *options: run_in(place, "--program", program, "--task", task, "--limit", 2, *options)
+    return lambda program, task, *options: run_in(
+        place, "--program", program, "--task", task, "--limit", 2, *options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +71,20 @@ def test_every_search_of_a_run_brings_what_it_brought(made, what):
     result = replay(path)
     steps = [step for row in scored.read(path).outcomes.values() for step in row["trace"]["steps"]]
     orders = sum("among" in step for step in steps)
-    assert result["searches"] == result["same"] == sum(step["tool"] == "search" for step in steps) - orders > 0
+    assert (
+        result["searches"]
+        == result["same"]
+        == sum(step["tool"] == "search" for step in steps) - orders
+        > 0
+    )
     assert (orders > 0) == (what == "score")
     assert result["documents"]["only_then"] == result["documents"]["only_now"] == 0
     assert result["recall"]["paired"]["difference"] == 0
 
 
-@pytest.mark.parametrize(("spec", "depth"), [("bm25(k1=2,b=1)", None), ("rank_bm25", 3), ("bm25", 40)])
+@pytest.mark.parametrize(
+    ("spec", "depth"), [("bm25(k1=2,b=1)", None), ("rank_bm25", 3), ("bm25", 40)]
+)
 def test_another_retriever_brings_what_it_brings_when_it_is_asked_by_hand(hops, spec, depth):
     result = replay(hops, spec, depth)
     run = scored.read(hops)
@@ -88,25 +97,39 @@ def test_another_retriever_brings_what_it_brings_when_it_is_asked_by_hand(hops, 
         for step in run.outcomes[query.query_id]["trace"]["steps"]:
             if step["tool"] == "search":
                 k = depth or step["k"]
-                hits = engine.search(step["argument"], k, instruction=query.objective, excluded=query.excluded)
-                for when, doc_ids in (("then", step["doc_ids"]), ("now", [hit.doc_id for hit in hits])):
+                hits = engine.search(
+                    step["argument"], k, instruction=query.objective, excluded=query.excluded
+                )
+                for when, doc_ids in (
+                    ("then", step["doc_ids"]),
+                    ("now", [hit.doc_id for hit in hits]),
+                ):
                     for rank, doc_id in enumerate(doc_ids, start=1):
                         if doc_id in gold and doc_id not in found[when]:
                             found[when][doc_id] = (step["hop"], rank)
         for when in shares:
             shares[when].append(len(found[when]) / len(gold))
-        rows |= {(query.query_id, unit): [found[when].get(unit) for when in ("then", "now")] for unit in gold}
+        rows |= {
+            (query.query_id, unit): [found[when].get(unit) for when in ("then", "now")]
+            for unit in gold
+        }
     told = {
-        (row["query_id"], row["unit"]): [one and (one["hop"], one["rank"]) for one in (row["then"], row["now"])]
+        (row["query_id"], row["unit"]): [
+            one and (one["hop"], one["rank"]) for one in (row["then"], row["now"])
+        ]
         for row in result["relevant"]
     }
     assert told == rows
     assert sum(result["documents"].values()) == len(rows)
-    assert result["documents"]["only_now"] == sum(then is None and now is not None for then, now in rows.values())
+    assert result["documents"]["only_now"] == sum(
+        then is None and now is not None for then, now in rows.values()
+    )
     assert result["documents"]["both"] == sum(None not in pair for pair in rows.values())
     assert result["recall"]["paired"] == paired(shares["then"], shares["now"])._asdict()
     for when, place in (("then", 0), ("now", 1)):
-        assert result["hops"][-1][when]["recall"] == pytest.approx(sum(shares[when]) / len(shares[when]))
+        assert result["hops"][-1][when]["recall"] == pytest.approx(
+            sum(shares[when]) / len(shares[when])
+        )
         first = [row[when]["first"] for row in result["hops"]]
         assert first == [
             sum(pair[place] is not None and pair[place][0] == hop for pair in rows.values())
@@ -126,17 +149,25 @@ def test_a_search_that_is_made_twice_is_issued_once(copied):
 def test_what_is_printed_is_what_the_json_has(hops, command):
     result = command(hops, "--depth", 60, "--json").json
     printed = command(hops, "--depth", 60)
-    assert printed.code == 0 and "mini: bundled" in printed.out and "60 documents each" in printed.out
+    assert (
+        printed.code == 0 and "mini: bundled" in printed.out and "60 documents each" in printed.out
+    )
     recall = result["recall"]
     assert f"{recall['then']:.4f} then, {recall['now']:.4f} now" in printed.out
-    assert f"gained: {result['documents']['only_now']} relevant documents" in printed.out and "lost:" not in printed.out
+    assert (
+        f"gained: {result['documents']['only_now']} relevant documents" in printed.out
+        and "lost:" not in printed.out
+    )
     for row in result["relevant"]:
         if row["now"] and not row["then"]:
             assert row["unit"] in printed.out and row["now"]["search"].split()[0] in printed.out
 
 
 def test_a_corpus_that_is_not_at_hand_is_said_in_one_line(run, folder, tmp_path, command):
-    assert run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all").code == 0
+    assert (
+        run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all").code
+        == 0
+    )
     [path] = scored.find_folders([tmp_path / "runs"])
     assert command(path, "--json").json["searches"] > 0
     corpus = folder / "tip-of-tongue/congress/corpus/corpus.jsonl"
@@ -158,7 +189,12 @@ def test_a_corpus_that_is_not_at_hand_is_said_in_one_line(run, folder, tmp_path,
 )
 def test_a_retriever_that_does_not_fit_is_refused(hops, command, spec, why):
     refused = command(hops, "--retriever", spec)
-    assert refused.code == 2 and refused.out == "" and len(refused.err.splitlines()) == 1 and why in refused.err
+    assert (
+        refused.code == 2
+        and refused.out == ""
+        and len(refused.err.splitlines()) == 1
+        and why in refused.err
+    )
 
 
 def test_a_retriever_that_nobody_can_build_again_has_to_be_named(copied):

@@ -57,7 +57,12 @@ def test_the_command_line_that_a_request_makes_makes_that_request(kind):
     words = options.words(request)
     assert options.from_options(kind, vars(parser.parse_args(words))) == request
     least = options.make(
-        kind, {name: getattr(request, name) for name in ("program", "task", "optimizer") if hasattr(request, name)}
+        kind,
+        {
+            name: getattr(request, name)
+            for name in ("program", "task", "optimizer")
+            if hasattr(request, name)
+        },
     )
     assert len(options.words(least)) == 2 * (2 + (kind is CompileRequest)), "defaults are left out"
 
@@ -83,14 +88,22 @@ def test_a_wrong_request_is_a_usage_error_that_names_the_option(given, says):
 
 
 def test_a_request_is_frozen_and_reads_times_as_the_command_line_does():
-    request = Request(program="retrieve", task="congress", time_limit="30m", runs="somewhere", query_ids=["a"])
-    assert (request.time_limit, request.runs, request.query_ids) == (1800.0, Path("somewhere"), ("a",))
+    request = Request(
+        program="retrieve", task="congress", time_limit="30m", runs="somewhere", query_ids=["a"]
+    )
+    assert (request.time_limit, request.runs, request.query_ids) == (
+        1800.0,
+        Path("somewhere"),
+        ("a",),
+    )
     with pytest.raises(FrozenInstanceError):
         request.task = "other"
 
 
 def test_evaluate_gives_what_the_command_prints_and_prints_nothing(run, tmp_path, capsys):
-    printed = run("--program", "multihop", "--task", "congress", "--split", "dev", "-P", "hops=2", "--json").json
+    printed = run(
+        "--program", "multihop", "--task", "congress", "--split", "dev", "-P", "hops=2", "--json"
+    ).json
     given = {"split": "dev", "parameters": {"hops": 2}, "runs": tmp_path / "runs"}
     result = evaluate(program="multihop", task="congress", **given)
     assert capsys.readouterr() == ("", "")
@@ -101,9 +114,18 @@ def test_evaluate_gives_what_the_command_prints_and_prints_nothing(run, tmp_path
 
 
 def test_queries_that_a_budget_leaves_pending_are_an_error_or_a_result_with_the_problem(tmp_path):
-    given = {"program": "multihop", "task": "congress", "budget_calls": 10, "runs": tmp_path / "runs"}
+    given = {
+        "program": "multihop",
+        "task": "congress",
+        "budget_calls": 10,
+        "runs": tmp_path / "runs",
+    }
     result = run_request(Request(**given))
-    assert result.pending > 0 and result.metrics == {} and "with a larger budget" in str(result.problem)
+    assert (
+        result.pending > 0
+        and result.metrics == {}
+        and "with a larger budget" in str(result.problem)
+    )
     with pytest.raises(type(result.problem)):
         evaluate(**given)
 
@@ -124,6 +146,8 @@ for hit in session.search("a letter read aloud", 5): print(hit.doc_id)
 
 
 def test_the_lines_of_python_work_in_a_clean_process(tmp_path):
-    done = subprocess.run([sys.executable, "-c", SNIPPET], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", SNIPPET], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert len(done.stdout.splitlines()) == 6

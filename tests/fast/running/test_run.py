@@ -53,21 +53,45 @@ def finished(shared, tmp_path):
 
 
 def test_a_run_prints_its_table_and_leaves_its_folder(shared):
-    words = ("obliq/congress", "mini", "multihop over bm25", "no language model", "nDCG@10", "R@1000", "12 queries")
+    words = (
+        "obliq/congress",
+        "mini",
+        "multihop over bm25",
+        "no language model",
+        "nDCG@10",
+        "R@1000",
+        "12 queries",
+    )
     for expected in words:
         assert expected in shared.out
-    assert "12/12 queries" in shared.err and "nDCG@10" in shared.err and f"run: {shared.path}\n" in shared.out
+    assert (
+        "12/12 queries" in shared.err
+        and "nDCG@10" in shared.err
+        and f"run: {shared.path}\n" in shared.out
+    )
     files = {"config.json", "outcomes.jsonl", "run.trec", "scores.json", "scores.csv"}
     assert {file.name for file in shared.path.iterdir()} >= files
-    assert shared.path.parent.name == "obliq-congress" and shared.path.name.startswith("multihop-offline-")
+    assert shared.path.parent.name == "obliq-congress" and shared.path.name.startswith(
+        "multihop-offline-"
+    )
 
 
 def test_the_same_command_again_runs_nothing_and_json_is_one_object_and_nothing_else(run, finished):
     before = (finished / "outcomes.jsonl").read_bytes()
     result, again = run(*MULTIHOP, "--json"), run(*MULTIHOP, "--json")
-    assert result.err == "" and result.out.count("\n") == 1 and (finished / "outcomes.jsonl").read_bytes() == before
-    assert result.json | {"seconds": 0} == again.json | {"seconds": 0} and result.json["run"] == str(finished)
-    assert (result.json["task"], result.json["data"], result.json["split"]) == ("obliq/congress", "mini", "dev")
+    assert (
+        result.err == ""
+        and result.out.count("\n") == 1
+        and (finished / "outcomes.jsonl").read_bytes() == before
+    )
+    assert result.json | {"seconds": 0} == again.json | {"seconds": 0} and result.json[
+        "run"
+    ] == str(finished)
+    assert (result.json["task"], result.json["data"], result.json["split"]) == (
+        "obliq/congress",
+        "mini",
+        "dev",
+    )
     assert (result.json["queries"], result.json["failed"], result.json["owed"]) == (12, 0, 0)
     assert result.json["usage"]["calls"] > 0 and result.json["usage"]["paid_usd"] == 0
     for value in result.json["metrics"].values():
@@ -78,16 +102,27 @@ def test_the_scores_are_what_pytrec_eval_makes_of_the_run_file(shared):
     with (shared.path / "run.trec").open() as file:
         ranked = pytrec_eval.parse_run(file)
     graded = environments.load("congress", "mini", "dev").qrels
-    qrels = {q: {doc_id: int(grade) for doc_id, grade in grades.items()} for q, grades in graded.items()}
-    values = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10,50", "recall.10,100"}).evaluate(ranked)
+    qrels = {
+        q: {doc_id: int(grade) for doc_id, grade in grades.items()} for q, grades in graded.items()
+    }
+    values = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10,50", "recall.10,100"}).evaluate(
+        ranked
+    )
     metrics = json.loads((shared.path / "scores.json").read_bytes())["metrics"]
-    theirs = {"nDCG@10": "ndcg_cut_10", "nDCG@50": "ndcg_cut_50", "R@10": "recall_10", "R@100": "recall_100"}
+    theirs = {
+        "nDCG@10": "ndcg_cut_10",
+        "nDCG@50": "ndcg_cut_50",
+        "R@10": "recall_10",
+        "R@100": "recall_100",
+    }
     for name, measure in theirs.items():
         mean = sum(value[measure] for value in values.values()) / len(qrels)
         assert metrics[name]["mean"] == pytest.approx(mean, abs=1e-9)
     with (shared.path / "scores.csv").open() as file:
         for row in csv.DictReader(file):
-            assert float(row["nDCG@10"]) == pytest.approx(values[row["query_id"]]["ndcg_cut_10"], abs=1e-9)
+            assert float(row["nDCG@10"]) == pytest.approx(
+                values[row["query_id"]]["ndcg_cut_10"], abs=1e-9
+            )
 
 
 def test_another_configuration_gets_another_folder(run):
@@ -96,7 +131,9 @@ def test_another_configuration_gets_another_folder(run):
 
 
 def test_a_parameter_reaches_the_program(run):
-    path = Path(run(*MULTIHOP, "-P", "hops=2", "-P", "per_hop=3", "--limit", 2, "--json").json["run"])
+    path = Path(
+        run(*MULTIHOP, "-P", "hops=2", "-P", "per_hop=3", "--limit", 2, "--json").json["run"]
+    )
     config = run_folder.read_config(path)
     own = {"hops": 2, "per_hop": 3, "read_chars": 0, "rerank": 0}
     assert config["parameters"] == own | {"lens": "recollection"}, "the lens is the task's own"
@@ -116,14 +153,26 @@ def test_scoring_again_needs_the_run_folder_alone_and_gives_the_same(finished, c
 def test_a_run_on_a_folder_is_scored_again_from_anywhere_even_after_the_folder_moved(
     run, folder, tmp_path, monkeypatch
 ):
-    arguments = ("--program", "retrieve", "--task", "congress", "--split", "all", "--json", "--runs", tmp_path / "runs")
+    arguments = (
+        "--program",
+        "retrieve",
+        "--task",
+        "congress",
+        "--split",
+        "all",
+        "--json",
+        "--runs",
+        tmp_path / "runs",
+    )
     monkeypatch.chdir(folder.parent)
     first = run(*arguments, "--data", folder.name).json
     monkeypatch.chdir("/")
     assert run_command(score.parser(), score.command, [first["run"]]) == 0
     folder.rename(tmp_path / "moved")
     assert run_command(score.parser(), score.command, [first["run"]]) == 3
-    assert run(*arguments, "--data", tmp_path / "moved").json["run"] == first["run"], "the data is the same"
+    assert run(*arguments, "--data", tmp_path / "moved").json["run"] == first["run"], (
+        "the data is the same"
+    )
     assert run_command(score.parser(), score.command, [first["run"]]) == 0
 
 
@@ -141,7 +190,9 @@ HANDED_IN = {  # what is wrong with a submission -> its documents for a query, a
 
 
 @pytest.mark.parametrize("why", HANDED_IN)
-def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_the_system(why, run, monkeypatch):
+def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_the_system(
+    why, run, monkeypatch
+):
     def forward(self, query):
         return named and Submission(tuple(named(query)), **{"trace": Trace(query.query_id), **more})
 
@@ -153,18 +204,29 @@ def test_what_cannot_be_scored_or_written_or_is_not_of_its_query_is_a_fault_of_t
     assert all(why in outcome["error"] for outcome in outcomes)
 
 
-def test_a_program_that_makes_a_query_of_its_own_keeps_the_mask_and_the_pool_of_the_one_asked(run, monkeypatch):
+def test_a_program_that_makes_a_query_of_its_own_keeps_the_mask_and_the_pool_of_the_one_asked(
+    run, monkeypatch
+):
     from programs.retrieve import Retrieve
 
     honest, forward = run(*WRITING, "union:20", "--limit", 3, "--k", 50).json, Retrieve.forward
-    monkeypatch.setattr(Retrieve, "forward", lambda self, query: forward(self, Query(query.query_id, query.text)))
+    monkeypatch.setattr(
+        Retrieve, "forward", lambda self, query: forward(self, Query(query.query_id, query.text))
+    )
     result = run(*WRITING, "union:20", "--limit", 3).json
     assert result["failed"] == 0 and result["metrics"]["R@100"] == honest["metrics"]["R@100"]
-    masked = {query.query_id: query.excluded for query in environments.load("writing", "mini", "all").queries}
+    masked = {
+        query.query_id: query.excluded
+        for query in environments.load("writing", "mini", "all").queries
+    }
     for query_id, outcome in run_folder.read_outcomes(Path(result["run"])).items():
         assert len(outcome["ranking"]) == 20 and masked[query_id].isdisjoint(outcome["ranking"])
-    monkeypatch.setattr(Retrieve, "forward", lambda self, query: forward(self, Query("another", query.text)))
-    assert run(*WRITING, "union:20", "--k", 60, "--limit", 2).json["failed"] == 2, "whose mask would it have?"
+    monkeypatch.setattr(
+        Retrieve, "forward", lambda self, query: forward(self, Query("another", query.text))
+    )
+    assert run(*WRITING, "union:20", "--k", 60, "--limit", 2).json["failed"] == 2, (
+        "whose mask would it have?"
+    )
 
 
 def test_a_limit_asks_the_first_queries_and_an_id_asks_that_one_once(run):
@@ -175,14 +237,18 @@ def test_a_limit_asks_the_first_queries_and_an_id_asks_that_one_once(run):
     assert one["metrics"]["nDCG@10"]["low"] is None, "one query has no interval"
 
 
-def test_a_pattern_runs_each_of_its_tasks_on_one_budget_and_none_that_fails_stops_the_others(run, tmp_path):
+def test_a_pattern_runs_each_of_its_tasks_on_one_budget_and_none_that_fails_stops_the_others(
+    run, tmp_path
+):
     words = ("--program", "retrieve", "--data", "mini", "--limit", 2)
     suite = [task for task in environments.tasks() if task.startswith("obliq/")]
     several = run(*words, "--task", "obliq/*", "--json")
     assert several.code == 0 and [one["task"] for one in several.json["runs"]] == suite
     assert len({one["run"] for one in several.json["runs"]}) == len(suite)
     alone = run(*words, "--task", suite[0], "--json").json
-    assert alone | {"seconds": 0} == several.json["runs"][0] | {"seconds": 0}, "the same run as by itself"
+    assert alone | {"seconds": 0} == several.json["runs"][0] | {"seconds": 0}, (
+        "the same run as by itself"
+    )
     ahead = run(*words, "--task", "obliq/*", "--dry-run", "--json").json["runs"]
     assert [one["answered"] for one in ahead] == [2] * len(suite)
 
@@ -190,13 +256,34 @@ def test_a_pattern_runs_each_of_its_tasks_on_one_budget_and_none_that_fails_stop
     broken.mkdir()
     (broken / "corpus.jsonl").write_text("no JSON")
     (broken / "queries.jsonl").write_text("no JSON")
-    tables = run("--program", "retrieve", "--limit", 2, "--task", f"{broken},congress,obliq/congress,math")
-    assert tables.code == 3 and tables.out.count("nDCG@10") >= 2 and "1 of 3 tasks did not finish" in tables.err
-    shared = run("--program", "multihop", "--limit", 2, "--task", "congress,math", "--budget-calls", 3, "--json")
+    tables = run(
+        "--program", "retrieve", "--limit", 2, "--task", f"{broken},congress,obliq/congress,math"
+    )
+    assert (
+        tables.code == 3
+        and tables.out.count("nDCG@10") >= 2
+        and "1 of 3 tasks did not finish" in tables.err
+    )
+    shared = run(
+        "--program",
+        "multihop",
+        "--limit",
+        2,
+        "--task",
+        "congress,math",
+        "--budget-calls",
+        3,
+        "--json",
+    )
     assert shared.code == 8 and all("error" in one for one in shared.json["runs"])
     assert sum(one["usage"]["calls"] for one in shared.json["runs"]) <= 3
     unknown = run(*words, "--task", "congress,obliqq/*")
-    assert unknown.code == 2 and unknown.err.count("\n") == 1 and "obliqq/*" in unknown.err and not unknown.out
+    assert (
+        unknown.code == 2
+        and unknown.err.count("\n") == 1
+        and "obliqq/*" in unknown.err
+        and not unknown.out
+    )
 
 
 WRONG = {
@@ -254,7 +341,10 @@ def test_an_error_that_comes_of_an_interrupt_is_an_interrupt(error, monkeypatch,
 
 
 def test_a_torn_last_line_is_a_pending_query_and_a_damaged_one_is_named(run, finished):
-    path, metrics = finished / "outcomes.jsonl", json.loads((finished / "scores.json").read_bytes())["metrics"]
+    path, metrics = (
+        finished / "outcomes.jsonl",
+        json.loads((finished / "scores.json").read_bytes())["metrics"],
+    )
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:100])
     assert run(*MULTIHOP, "--json").json["metrics"] == metrics
@@ -272,7 +362,9 @@ def test_scoring_an_unfinished_run_is_refused(finished, capsys):
 
 
 def test_scoring_against_changed_data_is_refused(run, folder, capsys):
-    path = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all", "--json").json["run"]
+    path = run(
+        "--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all", "--json"
+    ).json["run"]
     corpus = folder / "tip-of-tongue/congress/corpus/corpus.jsonl"
     corpus.write_text(corpus.read_text().replace("ferry", "boat"))
     assert run_command(score.parser(), score.command, [path]) == 3
@@ -287,18 +379,35 @@ def test_a_crash_of_the_program_is_an_outcome_with_its_trace(run, monkeypatch):
 
     monkeypatch.setattr(Session, "note", broken)
     stopped = run(*MULTIHOP)
-    assert stopped.code == 7 and "5 of 5 queries ended alike: ZeroDivisionError: oh no" in stopped.err
+    assert (
+        stopped.code == 7 and "5 of 5 queries ended alike: ZeroDivisionError: oh no" in stopped.err
+    )
     result = run(*MULTIHOP)
     assert result.code == 7 and "failed: 12 queries, first MINI-q" in result.out
-    assert "(test_run.py, line " in result.out and "\x1b" not in stopped.err + result.out + result.err
-    [path] = [Path(line.removeprefix("run: ")) for line in result.out.splitlines() if line.startswith("run: ")]
+    assert (
+        "(test_run.py, line " in result.out and "\x1b" not in stopped.err + result.out + result.err
+    )
+    [path] = [
+        Path(line.removeprefix("run: "))
+        for line in result.out.splitlines()
+        if line.startswith("run: ")
+    ]
     for outcome in run_folder.read_outcomes(path).values():
-        assert outcome["error"].startswith("ZeroDivisionError: oh no") and "Traceback" in outcome["traceback"]
-        assert [step["tool"] for step in outcome["trace"]["steps"]][-3:] == ["select", "drop", "stop"]
+        assert (
+            outcome["error"].startswith("ZeroDivisionError: oh no")
+            and "Traceback" in outcome["traceback"]
+        )
+        assert [step["tool"] for step in outcome["trace"]["steps"]][-3:] == [
+            "select",
+            "drop",
+            "stop",
+        ]
         assert outcome["usage"]["calls"] == 2
 
 
-def test_a_server_that_answers_wrongly_in_mid_run_leaves_what_was_answered_and_says_how_to_go_on(run, server):
+def test_a_server_that_answers_wrongly_in_mid_run_leaves_what_was_answered_and_says_how_to_go_on(
+    run, server
+):
     retriever, asked = f"api:{server.spec}", len(environments.load("congress", "mini").documents)
     embed, texts = server.embed, []
 
@@ -318,7 +427,10 @@ def test_a_server_that_answers_wrongly_in_mid_run_leaves_what_was_answered_and_s
 def test_what_a_program_refuses_is_said_before_an_index_is_built(run, tmp_path):
     arguments = ("--program", "reason", "--task", "congress", "-P", "read_chars=-5")
     assert "read_chars of at least 0" in run(*arguments).err
-    assert "promote below batch" in run("--program", "tournament", "--task", "congress", "-P", "promote=20").err
+    assert (
+        "promote below batch"
+        in run("--program", "tournament", "--task", "congress", "-P", "promote=20").err
+    )
     place = tmp_path / "a file"
     place.write_text("")
     refused = run("--program", "retrieve", "--task", "congress", "--runs", place)
@@ -338,7 +450,9 @@ def make_earlier(path):
     outcomes = [json.loads(line) for line in lines]
     for outcome in outcomes:
         del outcome["digest"]
-    sealed = [run_folder.seal(json.dumps(one).encode(), run_folder.digest(config)) for one in outcomes]
+    sealed = [
+        run_folder.seal(json.dumps(one).encode(), run_folder.digest(config)) for one in outcomes
+    ]
     (former / "outcomes.jsonl").write_bytes(b"\n".join(sealed) + b"\n")
     return former
 

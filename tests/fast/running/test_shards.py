@@ -10,7 +10,18 @@ import pytest
 
 from evals.gather import __main__ as module
 
-NAMED = ("--program", "multihop", "--task", "congress", "--data", "mini", "--split", "dev", "--max-concurrent", "1")
+NAMED = (
+    "--program",
+    "multihop",
+    "--task",
+    "congress",
+    "--data",
+    "mini",
+    "--split",
+    "dev",
+    "--max-concurrent",
+    "1",
+)
 
 
 @pytest.fixture
@@ -22,21 +33,38 @@ def gather(command_of):
 def shards(run, tmp_path):
     """The folders of three shards with seven queries, without a model."""
     words = (*NAMED, "--limit", "7")
-    done = [run(*words, "--runs", tmp_path / "runs", "--shard", f"{number}/3", "--json") for number in (1, 2, 3)]
-    assert [one.code for one in done] == [0, 0, 0] and [one.json["queries"] for one in done] == [3, 2, 2]
+    done = [
+        run(*words, "--runs", tmp_path / "runs", "--shard", f"{number}/3", "--json")
+        for number in (1, 2, 3)
+    ]
+    assert [one.code for one in done] == [0, 0, 0] and [one.json["queries"] for one in done] == [
+        3,
+        2,
+        2,
+    ]
     return [tmp_path / "runs" / one.json["run"].partition("/runs/")[2] for one in done]
 
 
 def contents(path):
     """What a run folder has, but for times and the order of outcomes, and its rows and texts of answers.sqlite3."""
-    text = re.sub(rb'"(seconds|started|digest)": [^,}]+', b"", (path / "outcomes.jsonl").read_bytes())
-    found = [sorted(text.splitlines()), json.loads((path / "scores.json").read_text()) | {"digest": "", "made_of": {}}]
-    found += [(path / name).read_bytes() for name in ("config.json", "run.trec", "scores.csv", "attribution.jsonl")]
+    text = re.sub(
+        rb'"(seconds|started|digest)": [^,}]+', b"", (path / "outcomes.jsonl").read_bytes()
+    )
+    found = [
+        sorted(text.splitlines()),
+        json.loads((path / "scores.json").read_text()) | {"digest": "", "made_of": {}},
+    ]
+    found += [
+        (path / name).read_bytes()
+        for name in ("config.json", "run.trec", "scores.csv", "attribution.jsonl")
+    ]
     if (path / "run-id").exists():
         run = f"{path.parent.name}/{path.name}/{(path / 'run-id').read_text().strip()}"
         columns = "key, query_id, model, fault, usage, outputs, request"
         with closing(sqlite3.connect(path.parents[1] / "answers.sqlite3")) as file:
-            found.append(sorted(file.execute(f"SELECT {columns} FROM calls WHERE run = ?", [run]).fetchall()))
+            found.append(
+                sorted(file.execute(f"SELECT {columns} FROM calls WHERE run = ?", [run]).fetchall())
+            )
             found.append(sorted(file.execute("SELECT id, text FROM parts").fetchall()))
     return found
 
@@ -48,12 +76,18 @@ def test_shards_joined_twice_are_the_run_made_in_one_go(run, gather, shards, tmp
     for path in (tmp_path / "runs" / name, shards[1]):
         assert gather(path, "--json").json["run"] == str(tmp_path / "runs" / name)
         assert contents(tmp_path / "runs" / name) == contents(tmp_path / "one" / name)
-        assert sealed == set((tmp_path / "runs" / name / "outcomes.jsonl").open("rb")) and len(sealed) == 7
+        assert (
+            sealed == set((tmp_path / "runs" / name / "outcomes.jsonl").open("rb"))
+            and len(sealed) == 7
+        )
 
 
 def test_shards_of_another_number_beside_ones_own_are_told_of(run, shards, tmp_path):
     done = run(*NAMED, "--limit", "7", "--runs", tmp_path / "runs", "--shard", "1/2")
-    assert "shards of the same run by another number, shard-1-of-3 among them" in done.err and done.code == 0
+    assert (
+        "shards of the same run by another number, shard-1-of-3 among them" in done.err
+        and done.code == 0
+    )
     done = run(*NAMED, "--limit", "6", "--runs", tmp_path / "runs", "--shard", "1/2")  # another run
     assert "another number" not in done.err
 
@@ -77,14 +111,23 @@ def test_what_is_missing_pending_or_does_not_belong_is_said_in_a_line(gather, sh
     shutil.rmtree(third.parent)
     second.write_bytes(second.read_bytes()[:-100])  # as after a kill
     done = gather(second.parent)
-    assert done.code == 7 and "3 of 7 queries" in done.err and "--shard 2/3 (1), 3/3 (2, missing)" in done.err
+    assert (
+        done.code == 7
+        and "3 of 7 queries" in done.err
+        and "--shard 2/3 (1), 3/3 (2, missing)" in done.err
+    )
     first.write_bytes(first.read_bytes().replace(b'"error": null', b'"error": "x"', 1))
     done = gather(first.parent)
-    assert done.code == 3 and f"{first}, line 1 is damaged" in done.err and done.err.count("\n") == 1
+    assert (
+        done.code == 3 and f"{first}, line 1 is damaged" in done.err and done.err.count("\n") == 1
+    )
     config = second.with_name("config.json")
     config.write_text(config.read_text().replace('"depth": 1000', '"depth": 100'))
     assert gather(second.parent).code == 3
-    shutil.copytree(second.parent, second.parents[3] / "shard-1-of-2" / second.parent.relative_to(second.parents[2]))
+    shutil.copytree(
+        second.parent,
+        second.parents[3] / "shard-1-of-2" / second.parent.relative_to(second.parents[2]),
+    )
     done = gather(first.parent)
     assert done.code == 2 and "of 2 and of 3" in done.err
 

@@ -61,8 +61,15 @@ def command(command_of, tmp_path):
 def test_lists_multiply_and_rows_are_named_by_what_differs():
     rows = {"program": ["retrieve", "multihop"], "retriever": ["bm25", "dense"]}
     single = {"program": "multihop", "parameters": {"hops": [1, 2]}}
-    named = {"name": "two queries", "program": "rewrite", "query_ids": ["a", "b"], "tasks": ["birco/*"]}
-    found = plan.cells(made(tasks=["congress", "birco/*"], rows=rows, row=[single, named], fixed={"seed": [1, 2]}))
+    named = {
+        "name": "two queries",
+        "program": "rewrite",
+        "query_ids": ["a", "b"],
+        "tasks": ["birco/*"],
+    }
+    found = plan.cells(
+        made(tasks=["congress", "birco/*"], rows=rows, row=[single, named], fixed={"seed": [1, 2]})
+    )
     assert list(dict.fromkeys(cell.row for cell in found)) == [
         *("retrieve bm25", "retrieve dense", "multihop bm25", "multihop dense"),
         *("multihop hops=1", "multihop hops=2", "two queries"),
@@ -85,8 +92,14 @@ def test_the_guides_file_is_the_study_that_it_says(tmp_path):
     [
         ({"rows": {"retreiver": "bm25", "program": "retrieve"}}, "did you mean 'retriever'"),
         ({"rows": {"program": "retreive"}}, "row 'retreive': no program is called"),
-        ({"row": [{"name": "one", "program": "rank"}] * 2, "rows": {}}, "two rows are called 'one'"),
-        ({"row": [{"name": "one", "program": "rank", "k": [5, 9]}], "rows": {}}, "two rows are called 'one'"),
+        (
+            {"row": [{"name": "one", "program": "rank"}] * 2, "rows": {}},
+            "two rows are called 'one'",
+        ),
+        (
+            {"row": [{"name": "one", "program": "rank", "k": [5, 9]}], "rows": {}},
+            "two rows are called 'one'",
+        ),
         ({"compare": {"baseline": "retreive"}}, "no row of the study is called 'retreive'"),
         ({"compare": {"metric": "nDGC@10"}}, "nDGC@10"),
         ({"fixed": {"budget_usd": 3}}, r"budget_usd is no field of a row .* \[budget\]"),
@@ -106,7 +119,10 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
         *("3 to ask, 0 there", "there", "3 to ask, 0 there", "3 to ask, 0 there"),
         *("3 to ask, 0 there", "does not apply", "3 to ask, 0 there", "does not apply"),
     ]
-    assert ahead["rows"]["rewrite"]["calls"]["expected"] == 6 and not (tmp_path / "runs/studies").exists()
+    assert (
+        ahead["rows"]["rewrite"]["calls"]["expected"] == 6
+        and not (tmp_path / "runs/studies").exists()
+    )
 
     first = command(small)
     page = tmp_path / "runs/studies/small"
@@ -122,7 +138,9 @@ def test_a_study_ends_in_tables_and_words_and_runs_nothing_again(command, small,
 
     text = kept[Path("report.md")].decode()
     assert "Does scoring help?" in text and "�" not in text and "Floor and ceiling" in text
-    assert all(Path(f"{path}").with_suffix(".tex") in kept for path in kept if path.suffix == ".csv")
+    assert all(
+        Path(f"{path}").with_suffix(".tex") in kept for path in kept if path.suffix == ".csv"
+    )
     for width in ("acl-column", "acl-page", "acm-column", "acm-page"):
         assert kept[Path(f"plots/study-means-{width}.pdf")].startswith(b"%PDF")
         assert b"<svg" in kept[Path(f"plots/study-means-{width}.svg")]
@@ -147,7 +165,9 @@ def test_a_task_whose_metric_counts_all_of_its_documents_is_not_tested(command, 
     """
     for metric, tested in (("R@1000", False), ("R@100", True)):
         done = command(write(tmp_path / "study.toml", text.format(metric=metric)), "--json")
-        note = "obliq/congress: R@1000 is deeper than the corpus of 288 documents, so it is not tested"
+        note = (
+            "obliq/congress: R@1000 is deeper than the corpus of 288 documents, so it is not tested"
+        )
         assert done.code == 0 and len(done.json["tests"]) == tested, done.err
         assert (note in done.json["findings"]) is not tested
 
@@ -179,12 +199,17 @@ def test_a_row_whose_weights_are_not_there_is_announced_and_the_others_are_made(
         done = command(file, *words)
         assert done.code == 3 and "1 cell of 2 unfinished" in done.err
         assert "e5-large-v2 is not on this machine" in done.out
-    assert "e5-large-v2 is not on this machine" in (tmp_path / "runs/studies/weights/report.md").read_text()
+    assert (
+        "e5-large-v2 is not on this machine"
+        in (tmp_path / "runs/studies/weights/report.md").read_text()
+    )
     assert len(list((tmp_path / "runs").glob("*/*/scores.json"))) == 1
 
 
 @pytest.mark.parametrize("error", ["UsageError", "ValueError"])
-def test_a_retriever_of_ones_own_that_cannot_be_built_is_a_fault_and_not_unfit(error, command, tmp_path):
+def test_a_retriever_of_ones_own_that_cannot_be_built_is_a_fault_and_not_unfit(
+    error, command, tmp_path
+):
     own = write(
         tmp_path / f"raises_{error}.py",
         f"""
@@ -214,10 +239,16 @@ class Mine(Retriever):
     assert "1 cell of 2 unfinished" in done.err and "the index of Mine is not there" in done.err
 
 
-@pytest.mark.parametrize("asked", ["pool:oracle", "retriever:pool_bm25", "qrels:pooled", "runs:file", "runs:link"])
+@pytest.mark.parametrize(
+    "asked", ["pool:oracle", "retriever:pool_bm25", "qrels:pooled", "runs:file", "runs:link"]
+)
 def test_only_a_refusal_of_the_task_is_no_failure_of_a_study(asked, tmp_path):
     field, _, value = asked.partition(":")
-    row = {"pool": 'pool = "oracle:50"', "retriever": 'retriever = "pool_bm25"', "qrels": 'qrels = "pooled"'}
+    row = {
+        "pool": 'pool = "oracle:50"',
+        "retriever": 'retriever = "pool_bm25"',
+        "qrels": 'qrels = "pooled"',
+    }
     text = f"""
         name = "few"
         tasks = ["birco/relic", "congress"]
@@ -243,7 +274,10 @@ def test_only_a_refusal_of_the_task_is_no_failure_of_a_study(asked, tmp_path):
 def test_a_folder_of_ones_own_stands_beside_miniatures(tmp_path):
     own = tmp_path / "mine"
     (own / "qrels").mkdir(parents=True)
-    write(own / "corpus.jsonl", '{"_id": "d1", "text": "an octopus"}\n{"_id": "d2", "text": "a squid"}\n')
+    write(
+        own / "corpus.jsonl",
+        '{"_id": "d1", "text": "an octopus"}\n{"_id": "d2", "text": "a squid"}\n',
+    )
     write(own / "queries.jsonl", '{"_id": "q1", "text": "octopus"}\n')
     write(own / "qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")
     text = f"""
@@ -263,7 +297,9 @@ def run_cells(file, runs):
     return made, *module.explain(made)
 
 
-def test_a_retriever_that_is_refused_keeps_no_other_retriever_of_the_same_model_from_being_run(server, tmp_path):
+def test_a_retriever_that_is_refused_keeps_no_other_retriever_of_the_same_model_from_being_run(
+    server, tmp_path
+):
     def refuse(texts):
         raise Failure(401, "invalid_api_key", "wrong key")
 
@@ -284,7 +320,9 @@ def test_a_retriever_that_is_refused_keeps_no_other_retriever_of_the_same_model_
 
 
 @pytest.mark.parametrize(("limit", "code"), [("", 4), ("[budget]\ncalls = 1", 8)])
-def test_what_stops_a_model_stops_neither_finished_cells_nor_those_that_send_nothing(limit, code, server, tmp_path):
+def test_what_stops_a_model_stops_neither_finished_cells_nor_those_that_send_nothing(
+    limit, code, server, tmp_path
+):
     def study(rows):
         text = f"""
             name = "model"
@@ -320,7 +358,9 @@ def draw(seed, *effects):
         base = generator.beta(1, 1.5, many := 25 + 10 * place)
         noise = generator.normal(0, 0.15, (2, many)) * (generator.random((2, many)) < 0.7)
         columns = {"bm25": base, "multihop": base + effect + noise[0], "rewrite": base + noise[1]}
-        values[f"task{place}"] = {row: dict(enumerate(column.tolist())) for row, column in columns.items()}
+        values[f"task{place}"] = {
+            row: dict(enumerate(column.tolist())) for row, column in columns.items()
+        }
     return values
 
 
@@ -328,14 +368,28 @@ def test_a_planted_difference_is_said_and_none_where_there_is_none():
     tests = findings.test_rows(draw(1, 0.2, -0.2, 0.0), "bm25")
     first, rest, method = findings.say(tests, "bm25")
     assert first.startswith("multihop does not differ from bm25 over 3 tasks (")
-    assert "; it helps on task0 (+0." in first and "; it hurts on task1 (-0." in first and "task2" not in first
-    assert rest.startswith("1 row cannot be told from bm25") and method.startswith("8 paired permutation tests")
-    assert findings.say(findings.test_rows(draw(1, 0.2, 0.2, 0.2), "bm25"), "bm25")[0].startswith("multihop is better")
+    assert (
+        "; it helps on task0 (+0." in first
+        and "; it hurts on task1 (-0." in first
+        and "task2" not in first
+    )
+    assert rest.startswith("1 row cannot be told from bm25") and method.startswith(
+        "8 paired permutation tests"
+    )
+    assert findings.say(findings.test_rows(draw(1, 0.2, 0.2, 0.2), "bm25"), "bm25")[0].startswith(
+        "multihop is better"
+    )
 
     nothing = findings.say(findings.test_rows(draw(2, 0.0, 0.0), "bm25"), "bm25")
-    assert nothing[0].startswith("No row differs from bm25 over the tasks") and "in 80 % of cases" in nothing[0]
+    assert (
+        nothing[0].startswith("No row differs from bm25 over the tasks")
+        and "in 80 % of cases" in nothing[0]
+    )
     few = {"task": {"bm25": {"a": 0.0, "b": 0.1}, "rank": {"a": 0.5, "b": 0.9}}}
-    assert "no difference could have been shown" in findings.say(findings.test_rows(few, "bm25"), "bm25")[0]
+    assert (
+        "no difference could have been shown"
+        in findings.say(findings.test_rows(few, "bm25"), "bm25")[0]
+    )
 
 
 def test_over_tasks_each_task_counts_once_and_less_may_be_better():
@@ -364,10 +418,17 @@ def test_a_mean_over_tasks_is_of_one_kind_of_metric_and_agrees_with_its_test(see
     values = {}
     for task in tasks:
         many = int(generator.integers(3, 40))
-        values[task] = {row: dict(enumerate(generator.random(many).tolist())) for row in ("base", "first", "second")}
+        values[task] = {
+            row: dict(enumerate(generator.random(many).tolist()))
+            for row in ("base", "first", "second")
+        }
     study = plan.Study(**SMALL)
-    results = studies.Results(study, [], {}, metrics, values, "base", findings.test_rows(values, "base", metrics), [])
-    results = results._replace(runs={(row, task): [] for row in ("base", "first", "second") for task in tasks})
+    results = studies.Results(
+        study, [], {}, metrics, values, "base", findings.test_rows(values, "base", metrics), []
+    )
+    results = results._replace(
+        runs={(row, task): [] for row in ("base", "first", "second") for task in tasks}
+    )
     table = studies.lay_out(results)
     over_tasks = {(test.row, test.tasks): test for test in results.tests if len(test.tasks) > 1}
     means = [column for column in table.columns if len(column.tasks) > 1]
@@ -384,7 +445,9 @@ def test_a_mean_over_tasks_is_of_one_kind_of_metric_and_agrees_with_its_test(see
                 assert test.difference == pytest.approx(worth[test.row] - worth["base"])
 
 
-@pytest.mark.parametrize(("many", "tests"), [(12, 6), (12, 20), (12, 100), (24, 20), (50, 6), (200, 6)])
+@pytest.mark.parametrize(
+    ("many", "tests"), [(12, 6), (12, 20), (12, 100), (24, 20), (50, 6), (200, 6)]
+)
 def test_the_difference_that_a_study_calls_detectable_is_found_four_times_in_five(many, tests):
     generator = np.random.default_rng(many + tests)
     level = 0.05 / tests
@@ -410,7 +473,9 @@ def test_with_a_thousand_tests_a_clear_difference_is_still_found():
 
 
 def test_a_study_of_a_program_that_fails_says_so_and_does_not_praise_it(command, tmp_path):
-    broken = write(tmp_path / "broken.py", "def answer(query, search, read):\n    raise RuntimeError('no')\n")
+    broken = write(
+        tmp_path / "broken.py", "def answer(query, search, read):\n    raise RuntimeError('no')\n"
+    )
     text = f"""
         name = "broken"
         tasks = ["multiconir/books:format", "multiconir/people:format"]
@@ -423,7 +488,9 @@ def test_a_study_of_a_program_that_fails_says_so_and_does_not_praise_it(command,
     assert "Failed queries, which have the worst value of each metric: fails 8 of 8" in done.out
 
 
-def test_failures_of_several_seeds_are_counted_in_answers_and_not_in_queries(command, server, tmp_path, command_of):
+def test_failures_of_several_seeds_are_counted_in_answers_and_not_in_queries(
+    command, server, tmp_path, command_of
+):
     thirds = write(
         tmp_path / "thirds.py",
         "def answer(query, search, read):\n"
@@ -441,14 +508,22 @@ def test_failures_of_several_seeds_are_counted_in_answers_and_not_in_queries(com
     done = command(write(tmp_path / "study.toml", text))
     found = {path.parent for path in (tmp_path / "runs").rglob("outcomes.jsonl")}
     folders = sorted(folder for folder in found if not folder.name.startswith("retrieve"))
-    rows = [json.loads(line) for folder in folders for line in (folder / "outcomes.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for folder in folders
+        for line in (folder / "outcomes.jsonl").read_text().splitlines()
+    ]
     failed = sum(row["error"] is not None for row in rows)
     assert len(folders) == 3 and len(rows) == 15 and 0 < failed < 15
     assert f"fails {failed} of 15 answers (5 queries, 3 seeds)" in done.out
     page = (tmp_path / "runs/studies/seeds/index.html").read_text()
     assert f"5 queries, 3 seeds; {failed} of 15 answers failed" in page
     with (tmp_path / "runs/studies/seeds/tables/study.csv").open() as file:
-        [cell] = [row for row in csv.DictReader(file) if row["system"] == "fails" and row["task"] == "obliq/congress"]
+        [cell] = [
+            row
+            for row in csv.DictReader(file)
+            if row["system"] == "fails" and row["task"] == "obliq/congress"
+        ]
     assert [cell[name] for name in ("queries", "failed", "answers")] == ["5", str(failed), "15"]
     run = min(found - {*folders})
     compared = command_of(comparing)(run, *folders)

@@ -14,21 +14,43 @@ import pytest
 from rich.console import Console
 
 from evals.running import events
-from evals.running.events import EVENTS, Ended, Events, Pending, Resumed, Started, Waiting, Waits, Watch
+from evals.running.events import (
+    EVENTS,
+    Ended,
+    Events,
+    Pending,
+    Resumed,
+    Started,
+    Waiting,
+    Waits,
+    Watch,
+)
 from evals.running.watch import Lines, LiveTable, plain_line, table
 from tools.errors import BudgetReached, DataError, ProviderRefused
 from tools.models.terms import Status
 from tools.records import Usage
 
 ROOT = Path(__file__).parents[3]
-USAGE = Usage(calls=1204, input_tokens=1_240_000, output_tokens=311_000, paid_usd=1.23, list_usd=1.5, cached_calls=311)
+USAGE = Usage(
+    calls=1204,
+    input_tokens=1_240_000,
+    output_tokens=311_000,
+    paid_usd=1.23,
+    list_usd=1.5,
+    cached_calls=311,
+)
 BUSY = Status(in_flight=16, limit=32, sent=1300, failed=4, usage=USAGE)
 HELD = replace(BUSY, waiting=8, reason="the provider asks to wait (429)", seconds=12.0)
 MULTIHOP = ("--program", "multihop", "--task", "congress", "--split", "dev")
 
 
 def outcome(query_id="q", error=None, paid=0.1, listed=0.2):
-    return {"query_id": query_id, "error": error, "seconds": 1.5, "usage": {"paid_usd": paid, "list_usd": listed}}
+    return {
+        "query_id": query_id,
+        "error": error,
+        "seconds": 1.5,
+        "usage": {"paid_usd": paid, "list_usd": listed},
+    }
 
 
 class Scene:
@@ -42,7 +64,8 @@ class Scene:
             value=lambda one: one["value"],
         )
         before = {
-            at: {"value": value, "error": "it failed" if at < failed else None} for at, value in enumerate(earlier)
+            at: {"value": value, "error": "it failed" if at < failed else None}
+            for at, value in enumerate(earlier)
         }
         self.watch = Watch(ready, SimpleNamespace(outcomes=before), tell, lambda: self.now)
         self.add, self.leave = self.watch.add, self.watch.leave
@@ -64,7 +87,9 @@ def said(capsys):
 
 def told(lines):
     """The events of these lines, without their times."""
-    return [{key: value for key, value in json.loads(line).items() if key != "time"} for line in lines]
+    return [
+        {key: value for key, value in json.loads(line).items() if key != "time"} for line in lines
+    ]
 
 
 def drawn(progress, width, **named):
@@ -103,7 +128,11 @@ def test_the_document_shows_every_event_with_every_field():
         rows = [row for row in shown if row["event"] == name]
         assert rows or name == "owed", name
         for row in rows:
-            assert list(row) == ["event", "time", *(field.name for field in dataclasses.fields(kind))]
+            assert list(row) == [
+                "event",
+                "time",
+                *(field.name for field in dataclasses.fields(kind)),
+            ]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +177,10 @@ def test_a_full_disk_ends_the_events_and_not_the_run(capsys):
     with Events(write) as writer:
         for number in range(5):
             writer.tell(Pending(f"q{number}", ""))
-    assert capsys.readouterr().err == "the result cannot be printed (full): no more events, but the run goes on\n"
+    assert (
+        capsys.readouterr().err
+        == "the result cannot be printed (full): no more events, but the run goes on\n"
+    )
 
 
 def test_waiting_is_told_when_it_is_long_or_has_become_so_and_resuming_after_it():
@@ -156,7 +188,17 @@ def test_waiting_is_told_when_it_is_long_or_has_become_so_and_resuming_after_it(
     other = replace(HELD, reason="budget", seconds=0.0)
     short = replace(HELD, seconds=0.9)
     turns = replace(BUSY, waiting=50)
-    scene = [(0, BUSY), (1, HELD), (2, HELD), (3, other), (4, turns), (5, short), (5.9, short), (6.5, short), (9, BUSY)]
+    scene = [
+        (0, BUSY),
+        (1, HELD),
+        (2, HELD),
+        (3, other),
+        (4, turns),
+        (5, short),
+        (5.9, short),
+        (6.5, short),
+        (9, BUSY),
+    ]
     changes = [waits.look(status, now) for now, status in scene]
     assert {place: change for place, change in enumerate(changes) if change} == {
         1: Waiting("the provider asks to wait (429)", 12.0, 8),
@@ -207,7 +249,9 @@ def test_the_command_tells_a_run_from_its_start_to_the_object_that_json_prints(r
     again = run(*MULTIHOP, "--json").json
     assert {**again, "seconds": 0, "looks": 0} == {**rows[-1]["result"], "seconds": 0, "looks": 0}
     resumed = told(run(*MULTIHOP, "--json-events").out.splitlines())
-    assert [row["event"] for row in resumed] == ["started", "progress", "ended"] and resumed[0]["done"] == 12
+    assert [row["event"] for row in resumed] == ["started", "progress", "ended"] and resumed[0][
+        "done"
+    ] == 12
 
 
 def test_the_command_tells_what_ended_it_where_nothing_was_started(run):
@@ -221,7 +265,9 @@ def test_the_command_tells_what_stays_owed_and_what_was_spent(run):
     result = run(*MULTIHOP, "--json-events", "--budget-calls", "20")
     rows = told(result.out.splitlines())
     assert (rows[-1]["event"], rows[-1]["code"]) == ("ended", 8) == ("ended", result.code)
-    assert rows[-1]["error"] in result.err and rows[-1]["result"]["owed"] == 12 - rows[-2]["done"] > 0
+    assert (
+        rows[-1]["error"] in result.err and rows[-1]["result"]["owed"] == 12 - rows[-2]["done"] > 0
+    )
     assert rows[-2]["status"]["usage"]["calls"] == 20
 
 
@@ -231,7 +277,15 @@ def test_the_table_says_all_that_there_is_to_know_at_80_characters():
     assert lines[0].split("  ")[0] == "queries" and lines[0].split()[-1] == "elapsed"
     for expected in (
         ["38/120", "1204", "16 of 32", "1.2M in", "$1.23 so far", "0.5000", "3:12"],
-        ["2 pending", "311 cached", "8 waiting", "311k out", "$8.20 to come", "so far", "32:53 left"],
+        [
+            "2 pending",
+            "311 cached",
+            "8 waiting",
+            "311k out",
+            "$8.20 to come",
+            "so far",
+            "32:53 left",
+        ],
         ["2 failed", "4 failed", "$1.50 list"],
     ):
         assert re.split(r"  +", lines.pop(1).strip()) == expected
@@ -260,7 +314,9 @@ def test_a_price_that_is_not_known_is_called_so_and_never_0():
     scene = Scene(10)
     for query_id, paid in (("a", 0.5), ("b", None), ("c", 0.5)):
         scene.add(outcome(query_id, paid=paid, listed=paid), 0.5)
-    progress = scene.progress(1.0, replace(BUSY, usage=replace(USAGE, paid_usd=None, list_usd=None)))
+    progress = scene.progress(
+        1.0, replace(BUSY, usage=replace(USAGE, paid_usd=None, list_usd=None))
+    )
     assert (progress.to_come.paid_usd, progress.to_come.list_usd) == (None, None)
     for text in (drawn(progress, 80), plain_line(progress)):
         assert "price unknown" in text and "$" not in text
@@ -280,7 +336,9 @@ def test_a_line_is_due_after_a_quarter_of_the_queries_or_five_seconds(said):
         scene.add(outcome(f"q{number}", error="E" if number == 3 else None), 0.5)
         scene.after(1.0)
     [first, second] = said()
-    assert first.startswith("5/1000 queries  1 failed  nDCG@10 0.5000 so far  1204 calls (311 cached, 4 failed)")
+    assert first.startswith(
+        "5/1000 queries  1 failed  nDCG@10 0.5000 so far  1204 calls (311 cached, 4 failed)"
+    )
     assert "16 of 32 in flight  1.2M tokens in, 311k out  $1.23 so far, $99.50 to come" in first
     assert first.endswith("0:05 elapsed  16:35 left") and second.startswith("10/1000")
 
@@ -300,7 +358,9 @@ def test_waiting_and_going_on_are_said_at_once_where_it_is_long(said):
     for _ in range(40):
         scene.after(0.25, replace(HELD, seconds=5.0))
     assert said() == []
-    scene.after(0.25, replace(HELD, reason="the provider does not answer (500)", waiting=1, seconds=0.0))
+    scene.after(
+        0.25, replace(HELD, reason="the provider does not answer (500)", waiting=1, seconds=0.0)
+    )
     assert said() == ["waiting: the provider does not answer (500); 1 call waits"]
     scene.after(1.5, BUSY)
     assert said() == ["goes on after 0:12"]

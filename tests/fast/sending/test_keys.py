@@ -39,7 +39,9 @@ def seen(text: str | bytes) -> list[str]:
     data = text.encode() if isinstance(text, str) else text
     keys = (KEY, ANOTHER)
     wanted = [key[first : first + SHOWN] for key in keys for first in range(len(key) - SHOWN + 1)]
-    wanted += [base64.b64encode(("x" * n + key).encode())[4:-4].decode() for key in keys for n in range(3)]
+    wanted += [
+        base64.b64encode(("x" * n + key).encode())[4:-4].decode() for key in keys for n in range(3)
+    ]
     return [piece for piece in wanted if piece.encode() in data]
 
 
@@ -47,7 +49,11 @@ def kept(*places: Path) -> list[str]:
     """Files under `places` with a piece of a key in them, or in their name."""
     files = [file for place in places for file in place.rglob("*")]
     assert files, "nothing was looked at"
-    return [str(file) for file in files if seen(str(file)) or (file.is_file() and seen(file.read_bytes()))]
+    return [
+        str(file)
+        for file in files
+        if seen(str(file)) or (file.is_file() and seen(file.read_bytes()))
+    ]
 
 
 def repeating(fault: Fault) -> Fault:
@@ -65,7 +71,12 @@ def repeating(fault: Fault) -> Fault:
 
 
 def test_what_is_looked_for_is_found():
-    assert seen(f"Bearer {KEY}") and seen(KEY[5:17]) and not seen(KEY[:11]) and seen(repr(KEY.encode()))
+    assert (
+        seen(f"Bearer {KEY}")
+        and seen(KEY[5:17])
+        and not seen(KEY[:11])
+        and seen(repr(KEY.encode()))
+    )
     assert seen(base64.b64encode(f"user:{KEY}".encode()))
 
 
@@ -96,38 +107,61 @@ def test_a_key_is_recognised_however_the_server_writes_it(run, bad, keys, tmp_pa
     escaped = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
     for status in (401, 500, 200):
         body = f'{{"error": {{"message": "not with {escaped}"}}}}'.encode()
-        bad.script = always(Fault(str(status), status, spoil=lambda *_, body=body: body, usable=False))
+        bad.script = always(
+            Fault(str(status), status, spoil=lambda *_, body=body: body, usable=False)
+        )
         result = run(*TASK, "--lm", bad.spec)
         assert result.code in (4, 7) and not seen(result.out + result.err), status
     assert not kept(tmp_path)
 
 
-def test_a_long_message_that_is_cut_off_in_the_middle_of_the_key_shows_no_part_of_it(run, bad, keys, tmp_path):
+def test_a_long_message_that_is_cut_off_in_the_middle_of_the_key_shows_no_part_of_it(
+    run, bad, keys, tmp_path
+):
     for before in (455, 480):  # the line on the screen is cut after 500 characters
         told = "x" * before + " {key} " + "y" * 2000
         bad.script = always(
-            Fault("401", 401, spoil=lambda _, request, told=told: {"error": {"message": told.format(key=request.key)}})
+            Fault(
+                "401",
+                401,
+                spoil=lambda _, request, told=told: {
+                    "error": {"message": told.format(key=request.key)}
+                },
+            )
         )
         result = run(*TASK, "--lm", bad.spec)
         assert result.code == 4 and not seen(result.out + result.err), before
     assert not kept(tmp_path)
 
 
-@pytest.mark.parametrize("spoilt", [f"{KEY}\n", f" {KEY}", f"{KEY}\u2013", f"{KEY}\r\nx: y"], ids=ascii)
-def test_a_key_that_no_header_can_hold_is_said_to_be_one_and_not_shown(spoilt, run, bad, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "spoilt", [f"{KEY}\n", f" {KEY}", f"{KEY}\u2013", f"{KEY}\r\nx: y"], ids=ascii
+)
+def test_a_key_that_no_header_can_hold_is_said_to_be_one_and_not_shown(
+    spoilt, run, bad, monkeypatch, tmp_path
+):
     monkeypatch.setenv("SEXTANT_API_KEY", spoilt)
     bad.script = from_request(2, unauthorized(repeats=True))
     result = run(*TASK, "--lm", bad.spec)
     assert result.code in (2, 4), result.err
-    assert "Traceback" not in result.err and not seen(result.out + result.err) and not kept(tmp_path)
+    assert (
+        "Traceback" not in result.err and not seen(result.out + result.err) and not kept(tmp_path)
+    )
     assert all(one.key == f"Bearer {KEY}" for one in bad.tries), "trimmed, or not sent at all"
 
 
-def test_neither_a_page_nor_a_report_nor_an_export_of_runs_shows_a_key(run, command_of, bad, keys, tmp_path):
+def test_neither_a_page_nor_a_report_nor_an_export_of_runs_shows_a_key(
+    run, command_of, bad, keys, tmp_path
+):
     from evals import export, report, score, view
 
-    bad.script = mixed(3, [repeating(fault) for fault in (*OWN.values(), PASSING["500"], PASSING["page"])], 0.3)
-    runs = [run("--program", program, *TASK[2:], "--lm", bad.spec) for program in ("rewrite", "multihop")]
+    bad.script = mixed(
+        3, [repeating(fault) for fault in (*OWN.values(), PASSING["500"], PASSING["page"])], 0.3
+    )
+    runs = [
+        run("--program", program, *TASK[2:], "--lm", bad.spec)
+        for program in ("rewrite", "multihop")
+    ]
     said = "".join(result.out + result.err for result in runs)
     place = tmp_path / "runs"
     one = next(path for path in sorted(place.glob("*/*")) if path.is_dir())
@@ -147,7 +181,11 @@ def test_neither_a_page_nor_a_report_nor_an_export_of_runs_shows_a_key(run, comm
 def test_an_address_with_a_key_in_it_is_refused_before_anything_is_written(way, run, bad, tmp_path):
     (tmp_path / "here").mkdir()
     spec = f"{bad.spec}{way}{KEY}"
-    for words in (("--lm", spec), ("--lm", spec, "--dry-run"), ("--retriever", f"api:{spec}", "--dry-run")):
+    for words in (
+        ("--lm", spec),
+        ("--lm", spec, "--dry-run"),
+        ("--retriever", f"api:{spec}", "--dry-run"),
+    ):
         result = run(*TASK, *words)
         assert result.code == 2 and "is no server" in result.err and result.err.count("\n") == 1
         assert not bad.tries and not kept(tmp_path) and not seen(result.out + result.err)
@@ -156,13 +194,18 @@ def test_an_address_with_a_key_in_it_is_refused_before_anything_is_written(way, 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (f"# keys\nSEXTANT_API_KEY={KEY}\N{LATIN SMALL LETTER E WITH ACUTE}\n".encode("latin-1"), "UTF-8 in line 2"),
+        (
+            f"# keys\nSEXTANT_API_KEY={KEY}\N{LATIN SMALL LETTER E WITH ACUTE}\n".encode("latin-1"),
+            "UTF-8 in line 2",
+        ),
         (f"\n\nSEXTANT_API_KEY={KEY}\0\n".encode(), "a NUL in line 3"),
         (f"'SEXTANT=API_KEY'={KEY}\n".encode(), "write NAME=value"),
     ],
     ids=["not text", "NUL", "name"],
 )
-def test_a_file_of_keys_that_cannot_be_used_is_refused_in_words_that_show_no_key(content, said, tmp_path):
+def test_a_file_of_keys_that_cannot_be_used_is_refused_in_words_that_show_no_key(
+    content, said, tmp_path
+):
     file = tmp_path / ".env"
     file.write_bytes(content)
     with pytest.raises(UsageError) as refused:
@@ -180,14 +223,18 @@ def test_a_folder_is_no_file_of_keys(tmp_path, inside):
 @pytest.fixture
 def no_keys(monkeypatch):
     for name in ("SEXTANT_API_KEY", "OPENAI_API_KEY"):
-        monkeypatch.setenv(name, "")  # so that what the command sets from a file is taken back after the test
+        monkeypatch.setenv(
+            name, ""
+        )  # so that what the command sets from a file is taken back after the test
         monkeypatch.delenv(name)
 
 
 def test_a_key_may_stand_in_a_file_and_stays_there(run, bad, no_keys, tmp_path, monkeypatch):
     here = tmp_path / "here"
     here.mkdir()
-    (here / ".env").write_text(f"# keys\nexport SEXTANT_API_KEY='{KEY}'\nOPENAI_API_KEY={ANOTHER}\n")
+    (here / ".env").write_text(
+        f"# keys\nexport SEXTANT_API_KEY='{KEY}'\nOPENAI_API_KEY={ANOTHER}\n"
+    )
     monkeypatch.chdir(here)
     bad.script = from_request(2, repeating(unauthorized(repeats=True)))
     result = run(*TASK, "--lm", bad.spec, "--max-concurrent", 1)
@@ -200,16 +247,24 @@ def test_the_environment_goes_before_the_file(run, bad, no_keys, tmp_path, monke
     (tmp_path / ".env").write_text(f"SEXTANT_API_KEY={ANOTHER}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SEXTANT_API_KEY", KEY)
-    assert run(*TASK, "--lm", bad.spec).code == 0 and {one.key for one in bad.tries} == {f"Bearer {KEY}"}
+    assert run(*TASK, "--lm", bad.spec).code == 0 and {one.key for one in bad.tries} == {
+        f"Bearer {KEY}"
+    }
 
 
 def test_who_pays_at_openai_is_told_to_openai_alone(run, server, monkeypatch):
     for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ORGANIZATION", "OPENAI_PROJECT"):
         monkeypatch.setenv(name, "who-pays")
-    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience())  # nothing fails here, however slow the machine is
+    monkeypatch.setattr(
+        "tools.models.terms.PATIENCE", Patience()
+    )  # nothing fails here, however slow the machine is
     assert run(*TASK, "--lm", server.spec, "--retriever", f"api:{server.spec}").code == 0
     assert server.headers and "who-pays" not in str(server.headers)
     told = {"openai-organization": "who-pays", "openai-project": "who-pays"}
     assert openai_account("https://api.openai.com/v1") == told
-    for url in ("http://api.openai.com", "https://api.openai.com.example.org", "https://example.org/api.openai.com"):
+    for url in (
+        "http://api.openai.com",
+        "https://api.openai.com.example.org",
+        "https://example.org/api.openai.com",
+    ):
         assert not openai_account(f"{url}/v1")

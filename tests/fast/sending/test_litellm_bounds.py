@@ -21,7 +21,9 @@ def post(bad, client=None):
 
 def packed(encoding, pack):
     headers = (("content-encoding", encoding),)
-    return Fault("packed", headers=headers, spoil=lambda answer, _: pack(json.dumps(answer).encode()))
+    return Fault(
+        "packed", headers=headers, spoil=lambda answer, _: pack(json.dumps(answer).encode())
+    )
 
 
 def deflate_bare(data):
@@ -33,7 +35,9 @@ PACKED = {"gzip": gzip.compress, "deflate": zlib.compress, "Deflate": deflate_ba
 
 
 @pytest.mark.parametrize(
-    "fault", [fine(), chunked(), *(packed(*one) for one in PACKED.items())], ids=["fine", "chunked", *PACKED]
+    "fault",
+    [fine(), chunked(), *(packed(*one) for one in PACKED.items())],
+    ids=["fine", "chunked", *PACKED],
 )
 def test_an_answer_within_the_bounds_is_what_httpx_alone_makes_of_it(bad, fault):
     bad.script = always(fault)
@@ -43,16 +47,24 @@ def test_an_answer_within_the_bounds_is_what_httpx_alone_makes_of_it(bad, fault)
     assert first.json() == second.json() == expected and "choices" in expected
 
 
-@pytest.mark.parametrize("fault", [huge(), bomb("gzip"), bomb("deflate")], ids=["plain", "gzip", "deflate"])
+@pytest.mark.parametrize(
+    "fault", [huge(), bomb("gzip"), bomb("deflate")], ids=["plain", "gzip", "deflate"]
+)
 def test_an_answer_that_is_too_large_once_unpacked_is_given_up_on_the_way(bad, fault):
     bad.script = always(fault)
-    with bounding(time.monotonic() + 60, LARGEST), pytest.raises(TooLarge, match="larger than 1,048,576 bytes"):
+    with (
+        bounding(time.monotonic() + 60, LARGEST),
+        pytest.raises(TooLarge, match="larger than 1,048,576 bytes"),
+    ):
         post(bad)
 
 
 def test_an_answer_in_an_encoding_that_was_not_asked_for_is_none(bad):
     bad.script = always(packed("br", bytes))
-    with bounding(time.monotonic() + 60, LARGEST), pytest.raises(httpx.DecodingError, match="packed as br"):
+    with (
+        bounding(time.monotonic() + 60, LARGEST),
+        pytest.raises(httpx.DecodingError, match="packed as br"),
+    ):
         post(bad)
 
 

@@ -19,7 +19,14 @@ LATE = 0.3  # seconds until a deadline that is meant to pass
 
 @pytest.fixture(autouse=True)
 def no_proxy_of_the_machine(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "no_proxy",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+    ):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
@@ -48,7 +55,9 @@ class Server:
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             stack.callback(connection.close)
             if self.context:
-                connection = stack.enter_context(self.context.wrap_socket(connection, server_side=True))
+                connection = stack.enter_context(
+                    self.context.wrap_socket(connection, server_side=True)
+                )
             self.behave(self, connection)
 
     def close(self):
@@ -77,7 +86,14 @@ def request(server, connection):
             return False
         data += got
     head, _, body = data.partition(b"\r\n\r\n")
-    length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+    length = next(
+        (
+            int(line[15:])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length:")
+        ),
+        0,
+    )
     while len(body) < length:
         body += connection.recv(65536)
     server.requests.append((head, body))
@@ -131,7 +147,15 @@ def test_a_connection_is_used_again_and_replaced_unseen_when_it_was_closed_while
 
 
 def test_an_idle_connection_that_speaks_unasked_is_not_believed(serve):
-    late = serve(lambda server, c: (request(server, c), c.sendall(OK), time.sleep(0.05), c.sendall(OK), time.sleep(1)))
+    late = serve(
+        lambda server, c: (
+            request(server, c),
+            c.sendall(OK),
+            time.sleep(0.05),
+            c.sendall(OK),
+            time.sleep(1),
+        )
+    )
     made = client(late.url)
     post(made)
     time.sleep(0.15)
@@ -168,9 +192,21 @@ BAD = [
     ("reset", CHUNKED + b"5\r\nhello\r\n"),
     ("reset", CHUNKED + b"xyz\r\n"),
     ("too large", b"HTTP/1.1 200 OK\r\ncontent-length: 1048577\r\n\r\n"),
-    ("too large", CHUNKED + b"80000\r\n" + bytes(0x80000) + b"\r\n80001\r\n" + bytes(0x80001) + b"\r\n0\r\n\r\n"),
+    (
+        "too large",
+        CHUNKED
+        + b"80000\r\n"
+        + bytes(0x80000)
+        + b"\r\n80001\r\n"
+        + bytes(0x80001)
+        + b"\r\n0\r\n\r\n",
+    ),
     ("too large", b"HTTP/1.1 200 OK\r\n\r\n" + bytes((1 << 20) + 1)),
-    ("too large", b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB) + BOMB),
+    (
+        "too large",
+        b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(BOMB)
+        + BOMB,
+    ),
 ]
 
 
@@ -182,7 +218,9 @@ def test_what_is_no_whole_answer_is_told_by_its_kind(serve, kind, answer):
 def test_an_answer_that_is_whole_counts_even_if_the_connection_is_reset_behind_it(serve):
     def behave(server, connection):
         answering(OK)(server, connection)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # RST in place of FIN
+        connection.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
+        )  # RST in place of FIN
 
     assert post(client(serve(behave).url)).body == b"ok"
 
@@ -198,7 +236,9 @@ TRICKLES = [
 @pytest.mark.parametrize("pieces", TRICKLES, ids=range(len(TRICKLES)))
 def test_the_deadline_holds_even_while_bytes_trickle(serve, pieces):
     slow = answering(*pieces, pause=0.05)
-    server = serve(slow if pieces else lambda server, connection: (request(server, connection), time.sleep(2)))
+    server = serve(
+        slow if pieces else lambda server, connection: (request(server, connection), time.sleep(2))
+    )
     assert failure(server.url, seconds=LATE) == ("timeout", "no whole answer in time")
 
 
@@ -219,7 +259,17 @@ def test_a_refused_connection_and_an_unknown_name_say_so():
 
 @pytest.mark.parametrize(
     "url",
-    ["", "ftp://x", "http://", "http://x:99999", "http://x y", "//x", "http://u:pw@x", "http://x/?k=pw", "http://[1"],
+    [
+        "",
+        "ftp://x",
+        "http://",
+        "http://x:99999",
+        "http://x y",
+        "//x",
+        "http://u:pw@x",
+        "http://x/?k=pw",
+        "http://[1",
+    ],
 )
 def test_a_url_that_cannot_be_used_is_refused_and_its_password_not_shown(url):
     with pytest.raises(UsageError) as caught:
@@ -238,7 +288,12 @@ def test_what_goes_wrong_with_tls_is_told_apart_from_a_connection_that_breaks(se
     server = serve(answering(OK), certificate[1])
     kind, words = failure(f"https://127.0.0.1:{server.port}")
     assert kind == "TLS" and "certificate" in words and not server.requests
-    plain = serve(lambda server, connection: (connection.recv(1), connection.sendall(b"HTTP/1.1 400 No\r\n\r\n")))
+    plain = serve(
+        lambda server, connection: (
+            connection.recv(1),
+            connection.sendall(b"HTTP/1.1 400 No\r\n\r\n"),
+        )
+    )
     assert failure(f"https://127.0.0.1:{plain.port}")[0] == "TLS"
     closing = serve(lambda server, connection: connection.recv(4096))
     assert failure(f"https://127.0.0.1:{closing.port}")[0] == "connection"

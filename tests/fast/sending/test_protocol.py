@@ -25,16 +25,28 @@ SEARCH = {
     "function": {
         "name": "search",
         "description": "Search.",
-        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string"}},
+            "required": ["query"],
+        },
     },
 }
-CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"query": "ü"}'}}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "search", "arguments": '{"query": "ü"}'},
+}
 CONVERSATION = [
     {"role": "system", "content": "Search."},
     {"role": "user", "content": "Blue blood? \u2028 </x>"},
     {"role": "assistant", "content": "I look.", "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "c1", "content": "[]"},
-    {"role": "assistant", "content": "", "tool_calls": [{**CALL, "id": "c2"}, {**CALL, "id": "c3"}]},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{**CALL, "id": "c2"}, {**CALL, "id": "c3"}],
+    },
     {"role": "tool", "tool_call_id": "c2", "content": "none"},
     {"role": "tool", "tool_call_id": "c3", "content": ""},
     {"role": "assistant", "content": ""},
@@ -49,14 +61,35 @@ def client(server):
 
 def as_responses(output, status="completed", **more):
     usage = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
-    usage |= {"input_tokens_details": {"cached_tokens": 2}, "output_tokens_details": {"reasoning_tokens": 1}}
-    about = {"id": "r", "object": "response", "created_at": 1, "model": "tiny", "parallel_tool_calls": True}
-    rest = {"tools": [], "tool_choice": "auto", "error": None, "incomplete_details": None, "usage": usage}
+    usage |= {
+        "input_tokens_details": {"cached_tokens": 2},
+        "output_tokens_details": {"reasoning_tokens": 1},
+    }
+    about = {
+        "id": "r",
+        "object": "response",
+        "created_at": 1,
+        "model": "tiny",
+        "parallel_tool_calls": True,
+    }
+    rest = {
+        "tools": [],
+        "tool_choice": "auto",
+        "error": None,
+        "incomplete_details": None,
+        "usage": usage,
+    }
     return about | rest | {"status": status, "output": output} | more
 
 
 def message(*parts):
-    return {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": list(parts)}
+    return {
+        "type": "message",
+        "id": "m",
+        "role": "assistant",
+        "status": "completed",
+        "content": list(parts),
+    }
 
 
 def said(text):
@@ -64,11 +97,20 @@ def said(text):
 
 
 def called(name, arguments, number=1):
-    about = {"type": "function_call", "id": f"fc-{number}", "call_id": f"call-{number}", "status": "completed"}
+    about = {
+        "type": "function_call",
+        "id": f"fc-{number}",
+        "call_id": f"call-{number}",
+        "status": "completed",
+    }
     return about | {"name": name, "arguments": arguments}
 
 
-REASONING = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm, a secret thought."}]}
+REASONING = {
+    "type": "reasoning",
+    "id": "rs",
+    "summary": [{"type": "summary_text", "text": "Hm, a secret thought."}],
+}
 
 
 def test_a_conversation_over_responses_is_what_openai_s_client_sends_for_it(server):
@@ -101,7 +143,9 @@ def test_a_conversation_over_responses_is_what_openai_s_client_sends_for_it(serv
 
 def test_a_conversation_over_chat_is_what_openai_s_client_sends_for_it(server):
     server.answer = lambda prompt: {"raw": "yes"}
-    client(server).chat.completions.create(model="tiny", messages=CONVERSATION, tools=[SEARCH], **SETTINGS)
+    client(server).chat.completions.create(
+        model="tiny", messages=CONVERSATION, tools=[SEARCH], **SETTINGS
+    )
     assert json.loads(body("chat", CONVERSATION, [SEARCH], SETTINGS)) == server.requests[0]
 
 
@@ -125,7 +169,17 @@ SETTABLE = {  # what the user asks for: what is in the body of chat, and of resp
 @pytest.mark.parametrize("asked", SETTABLE)
 def test_what_the_user_sets_reaches_the_request_and_nothing_else_does(asked, run, server):
     chat = server.reply
-    arguments = ("--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", server.spec, "--json")
+    arguments = (
+        "--program",
+        "rewrite",
+        "--task",
+        "congress",
+        "--limit",
+        1,
+        "--lm",
+        server.spec,
+        "--json",
+    )
     assert run(*arguments, *asked).code == 0
 
     def reply(path, request):
@@ -135,13 +189,19 @@ def test_what_the_user_sets_reaches_the_request_and_nothing_else_does(asked, run
     server.reply = reply
     assert run(*arguments, *asked, "--api", "responses").code == 0
     ours, others = server.requests
-    assert [ours.pop("max_tokens"), others.pop("max_output_tokens")] == [9 if 9 in asked else 4096] * 2
-    assert {name: value for name, value in ours.items() if name not in ("model", "messages")} == SETTABLE[asked][0]
+    assert [ours.pop("max_tokens"), others.pop("max_output_tokens")] == [
+        9 if 9 in asked else 4096
+    ] * 2
+    assert {
+        name: value for name, value in ours.items() if name not in ("model", "messages")
+    } == SETTABLE[asked][0]
     others = {name: value for name, value in others.items() if name not in ("model", "input")}
     assert others == SETTABLE[asked][1] | {"store": False}
 
 
-def test_a_limit_of_reasoning_is_where_the_server_has_it_and_else_refused_before_a_call(run, server):
+def test_a_limit_of_reasoning_is_where_the_server_has_it_and_else_refused_before_a_call(
+    run, server
+):
     arguments = ("--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", server.spec)
     refused = run(*arguments, "--reasoning-tokens", 500)
     assert refused.code == 2 and "--extra-body" in refused.err and not server.requests
@@ -153,13 +213,19 @@ def test_a_limit_of_reasoning_is_where_the_server_has_it_and_else_refused_before
         "gemini": {"extra_body": {"google": {"thinking_config": {"thinking_budget": 500}}}},
     }
     for kind, words in found.items():
-        wire = Wire("tiny", server.spec.partition("@")[2], settings=Settings(reasoning_tokens=500, stream="off"))
+        wire = Wire(
+            "tiny",
+            server.spec.partition("@")[2],
+            settings=Settings(reasoning_tokens=500, stream="off"),
+        )
         wire.server = Server(KINDS[kind])
         wire.send(wire.body(asked, (), {"reasoning_tokens": 500}), time.monotonic() + 30)
         assert server.requests[-1] == {"model": "tiny", "messages": asked} | words
 
 
-def test_two_queries_of_a_predictor_begin_alike_and_the_beginning_is_marked_for_a_cache_that_needs_it(server):
+def test_two_queries_of_a_predictor_begin_alike_and_the_beginning_is_marked_for_a_cache_that_needs_it(
+    server,
+):
     predict = dspy.Predict("description -> text")
     predict.demos = [{"description": "a long one " * 1000, "text": "yes"}]
     for name in ("tiny", "anthropic/claude-sonnet-4.5"):
@@ -170,11 +236,24 @@ def test_two_queries_of_a_predictor_begin_alike_and_the_beginning_is_marked_for_
         ours, others = (list(request["messages"]) for request in server.requests[-2:])
         assert [one["role"] for one in ours] == ["system", "user", "assistant", "user"]
         assert ours[:-1] == others[:-1] and ours[-1] != others[-1]
-        assert ("cache_control" in str(ours[2])) == (name != "tiny") and "cache_control" not in str(ours[3])
+        assert ("cache_control" in str(ours[2])) == (name != "tiny") and "cache_control" not in str(
+            ours[3]
+        )
 
 
 def test_a_seed_reaches_the_request_and_is_refused_where_the_protocol_has_none(run, server):
-    arguments = ("--program", "rewrite", "--task", "congress", "--limit", 1, "--lm", server.spec, "--seed", 5)
+    arguments = (
+        "--program",
+        "rewrite",
+        "--task",
+        "congress",
+        "--limit",
+        1,
+        "--lm",
+        server.spec,
+        "--seed",
+        5,
+    )
     assert run(*arguments).code == 0 and server.requests[0]["seed"] == 5
     refused = run(*arguments, "--api", "responses")
     assert refused.code == 2 and "takes no seed" in refused.err and len(server.requests) == 1
@@ -220,10 +299,16 @@ def test_an_answer_over_responses_is_what_openai_s_client_reads_in_it(case, serv
         if item.type == "function_call"
     ]
     ours = read("responses", json.dumps(answer).encode(), "tiny")
-    thoughts = [part.text for item in theirs.output if item.type == "reasoning" for part in item.summary]
+    thoughts = [
+        part.text for item in theirs.output if item.type == "reasoning" for part in item.summary
+    ]
     messages = [item for item in theirs.output if item.type == "message"]
-    refusal = "".join(part.refusal for item in messages for part in item.content if part.type == "refusal")
-    assert ours == Reply(theirs.output_text or refusal, calls, finish, answer["usage"], "".join(thoughts))
+    refusal = "".join(
+        part.refusal for item in messages for part in item.content if part.type == "refusal"
+    )
+    assert ours == Reply(
+        theirs.output_text or refusal, calls, finish, answer["usage"], "".join(thoughts)
+    )
 
 
 @pytest.mark.parametrize("error", [None, {"code": "server_error", "message": "not now"}, "not now"])
@@ -237,7 +322,10 @@ def test_an_error_or_nothing_in_a_200_is_no_answer_and_keeps_its_words_and_what_
 
 
 def chat(said, **more):
-    return {"choices": [{"index": 0, "message": said, "finish_reason": "stop", **more}], "usage": {"prompt_tokens": 1}}
+    return {
+        "choices": [{"index": 0, "message": said, "finish_reason": "stop", **more}],
+        "usage": {"prompt_tokens": 1},
+    }
 
 
 ODD = {
@@ -277,7 +365,9 @@ ODD = {
 @pytest.mark.parametrize("case", ODD)
 def test_an_odd_answer_over_chat_is_read_as_far_as_it_can_be(case):
     answer, text, calls, finish = ODD[case]
-    assert read("chat", json.dumps(answer).encode(), "tiny") == Reply(text, calls, finish, answer["usage"])
+    assert read("chat", json.dumps(answer).encode(), "tiny") == Reply(
+        text, calls, finish, answer["usage"]
+    )
 
 
 THOUGHTS = {
@@ -285,16 +375,26 @@ THOUGHTS = {
     "reasoning": {"content": "blue", "reasoning": "hm"},
     "both": {"content": "blue", "reasoning_content": "hm", "reasoning": "hm"},
     "Ollama": {"content": "blue", "thinking": "hm"},
-    "LiteLLM": {"content": "blue", "thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "x"}]},
-    "OpenRouter": {"content": "blue", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]},
-    "Anthropic": {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "blue"}]},
+    "LiteLLM": {
+        "content": "blue",
+        "thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "x"}],
+    },
+    "OpenRouter": {
+        "content": "blue",
+        "reasoning_details": [{"type": "reasoning.text", "text": "hm"}],
+    },
+    "Anthropic": {
+        "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "blue"}]
+    },
     "Mistral": {
         "content": [
             {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
             {"type": "text", "text": "blue"},
         ]
     },
-    "parts of reasoning": {"content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "blue"}]},
+    "parts of reasoning": {
+        "content": [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "blue"}]
+    },
 }
 
 
@@ -303,7 +403,9 @@ def test_thoughts_beside_the_content_or_in_its_parts_are_reasoning_and_no_text(c
     reply = read("chat", json.dumps(chat({"role": "assistant", **THOUGHTS[case]})).encode(), "tiny")
     assert (reply.text, reply.reasoning) == ("blue", "hm")
     deltas = [{name: value} for name, value in THOUGHTS[case].items()]
-    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    events = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
     events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     body = b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)
     streamed = read("chat", body, "tiny")
@@ -347,7 +449,11 @@ def test_what_is_no_answer_is_said_in_one_line_and_is_the_provider_s_fault(page,
 )
 def test_what_cannot_be_read_says_whether_it_was_billed(usage, billed):
     with pytest.raises(Unreadable) as caught:
-        read("chat", json.dumps({"choices": [{"finish_reason": "content_filter"}], "usage": usage}).encode(), "tiny")
+        read(
+            "chat",
+            json.dumps({"choices": [{"finish_reason": "content_filter"}], "usage": usage}).encode(),
+            "tiny",
+        )
     assert caught.value.billed == billed and caught.value.usage == usage
 
 
@@ -370,22 +476,34 @@ anything = st.recursive(
 @given(anything, st.sampled_from(["chat", "responses"]), st.booleans())
 def test_of_any_json_at_all_texts_are_read_or_it_is_no_answer(value, api, wrap):
     if wrap:  # so that the insides are reached more often
-        value = {"choices": [{"message": value}], "output": [value, {"type": "message", "content": value}]}
+        value = {
+            "choices": [{"message": value}],
+            "output": [value, {"type": "message", "content": value}],
+        }
     try:
         reply = read(api, json.dumps(value).encode(), "tiny")
     except dspy.LMError:
         return
-    assert isinstance(reply.text, str) and reply.finish.isprintable() and 0 < len(reply.finish) <= 100
+    assert (
+        isinstance(reply.text, str) and reply.finish.isprintable() and 0 < len(reply.finish) <= 100
+    )
     for call in reply.tool_calls:
-        assert call.keys() == {"id", "name", "arguments"} and all(isinstance(one, str) for one in call.values())
+        assert call.keys() == {"id", "name", "arguments"} and all(
+            isinstance(one, str) for one in call.values()
+        )
 
 
 @pytest.mark.parametrize("depth", [10, 400, 3000])
 def test_an_answer_that_is_nested_without_end_is_read_or_it_is_no_answer(depth):
-    for start, end in (('{"content": %s}', "x"), ('{"tool_calls": [{"function": {"arguments": %s}}]}', "")):
+    for start, end in (
+        ('{"content": %s}', "x"),
+        ('{"tool_calls": [{"function": {"arguments": %s}}]}', ""),
+    ):
         content = '[{"text": ' * depth + '"x"' + "}]" * depth
         try:
-            reply = read("chat", ('{"choices": [{"message": %s}]}' % (start % content)).encode(), "tiny")
+            reply = read(
+                "chat", ('{"choices": [{"message": %s}]}' % (start % content)).encode(), "tiny"
+            )
         except Unreadable:
             assert depth > 10
         else:
@@ -406,7 +524,9 @@ def test_any_other_answer_is_one_of_dspy_s_errors(status, headers, data, tools):
 
 
 def refused(words="no", code="", status=400, tools=False):
-    data = json.dumps({"error": {"message": words, "type": "invalid_request_error", "code": code or None}}).encode()
+    data = json.dumps(
+        {"error": {"message": words, "type": "invalid_request_error", "code": code or None}}
+    ).encode()
     return failure(Answer(status, {"retry-after": "3"}, data), "tiny", tools=tools)
 
 
@@ -430,6 +550,13 @@ def test_a_refusal_is_told_by_its_status_its_code_and_its_words(error, kind, who
 
 def test_a_page_is_told_by_its_status_and_a_redirection_by_its_place():
     page = b"<!DOCTYPE html><html><head><title>no</title></head><body><h1>Bad  Gateway</h1></body></html>"
-    assert str(failure(Answer(502, {}, page), "tiny")) == "[tiny] status 502, with a page that begins 'Bad Gateway'"
-    moved = str(failure(Answer(307, {"location": "https://elsewhere.example/v1?key=secret"}, b""), "tiny"))
-    assert "redirects to https://elsewhere.example/v1 (status 307)" in moved and "secret" not in moved
+    assert (
+        str(failure(Answer(502, {}, page), "tiny"))
+        == "[tiny] status 502, with a page that begins 'Bad Gateway'"
+    )
+    moved = str(
+        failure(Answer(307, {"location": "https://elsewhere.example/v1?key=secret"}, b""), "tiny")
+    )
+    assert (
+        "redirects to https://elsewhere.example/v1 (status 307)" in moved and "secret" not in moved
+    )

@@ -65,9 +65,12 @@ def test_the_limit_comes_down_once_for_all_that_were_in_flight_together(clock):
 
 
 @given(
-    st.lists(st.sampled_from(["answered", "overload", "failed", "leave", "refused"]), max_size=200), st.integers(1, 9)
+    st.lists(st.sampled_from(["answered", "overload", "failed", "leave", "refused"]), max_size=200),
+    st.integers(1, 9),
 )
-def test_the_limit_is_never_below_one_or_above_the_most_and_somebody_gets_through_in_the_end(events, most):
+def test_the_limit_is_never_below_one_or_above_the_most_and_somebody_gets_through_in_the_end(
+    events, most
+):
     clock = Clock()
     gate = Gate(most, clock=clock)
     entered = []
@@ -124,7 +127,9 @@ def test_what_is_in_flight_is_waited_for_however_slow_the_provider_is(clock):
         gate.enter(clock.now + 9.0, deadline=clock.now)
 
 
-def test_while_the_circuit_is_open_a_queue_that_moves_is_waited_for_and_one_that_stands_is_not(clock):
+def test_while_the_circuit_is_open_a_queue_that_moves_is_waited_for_and_one_that_stands_is_not(
+    clock,
+):
     gate = opened(clock)
     clock.now += 1.0
     enter(gate, clock)  # to see
@@ -222,7 +227,9 @@ def test_retry_after_is_read_in_seconds_in_milliseconds_and_as_a_date(headers, s
 def test_rate_headers_are_read_as_openai_writes_them(reset, seconds, what):
     names = f"x-ratelimit-remaining-{what}", f"x-ratelimit-reset-{what}"
     assert read_rate({names[0]: "0", names[1]: reset}) == seconds
-    assert read_rate({names[0]: "12", names[1]: reset}) is None and read_rate({names[0]: "0"}) is None
+    assert (
+        read_rate({names[0]: "12", names[1]: reset}) is None and read_rate({names[0]: "0"}) is None
+    )
 
 
 def test_many_threads_never_are_more_than_the_limit_and_none_is_forgotten():
@@ -282,7 +289,9 @@ class Simulation:
         while self.clock.now < ends:
             self.send()
             pause = self.gate.pause()[1]
-            times = [event[0] for event in self.events[:1]] + [self.clock.now + pause] * bool(pause and self.waiting)
+            times = [event[0] for event in self.events[:1]] + [self.clock.now + pause] * bool(
+                pause and self.waiting
+            )
             self.clock.now = max(self.clock.now + 1e-9, min(times))
             while self.events and self.events[0][0] <= self.clock.now:
                 self.happen(*heapq.heappop(self.events)[2:])
@@ -308,7 +317,9 @@ class Simulation:
         else:
             self.refused += 1
             fail(self.gate, what[1], overload=True, asked=self.asked, reason="429")
-            rest = 0.5 * 2.0 ** min(attempt, 4) * self.drawn.uniform(0.75, 1.25)  # as tools/models/call.py has it
+            rest = (
+                0.5 * 2.0 ** min(attempt, 4) * self.drawn.uniform(0.75, 1.25)
+            )  # as tools/models/call.py has it
             self.after(self.asked or rest, "rested", attempt + 1)
 
 

@@ -45,13 +45,17 @@ KNOWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("about", "status", "body"), KNOWN, ids=[json.dumps(body)[:70] for *_, body in KNOWN])
+@pytest.mark.parametrize(
+    ("about", "status", "body"), KNOWN, ids=[json.dumps(body)[:70] for *_, body in KNOWN]
+)
 def test_only_what_a_provider_says_of_the_text_is_about_the_text(about, status, body):
     words, codes = read_error(body)
     assert classify(status, codes, words) == about
 
 
-@pytest.mark.parametrize("body", [None, [], {}, 3, [[]], {"error": 3}, {"error": {"message": 3, "code": [1]}}, "x", ""])
+@pytest.mark.parametrize(
+    "body", [None, [], {}, 3, [[]], {"error": 3}, {"error": {"message": 3, "code": [1]}}, "x", ""]
+)
 def test_any_body_says_something(body):
     words, codes = read_error(body)
     assert isinstance(words, str) and all(isinstance(code, str) for code in codes)

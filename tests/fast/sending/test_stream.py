@@ -20,34 +20,50 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
 
 def answer(finish="stop", **message):
-    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": None} | message}
+    choice = {
+        "index": 0,
+        "finish_reason": finish,
+        "message": {"role": "assistant", "content": None} | message,
+    }
     about = {"id": "x", "object": "chat.completion", "created": 1, "model": "tiny"}
     return about | {"choices": [choice], "usage": USAGE}
 
 
 def call(number, arguments):
-    return {"id": f"c{number}", "type": "function", "function": {"name": "search", "arguments": arguments}}
+    return {
+        "id": f"c{number}",
+        "type": "function",
+        "function": {"name": "search", "arguments": arguments},
+    }
 
 
 ANSWERS = {
     "text": answer(content='[[ ## search ## ]]\n"ü" 🐟 \\ud83d\n\n[[ ## completed ## ]]'),
     "thoughts": answer(content="yes", reasoning_content="It may be, or not."),
     "refusal": answer(refusal="I won't."),
-    "tools": answer("tool_calls", content="I look.", tool_calls=[call(1, '{"query": "ü"}'), call(2, "{}")]),
+    "tools": answer(
+        "tool_calls", content="I look.", tool_calls=[call(1, '{"query": "ü"}'), call(2, "{}")]
+    ),
     "nothing": answer(content=""),
 }
 
 
 @pytest.mark.parametrize("whole", ANSWERS.values(), ids=ANSWERS.keys())
-def test_a_stream_says_what_the_answer_says_in_one_piece_and_what_openai_s_client_reads_in_it(whole, server):
+def test_a_stream_says_what_the_answer_says_in_one_piece_and_what_openai_s_client_reads_in_it(
+    whole, server
+):
     reference = read("chat", json.dumps(whole).encode(), "tiny")
     for letters in (1, 7, 1000):
         assert read("chat", b"".join(streamed(whole, letters)), "tiny") == reference
     server.reply = lambda path, body: whole
     client = openai.OpenAI(base_url=server.spec.partition("@")[2], api_key="key", max_retries=0)
-    with client.chat.completions.stream(model="tiny", messages=[], stream_options={"include_usage": True}) as theirs:
+    with client.chat.completions.stream(
+        model="tiny", messages=[], stream_options={"include_usage": True}
+    ) as theirs:
         message = theirs.get_final_completion().choices[0].message
-    calls = [(one.id, one.function.name, one.function.arguments) for one in message.tool_calls or ()]
+    calls = [
+        (one.id, one.function.name, one.function.arguments) for one in message.tool_calls or ()
+    ]
     text = message.content or message.refusal or ""
     assert (text, calls) == (reference.text, [tuple(one.values()) for one in reference.tool_calls])
 
@@ -81,15 +97,27 @@ def test_comments_line_ends_of_windows_and_calls_that_all_have_one_number_are_re
 
 def test_a_stream_of_responses_is_its_last_event():
     item = {"type": "message", "content": [{"type": "output_text", "text": "yes"}]}
-    whole = {"status": "completed", "output": [item], "usage": {"input_tokens": 9, "output_tokens": 3}}
-    parts = [{"type": "response.output_text.delta", "delta": "yes"}, {"type": "response.completed", "response": whole}]
-    body = b"".join(b"event: %s\ndata: %s\n\n" % (one["type"].encode(), json.dumps(one).encode()) for one in parts)
+    whole = {
+        "status": "completed",
+        "output": [item],
+        "usage": {"input_tokens": 9, "output_tokens": 3},
+    }
+    parts = [
+        {"type": "response.output_text.delta", "delta": "yes"},
+        {"type": "response.completed", "response": whole},
+    ]
+    body = b"".join(
+        b"event: %s\ndata: %s\n\n" % (one["type"].encode(), json.dumps(one).encode())
+        for one in parts
+    )
     assert read("responses", body, "tiny") == read("responses", json.dumps(whole).encode(), "tiny")
     assert body[: stream.begins(body)].endswith(b'"delta": "y')
 
 
 def connected(server, kind="", **settings):
-    made = lm.connect(server.spec, Terms(patience=Patience(attempts=1)), settings=lm.Settings(**settings)).lm
+    made = lm.connect(
+        server.spec, Terms(patience=Patience(attempts=1)), settings=lm.Settings(**settings)
+    ).lm
     made.wire.server = made.wire.server._replace(kind=KINDS[kind])
     return made
 
@@ -100,17 +128,24 @@ def sent(model):
 
 
 @pytest.mark.parametrize(
-    ("kind", "when", "streams"), [("vllm", "auto", True), ("", "auto", False), ("vllm", "off", False), ("", "on", True)]
+    ("kind", "when", "streams"),
+    [("vllm", "auto", True), ("", "auto", False), ("vllm", "off", False), ("", "on", True)],
 )
-def test_a_stream_is_asked_for_where_it_is_wanted_and_what_is_kept_is_the_same(kind, when, streams, server):
+def test_a_stream_is_asked_for_where_it_is_wanted_and_what_is_kept_is_the_same(
+    kind, when, streams, server
+):
     server.answer = lambda prompt: {"raw": "yes"}
     more = {"chat_template_kwargs": {"thinking": False}}
     model = connected(server, kind, stream=when, max_tokens=50, extra_body=more)
     reply = sent(model)
-    assert reply.text == "yes" and (reply.first is not None) == streams == server.requests[0].get("stream", False)
+    assert reply.text == "yes" and (reply.first is not None) == streams == server.requests[0].get(
+        "stream", False
+    )
     assert more.items() <= server.requests[0].items()
     assert b"stream" not in model.wire.body([], (), model.kwargs)
-    server.page = json.dumps(answer("length", content="on and on")).encode()  # in one piece, whatever was asked for
+    server.page = json.dumps(
+        answer("length", content="on and on")
+    ).encode()  # in one piece, whatever was asked for
     assert sent(model).finish == "length"
 
 
@@ -118,7 +153,9 @@ def test_a_stream_is_left_when_the_last_field_is_complete_and_what_was_used_unti
     whole = answer(content=f"[[ ## search ## ]]\nblood\n\n{COMPLETED}\n" + "and on " * 50)
     is_enough, taken = stream.enough(COMPLETED), b""
     for number, event in enumerate(streamed(whole, 3)):
-        piece = event.replace(b'"usage": null', b'"usage": {"prompt_tokens": 9, "completion_tokens": %d}' % number)
+        piece = event.replace(
+            b'"usage": null', b'"usage": {"prompt_tokens": 9, "completion_tokens": %d}' % number
+        )
         taken += piece
         if is_enough(piece):
             break
@@ -140,7 +177,9 @@ def test_a_header_has_the_value_of_its_variable_which_is_nowhere_else(server, mo
         spec.check_key(server.spec, {"X-Team": "NOWHERE"})
 
 
-def test_a_client_shows_its_certificate_to_a_server_that_asks_for_one(server, certificate, tmp_path, monkeypatch):
+def test_a_client_shows_its_certificate_to_a_server_that_asks_for_one(
+    server, certificate, tmp_path, monkeypatch
+):
     file, context = certificate
     ours = tmp_path / "ours.pem"
     ours.write_bytes(file.read_bytes() + (file.parent / "key.pem").read_bytes())

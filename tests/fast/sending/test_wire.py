@@ -26,7 +26,9 @@ def url(server):
 def ours(address):
     settings, once = lm.Settings(temperature=0.0, seed=7), Patience(attempts=1)
     model = lm.connect(f"tiny@{address}", Terms(patience=once), settings=settings).lm
-    model.terms.answered_before = True  # else a request that is refused ends the run: tools/models/call.py
+    model.terms.answered_before = (
+        True  # else a request that is refused ends the run: tools/models/call.py
+    )
     return model
 
 
@@ -59,7 +61,9 @@ def answering(server):
 def test_calls_one_after_another_go_over_one_connection_and_a_deep_copy_shares_it(answering):
     model = ours(url(answering))
     copied = copy.deepcopy(model)
-    assert [one("yes?") for one in (model, model, copied, copied.copy(temperature=1.0))] == [["yes"]] * 4
+    assert [one("yes?") for one in (model, model, copied, copied.copy(temperature=1.0))] == [
+        ["yes"]
+    ] * 4
     assert answering.connections == 1 and len(answering.requests) == 4
 
 
@@ -104,8 +108,14 @@ def test_a_failure_is_the_error_that_dspys_own_client_makes_of_it(failure, serve
     mine, reference = raised(ours(url(server))), raised(dspys(url(server)))
     # A server that did not get the request in time has too much to do, as with 429: less is sent at once.
     kind = dspy.LMRateLimitError if reference.status == 408 else type(reference)
-    assert isinstance(mine, kind) and kind is not dspy.LMUnexpectedError and len(server.requests) == 2
-    facts = (fault, dspy.is_retryable_lm_error, lambda error: (error.status, error.retry_after, error.provider_code))
+    assert (
+        isinstance(mine, kind) and kind is not dspy.LMUnexpectedError and len(server.requests) == 2
+    )
+    facts = (
+        fault,
+        dspy.is_retryable_lm_error,
+        lambda error: (error.status, error.retry_after, error.provider_code),
+    )
     assert [fact(mine) for fact in facts] == [fact(reference) for fact in facts]
 
 
@@ -113,7 +123,11 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(server
     server._server.socket = certificate[1].wrap_socket(server._server.socket, server_side=True)
     address = url(server).replace("http:", "https:")
     error = raised(lm.connect(f"tiny@{address}", Terms(patience=Patience(attempts=1))).lm)
-    assert fault(error) == "refused" and "$SSL_CERT_FILE" in str(error) and not dspy.is_retryable_lm_error(error)
+    assert (
+        fault(error) == "refused"
+        and "$SSL_CERT_FILE" in str(error)
+        and not dspy.is_retryable_lm_error(error)
+    )
 
 
 def test_a_server_that_is_not_there_is_the_providers_fault():
@@ -125,14 +139,22 @@ def test_a_server_that_is_not_there_is_the_providers_fault():
 
 
 @pytest.mark.parametrize(
-    ("finish", "refusal"), [("stop", None), ("length", None), ("content_filter", None), ("stop", "I won't")]
+    ("finish", "refusal"),
+    [("stop", None), ("length", None), ("content_filter", None), ("stop", "I won't")],
 )
-def test_why_an_answer_ended_and_what_it_used_is_as_with_dspys_own_client(finish, refusal, server, place):
+def test_why_an_answer_ended_and_what_it_used_is_as_with_dspys_own_client(
+    finish, refusal, server, place
+):
     fields = {"raw": "" if refusal else "yes", "finish": finish, "refusal": refusal}
     server.answer = lambda prompt: fields
     reply = server.reply
-    details = {"prompt_tokens_details": {"cached_tokens": 1}, "completion_tokens_details": {"reasoning_tokens": 0}}
-    server.reply = lambda path, body: (answer := reply(path, body)) | {"usage": answer["usage"] | details}
+    details = {
+        "prompt_tokens_details": {"cached_tokens": 1},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+    server.reply = lambda path, body: (
+        (answer := reply(path, body)) | {"usage": answer["usage"] | details}
+    )
     model = lm.connect(server.spec)
     model.begin(place, Usage())
     outputs = model.lm("is it yes?")
@@ -143,8 +165,13 @@ def test_why_an_answer_ended_and_what_it_used_is_as_with_dspys_own_client(finish
         assert outputs == [text or refusal or "" for text in reference("is it yes?")]
     response, [used] = reference.history[-1]["response"], tracker.usage_data["openai/tiny"]
     refused = any(type(part).__name__ == "RefusalPart" for part in response.message.parts)
-    assert answer.outputs == outputs and answer.finish == ("refusal" if refused else response.finish_reason)
-    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (used["prompt_tokens"], used["completion_tokens"])
+    assert answer.outputs == outputs and answer.finish == (
+        "refusal" if refused else response.finish_reason
+    )
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (
+        used["prompt_tokens"],
+        used["completion_tokens"],
+    )
     assert answer.usage.cached_tokens == used["prompt_tokens_details"]["cached_tokens"] == 1
 
 
@@ -153,11 +180,18 @@ def test_a_key_that_a_server_says_back_as_why_it_ended_is_taken_out(server, monk
     monkeypatch.setenv("SEXTANT_API_KEY", key)
     server.answer = lambda prompt: {"raw": "yes", "finish": f"stop {key}"}
     model = lm.connect(server.spec).lm
-    assert model.wire.send(model.wire.body([{"role": "user", "content": "?"}], (), {}), soon())[0].finish == "stop ***"
+    assert (
+        model.wire.send(model.wire.body([{"role": "user", "content": "?"}], (), {}), soon())[
+            0
+        ].finish
+        == "stop ***"
+    )
 
 
 @pytest.mark.parametrize("key", ["", "here", "EMPTY"])
-def test_a_word_of_an_answer_that_is_also_the_key_of_a_local_server_stays_as_it_is(key, server, monkeypatch):
+def test_a_word_of_an_answer_that_is_also_the_key_of_a_local_server_stays_as_it_is(
+    key, server, monkeypatch
+):
     monkeypatch.setenv("SEXTANT_API_KEY", key)
     server.answer = lambda prompt: {"raw": "none of them is here, nonetheless; EMPTY"}
     assert lm.connect(server.spec).lm("yes?") == ["none of them is here, nonetheless; EMPTY"]

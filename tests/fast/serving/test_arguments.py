@@ -26,7 +26,9 @@ def test_null_and_an_empty_text_stand_for_an_argument_that_is_left_out(left_out)
 
 @pytest.mark.parametrize("k", [True, "true", 0, -1, 5.5, "five", [5], 1e300, float("nan")])
 def test_what_is_no_number_of_documents_is_refused_in_one_line(k):
-    assert "search takes a whole number of at least 1 as k, not" in search(query=WORDS, k=k)["error"]
+    assert (
+        "search takes a whole number of at least 1 as k, not" in search(query=WORDS, k=k)["error"]
+    )
 
 
 @pytest.mark.parametrize("query", [None, True, ["a", "b"], {"text": "a"}])
@@ -68,15 +70,21 @@ def fill(form, ids):
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_list_of_ids_is_read_in_any_form_and_under_any_spelling(form, name):
     episode, found = played()
-    assert json.loads(episode.act("submit", {name: fill(form, found[2:4])}).text) == {"submitted": 2}
+    assert json.loads(episode.act("submit", {name: fill(form, found[2:4])}).text) == {
+        "submitted": 2
+    }
     assert episode.submission.ranking == tuple(found[2:4])
 
 
-@pytest.mark.parametrize("form", ["{0}", " {0}", ["{0}"], {"doc_id": "{0}"}, '{"docid": "{0}"}'], ids=str)
+@pytest.mark.parametrize(
+    "form", ["{0}", " {0}", ["{0}"], {"doc_id": "{0}"}, '{"docid": "{0}"}'], ids=str
+)
 def test_one_id_is_read_in_any_form_also_where_a_list_is_wanted(form):
     episode, found = played()
     assert json.loads(episode.act("read", {"doc_id": fill(form, found)}).text)["doc_id"] == found[0]
-    assert json.loads(episode.act("select", {"doc_ids": fill(form, found)}).text) == {"selected": found[:1]}
+    assert json.loads(episode.act("select", {"doc_ids": fill(form, found)}).text) == {
+        "selected": found[:1]
+    }
 
 
 def test_ids_that_are_numbers_are_those_of_documents_with_such_ids(tmp_path):
@@ -104,7 +112,9 @@ def test_submitting_says_which_ids_were_left_out():
     }
 
 
-@pytest.mark.parametrize(("answer", "text"), [(True, "true"), (3, "3"), (["a"], '["a"]'), (None, ""), ("\ud800", "?")])
+@pytest.mark.parametrize(
+    ("answer", "text"), [(True, "true"), (3, "3"), (["a"], '["a"]'), (None, ""), ("\ud800", "?")]
+)
 def test_an_answer_may_be_any_json(answer, text):
     episode, _ = played()
     episode.act("submit", {"answer": answer})

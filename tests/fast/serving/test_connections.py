@@ -82,7 +82,9 @@ def test_a_connection_without_a_whole_request_is_closed_after_some_time(sent, mo
     monkeypatch.setattr(connections, "REQUEST", 0.5)
     for asks_before in (False, True):
         with serving() as port, connect(port, sent, asks_before=asks_before) as client:
-            if sent or not asks_before:  # else it may send another request, which has a limit of its own
+            if (
+                sent or not asks_before
+            ):  # else it may send another request, which has a limit of its own
                 assert client.makefile("rb").read().startswith(b"HTTP/1.1 408 Request Timeout\r\n")
 
 

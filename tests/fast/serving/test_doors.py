@@ -20,7 +20,11 @@ from evals.serving import mcp, rest, web
 from evals.serving.episode import TOOLS
 from evals.serving.messages import NoMessage, read_message
 
-HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+HELLO = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "x", "version": "1"},
+}
 INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
 DOORS = {"rest": ("/sessions", {}, "query_id"), "mcp": ("/mcp", INITIALIZE, "serverInfo")}
 
@@ -90,7 +94,12 @@ REFUSED = [
     (421, {"Host": "evil.example"}),
     *(
         (421, {"Host": host})
-        for host in ("127.0.0.1:80.evil.com", "localhost:evil", "127.0.0.1:99999", "localhost:80:80")
+        for host in (
+            "127.0.0.1:80.evil.com",
+            "localhost:evil",
+            "127.0.0.1:99999",
+            "localhost:80:80",
+        )
     ),
     (403, {"Origin": "http://[evil"}),
     (403, {"Origin": "http://[", "Host": ""}),
@@ -108,20 +117,32 @@ def test_odd_headers_and_paths_do_no_harm_and_what_is_refused_is_told_why_in_one
             status, answer = ask(port, written, body, **headers)
             assert status == 200 and expected in answer, headers
     for expected_status, headers in REFUSED:
-        status, answer = ask(port, path, gzip.compress(body) if expected_status == 415 else body, **headers)
+        status, answer = ask(
+            port, path, gzip.compress(body) if expected_status == 415 else body, **headers
+        )
         assert status == expected_status and json.loads(answer)["error"], headers
 
 
 def test_rest_reads_json_of_any_type_and_refuses_the_rest_in_one_line(tmp_path):
     with opened(rest.application, tmp_path) as (port, _):
-        status, answer = ask(port, "/sessions", json.dumps({"queryId": None}).encode(), Content_Type="text/plain")
+        status, answer = ask(
+            port, "/sessions", json.dumps({"queryId": None}).encode(), Content_Type="text/plain"
+        )
         session = json.loads(answer)["session"]
         assert status == 200
         sent = json.dumps({"query": "gas bill", "k": "1", "own": 1}).encode()
-        seen = json.loads(ask(port, f"/sessions/{session}/search", sent, Content_Type="application/octet-stream")[1])
+        seen = json.loads(
+            ask(port, f"/sessions/{session}/search", sent, Content_Type="application/octet-stream")[
+                1
+            ]
+        )
         assert len(seen["result"]) == 1 and seen["ignored"] == ["own"]
         assert ask(port, "/", method="HEAD") == (200, "")
-        for path, body in (("/sessions", b"{"), ("/sessions", b"[1]"), ("/retrieve", b'{"queries": [{}]}')):
+        for path, body in (
+            ("/sessions", b"{"),
+            ("/sessions", b"[1]"),
+            ("/retrieve", b'{"queries": [{}]}'),
+        ):
             status, answer = ask(port, path, body)
             assert status == 422 and isinstance(json.loads(answer)["error"], str)
         status, answer = ask(port, "/v1/congress/search?query=x&hits=many", method="GET")
@@ -168,16 +189,25 @@ FIELDS = [
 def test_rest_answers_no_request_with_500_whatever_json_it_has(tmp_path):
     with opened(rest.application, tmp_path, rewards=True) as (port, host):
         host.repeat = True
-        bodies = [*ODD_VALUES, *(f'{{"{name}": {value}}}' for name in FIELDS for value in ODD_VALUES)]
+        bodies = [
+            *ODD_VALUES,
+            *(f'{{"{name}": {value}}}' for name in FIELDS for value in ODD_VALUES),
+        ]
         bodies += [f'{{"queries": ["x"], "topk": {value}}}' for value in ODD_VALUES]
         bodies += [f'{{"query": "x", "k": {value}}}' for value in ODD_VALUES]
         status, answer = ask(port, "/sessions", b"{}")
         session = f"/sessions/{json.loads(answer)['session']}"
-        paths = ["/sessions", "/retrieve", *(f"{session}/{name}" for name in (*TOOLS[:-1], "usage", "submit"))]
+        paths = [
+            "/sessions",
+            "/retrieve",
+            *(f"{session}/{name}" for name in (*TOOLS[:-1], "usage", "submit")),
+        ]
         for path in paths:
             for body in random.Random(path.rpartition("/")[2]).sample(bodies, 60):
                 status, answer = ask(port, path, body.encode())
-                assert status in (200, 404, 409, 422, 429) or (path == "/retrieve" and status == 400), (
+                assert status in (200, 404, 409, 422, 429) or (
+                    path == "/retrieve" and status == 400
+                ), (
                     path,
                     body,
                     answer,
@@ -188,7 +218,10 @@ def test_rest_answers_no_request_with_500_whatever_json_it_has(tmp_path):
 
 def test_messages_of_mcp_are_read_where_its_sdk_drops_them():
     assert read_message('\ufeff{"jsonrpc": "2.0", "id": 7.0, "method": "ping"}\r\n')["id"] == 7
-    assert read_message(b'\xef\xbb\xbf{"jsonrpc": "2.0", "method": "x", "params": null}')["method"] == "x"
+    assert (
+        read_message(b'\xef\xbb\xbf{"jsonrpc": "2.0", "method": "x", "params": null}')["method"]
+        == "x"
+    )
     for wrong in (
         "[" * 3000,
         '{"a":' * 300 + "1" + "}" * 300,
@@ -202,10 +235,16 @@ def test_messages_of_mcp_are_read_where_its_sdk_drops_them():
             read_message(wrong)
 
 
-def test_what_to_paste_into_an_agent_is_printed_with_what_its_door_lacks_here(command_of, monkeypatch):
+def test_what_to_paste_into_an_agent_is_printed_with_what_its_door_lacks_here(
+    command_of, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "mcp", None)  # as where the extra is not installed
     for module in ("mcp.server", "evals.serving.mcp"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    done = command_of(serve)("--task", "congress", "--split", "dev", "--mcp", "stdio", "--print-config")
+    done = command_of(serve)(
+        "--task", "congress", "--split", "dev", "--mcp", "stdio", "--print-config"
+    )
     assert done.code == 0 and "mcpServers" in done.out
-    assert re.search(r"before an agent can come in, it needs the package mcp.*pip install .*\[mcp\]", done.err)
+    assert re.search(
+        r"before an agent can come in, it needs the package mcp.*pip install .*\[mcp\]", done.err
+    )

@@ -45,9 +45,15 @@ def test_rewards_sum_to_the_metric_less_the_costs_whatever_shapes_them(potential
 
 def test_a_potential_rewards_the_step_that_finds_something_and_the_last_step_takes_it_back():
     world = mini(shaping="surfaced")
-    relevant = {query_id: world.environment.judgements["gold"].recalled(query_id) for query_id in world.queries}
+    relevant = {
+        query_id: world.environment.judgements["gold"].recalled(query_id)
+        for query_id in world.queries
+    }
     query_id = next(query_id for query_id in world.queries if len(relevant[query_id]) == 1)
-    episode, words = world.open(query_id), world.environment.documents[next(iter(relevant[query_id]))].text
+    episode, words = (
+        world.open(query_id),
+        world.environment.documents[next(iter(relevant[query_id]))].text,
+    )
     assert episode.act("search", {"query": words[:300]}).reward == 1
     assert episode.act("search", {"query": words[:300]}).reward == 0
     found = next(step.doc_ids for step in episode.desk.session.trace.steps)
@@ -85,7 +91,10 @@ def test_gymnasium_takes_our_environments_alone_and_several_at_a_time():
     gymnasium = pytest.importorskip("gymnasium")
     from gymnasium.utils.env_checker import check_env
 
-    name, fields = "evals.serving.gym:sextant/congress-v0", {"data": "mini", "shaping": "surfaced", "max_turns": 2}
+    name, fields = (
+        "evals.serving.gym:sextant/congress-v0",
+        {"data": "mini", "shaping": "surfaced", "max_turns": 2},
+    )
     environment = gymnasium.make(name, **fields)
     check_env(environment.unwrapped, skip_render_check=True)
     seen, _ = environment.reset(seed=7)

@@ -24,7 +24,9 @@ def play_at_random(host, clients, name, seed):
     chosen = random.Random(seed)
     mine = []
     for _ in range(60):
-        action = chosen.choice(["open", "search", "search", "state", "submit", "leave", "next", "go"])
+        action = chosen.choice(
+            ["open", "search", "search", "state", "submit", "leave", "next", "go"]
+        )
         try:
             if action == "open":
                 mine.append(host.open())
@@ -52,7 +54,9 @@ def check_each_query_is_somewhere(host):
         assert sorted([*host._todo, *opened, *host.folder.outcomes]) == sorted(host.queries)
 
 
-def test_threads_take_locks_in_one_order_and_lose_no_query_whatever_they_do_at_the_same_time(tmp_path, monkeypatch):
+def test_threads_take_locks_in_one_order_and_lose_no_query_whatever_they_do_at_the_same_time(
+    tmp_path, monkeypatch
+):
     order = LockOrder("clients", "episode", "host")
     monkeypatch.setattr(episodes, "RLock", lambda: order.make("episode"))
     answered = []
@@ -62,7 +66,9 @@ def test_threads_take_locks_in_one_order_and_lose_no_query_whatever_they_do_at_t
         host._lock, clients = order.make("host"), Clients(host)
         clients._lock = order.make("clients")
         threads = [
-            threading.Thread(target=play_at_random, args=(host, clients, f"client {seed}", seed), daemon=True)
+            threading.Thread(
+                target=play_at_random, args=(host, clients, f"client {seed}", seed), daemon=True
+            )
             for seed in range(6)
         ]
         for thread in threads:
@@ -78,7 +84,13 @@ def test_threads_take_locks_in_one_order_and_lose_no_query_whatever_they_do_at_t
         check_each_query_is_somewhere(host)
         answered.extend(host.folder.outcomes)
 
-    fields = {"task": "congress", "data": "mini", "split": "dev", "limit": QUERIES, "runs": tmp_path}
+    fields = {
+        "task": "congress",
+        "data": "mini",
+        "split": "dev",
+        "limit": QUERIES,
+        "runs": tmp_path,
+    }
     assert serve(Request(program="served:x", **fields), play).pending == 0
     assert len(answered) == QUERIES
 

@@ -60,10 +60,15 @@ def post_batch(port):
     return *client.ask("POST", "/retrieve", batch), client.heard.decode()
 
 
-def test_a_session_searches_while_batches_hold_every_thread_that_they_may_have_and_more_are_refused(tmp_path):
+def test_a_session_searches_while_batches_hold_every_thread_that_they_may_have_and_more_are_refused(
+    tmp_path,
+):
     retrievers = []
     requests = search_queue.MOST_REQUESTS + 1
-    with opened(serve_by(Gated, retrievers), tmp_path) as (port, _), ThreadPoolExecutor(requests) as threads:
+    with (
+        opened(serve_by(Gated, retrievers), tmp_path) as (port, _),
+        ThreadPoolExecutor(requests) as threads,
+    ):
         [gated] = retrievers
         sent = [threads.submit(post_batch, port) for _ in range(requests)]
         try:
@@ -75,7 +80,9 @@ def test_a_session_searches_while_batches_hold_every_thread_that_they_may_have_a
             client = Client(port)
             session, _ = client.open()
             assert len(client.act(session, "search", query="gas bill")) == 1
-            assert gated.calls.count([LONG] * search_queue.TOGETHER) == search_queue.THREADS, "no more than they may"
+            assert gated.calls.count([LONG] * search_queue.TOGETHER) == search_queue.THREADS, (
+                "no more than they may"
+            )
         finally:
             gated.go_on.set()
         for answer in under_way:

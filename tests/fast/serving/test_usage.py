@@ -61,7 +61,10 @@ async def call_over_mcp(url, tools):
 
 def total_of(runs):
     (outcome,) = outcomes(runs).values()
-    return {name: outcome["usage"][name] for name in ("calls", "input_tokens", "output_tokens", "paid_usd")}
+    return {
+        name: outcome["usage"][name]
+        for name in ("calls", "input_tokens", "output_tokens", "paid_usd")
+    }
 
 
 def test_rest_books_what_is_reported_before_submit_and_refuses_what_comes_after(tmp_path):
@@ -71,7 +74,12 @@ def test_rest_books_what_is_reported_before_submit_and_refuses_what_comes_after(
         assert agent.submit(REPORT)["submitted"] == 0
         refusal = agent.report(REPORT)
         assert "noted" not in refusal and "report it before submit" in refusal["error"]
-    assert total_of(tmp_path) == {"calls": 2, "input_tokens": 1800, "output_tokens": 80, "paid_usd": 0.004}
+    assert total_of(tmp_path) == {
+        "calls": 2,
+        "input_tokens": 1800,
+        "output_tokens": 80,
+        "paid_usd": 0.004,
+    }
 
 
 def test_mcp_books_the_usage_of_every_call_up_to_submit_and_refuses_what_comes_after(tmp_path):
@@ -88,7 +96,12 @@ def test_mcp_books_the_usage_of_every_call_up_to_submit_and_refuses_what_comes_a
     assert "query" in seen[0] and "submitted" in seen[2]
     for refusal in seen[3:]:
         assert "report it before submit" in refusal["error"]
-    assert total_of(tmp_path) == {"calls": 3, "input_tokens": 2700, "output_tokens": 120, "paid_usd": 0.006}
+    assert total_of(tmp_path) == {
+        "calls": 3,
+        "input_tokens": 2700,
+        "output_tokens": 120,
+        "paid_usd": 0.006,
+    }
 
 
 def test_nothing_is_booked_on_an_episode_that_is_over_and_its_usage_stays():
@@ -127,7 +140,13 @@ BUDGETS = [
 def test_no_query_is_handed_out_once_reports_have_used_the_budget_up_also_after_a_restart(
     tmp_path, budget, report, answered, words
 ):
-    fields = {"program": "served:x", "task": "congress", "split": "dev", "limit": 4, "runs": tmp_path}
+    fields = {
+        "program": "served:x",
+        "task": "congress",
+        "split": "dev",
+        "limit": 4,
+        "runs": tmp_path,
+    }
     for _ in range(2):
         result = hosts.serve(Request(**fields, **budget), partial(report_and_submit, report=report))
         assert result.pending == 4 - answered and result.problem.exit_code == 8
@@ -147,9 +166,17 @@ def test_a_query_that_is_open_goes_on_and_what_was_used_for_one_that_is_given_ba
         first.leave()
         assert host.done
 
-    fields = {"program": "served:x", "task": "congress", "split": "dev", "limit": 4, "runs": tmp_path}
+    fields = {
+        "program": "served:x",
+        "task": "congress",
+        "split": "dev",
+        "limit": 4,
+        "runs": tmp_path,
+    }
     assert hosts.serve(Request(**fields, budget_calls=1), play).problem.exit_code == 8
-    assert hosts.serve(Request(**fields, budget_calls=2), report_and_submit).pending == 3, "2 calls are used"
+    assert hosts.serve(Request(**fields, budget_calls=2), report_and_submit).pending == 3, (
+        "2 calls are used"
+    )
     assert hosts.serve(Request(**fields, budget_calls=3), report_and_submit).pending == 2
 
 
@@ -164,7 +191,19 @@ def test_the_server_ends_with_exit_code_8_once_the_budget_is_used_up(command_of,
         port = free.getsockname()[1]
     agent = threading.Thread(target=act_outside, daemon=True)
     agent.start()
-    words = ("--task", "congress", "--split", "dev", "--http", "--port", port, "--runs", tmp_path, "--budget-calls", 2)
+    words = (
+        "--task",
+        "congress",
+        "--split",
+        "dev",
+        "--http",
+        "--port",
+        port,
+        "--runs",
+        tmp_path,
+        "--budget-calls",
+        2,
+    )
     done = command_of(serve)(*words)
     agent.join(60)
     assert done.code == 8 and "the budget of 2 model calls is used up" in done.err
@@ -219,16 +258,22 @@ def test_an_own_program_cannot_hand_in_a_usage_below_0(run, tmp_path):
         "        return replace(session.submit(found), usage=Usage(paid_usd=-5.0, list_usd=-5.0))\n"
     )
     program = f"{tmp_path / 'refunds.py'}:Refunds"
-    result = run("--program", program, "--task", "congress", "--limit", 1, "--runs", tmp_path / "runs")
+    result = run(
+        "--program", program, "--task", "congress", "--limit", 1, "--runs", tmp_path / "runs"
+    )
     (outcome,) = outcomes(tmp_path / "runs").values()
     assert result.code == 7 and "paid_usd" in outcome["error"] and outcome["usage"]["paid_usd"] == 0
 
 
 @pytest.mark.parametrize("cost", ["-3", "true", "1e999", "1" + "0" * 400])
-def test_an_agents_last_line_with_no_possible_price_leaves_it_unknown_and_says_so(run, tmp_path, cost):
+def test_an_agents_last_line_with_no_possible_price_leaves_it_unknown_and_says_so(
+    run, tmp_path, cost
+):
     line = f'{{"usage": {{"input_tokens": 100, "output_tokens": 20}}, "total_cost_usd": {cost}}}'
     program = f"command:echo '{line}'"
     run("--program", program, "--task", "congress", "--limit", 1, "--runs", tmp_path)
     (outcome,) = outcomes(tmp_path).values()
     assert outcome["usage"]["paid_usd"] is None and outcome["usage"]["input_tokens"] == 100
-    assert any("total_cost_usd" in note and "no price" in note for note in outcome["trace"]["notes"])
+    assert any(
+        "total_cost_usd" in note and "no price" in note for note in outcome["trace"]["notes"]
+    )

@@ -36,8 +36,13 @@ def test_a_figure_is_made_of_the_cells_of_its_table_and_kept_with_them(tmp_path)
     found = {"name": "crumb/figure3", "title": "By rewriting", "cells": made}
     table, drawing, paper = save(found, how, tmp_path / "made")
     before = paper.read_bytes()
-    assert before.startswith(b"%PDF") and save(found, how, tmp_path / "made")[2].read_bytes() == before
-    assert table.read_text().splitlines()[:2] == ["system,task,metric,published,ours", "BM25,crumb/*,nDCG@10,0.128,0.1"]
+    assert (
+        before.startswith(b"%PDF") and save(found, how, tmp_path / "made")[2].read_bytes() == before
+    )
+    assert table.read_text().splitlines()[:2] == [
+        "system,task,metric,published,ours",
+        "BM25,crumb/*,nDCG@10,0.128,0.1",
+    ]
     assert "Query-to-Doc" in drawing.read_text()
 
 
@@ -58,9 +63,13 @@ def test_a_gap_is_between_the_ceiling_and_the_best_of_the_others_by_the_last_jud
 
 def test_curves_over_sizes_of_pools_go_on_as_projections_where_a_model_ranked_no_larger_one():
     shares = {"25": 0.9, "50": 0.6, "100": 0.5, "200": 0.4}
-    tables = {"ours": {"GPT, gold": shares, "GPT, found": shares, "Gemini, gold": shares | {"400": 0.1}}}
+    tables = {
+        "ours": {"GPT, gold": shares, "GPT, found": shares, "Gemini, gold": shares | {"400": 0.1}}
+    }
     drawn = svg(draw_table("pools", tables, "R@10"), "Figure 3")
     assert "projected" in drawn and "documents in the pool" in drawn
-    assert "projected" not in svg(draw_table("pools", {"ours": {"GPT, gold": shares}}, "R@10"), "Figure 3")
+    assert "projected" not in svg(
+        draw_table("pools", {"ours": {"GPT, gold": shares}}, "R@10"), "Figure 3"
+    )
     known = [(float(size), share) for size, share in shares.items()]
     assert project(known, 400) == pytest.approx(0.3) and project(known, 1e9) == 0

@@ -67,40 +67,75 @@ def full(**others):
     return {"data": "full", "split": "all"} | others
 
 
-def test_a_cell_is_the_mean_of_the_run_s_own_table_with_its_interval_and_the_best_is_bold(folders, written):
+def test_a_cell_is_the_mean_of_the_run_s_own_table_with_its_interval_and_the_best_is_bold(
+    folders, written
+):
     folders("a", {"nDCG@10": [0.25, 0.5]})
     folders("b", {"nDCG@10": [0.5, 0.75]}, retrieve())
     cells = {row["system"]: row for row in rows(written("tables/obliq-mini-test-nDCG10.csv"))}
-    assert float(cells["multihop over bm25"]["value"]) == 0.375 and cells["multihop over bm25"]["best"] == ""
+    assert (
+        float(cells["multihop over bm25"]["value"]) == 0.375
+        and cells["multihop over bm25"]["best"] == ""
+    )
     best = cells["retrieve over bm25"]
-    assert (float(best["value"]), float(best["low"]), float(best["high"]), best["best"]) == (0.625, 0.615, 0.635, "yes")
+    assert (float(best["value"]), float(best["low"]), float(best["high"]), best["best"]) == (
+        0.625,
+        0.615,
+        0.635,
+        "yes",
+    )
     assert best["source"].endswith("/b") and best["queries"] == "2"
     html, markdown = written(), written("report.md")
-    assert "<b>0.6250</b>" in html and "<b>0.3750</b>" not in html and "95 % interval 0.6150 to 0.6350" in html
-    assert "| retrieve over bm25 | **0.6250** |" in markdown and "| multihop over bm25 | 0.3750 |" in markdown
+    assert (
+        "<b>0.6250</b>" in html
+        and "<b>0.3750</b>" not in html
+        and "95 % interval 0.6150 to 0.6350" in html
+    )
+    assert (
+        "| retrieve over bm25 | **0.6250** |" in markdown
+        and "| multihop over bm25 | 0.3750 |" in markdown
+    )
 
 
 def test_the_report_of_a_real_run_says_what_it_said(run, command, tmp_path):
-    made = run("--program", "retrieve", "--task", "wildchat", "--json", "--runs", tmp_path / "runs").json
+    made = run(
+        "--program", "retrieve", "--task", "wildchat", "--json", "--runs", tmp_path / "runs"
+    ).json
     assert command(tmp_path / "runs", "--metric", "R@10", "--metric", "nDCG@10").code == 0
     for name in ("nDCG@10", "R@10"):
-        text = rows((tmp_path / "report" / "tables" / f"obliq-mini-test-{name.replace('@', '')}.csv").read_text())
+        text = rows(
+            (
+                tmp_path / "report" / "tables" / f"obliq-mini-test-{name.replace('@', '')}.csv"
+            ).read_text()
+        )
         for row in text:
-            measured = made["metrics"][name if row["judgements"] == "gold" else f"{name} [{row['judgements']}]"]
+            measured = made["metrics"][
+                name if row["judgements"] == "gold" else f"{name} [{row['judgements']}]"
+            ]
             assert (float(row["value"]), float(row["high"])) == (measured["mean"], measured["high"])
         assert {row["judgements"] for row in text} == {"gold", "pooled", "gold, equal texts merged"}
 
 
-def test_what_became_of_relevant_documents_sums_to_one_for_runs_and_over_tasks(folders, command, tmp_path):
+def test_what_became_of_relevant_documents_sums_to_one_for_runs_and_over_tasks(
+    folders, command, tmp_path
+):
     def losses(found, low, never):
         shares = {"10": {"found": found, "ranked_low": low, "never_surfaced": never, "error": 0.0}}
         return {"cutoff": 10, "queries": 2, "documents": {}, "at": shares}
 
     for task, found, low, never in (("congress", 0.5, 0.25, 0.25), ("wildchat", 0.1, 0.0, 0.9)):
-        folders(task, {"nDCG@10": [0.5, 0.7]}, {"task": f"obliq/{task}"}, losses=losses(found, low, never))
+        folders(
+            task,
+            {"nDCG@10": [0.5, 0.7]},
+            {"task": f"obliq/{task}"},
+            losses=losses(found, low, never),
+        )
     assert command(tmp_path / "runs").code == 0
     table = rows((tmp_path / "report/tables/losses.csv").read_text())
-    assert [(row["task"], row["of"], row["found"], row["ranked low"], row["never surfaced"]) for row in table] == [
+    assert [
+        (row["task"], row["of"], row["found"], row["ranked low"], row["never surfaced"])
+        for row in table
+    ] == [
         ("wildchat", "R@10", "0.1000", "0.0000", "0.9000"),
         ("congress", "R@10", "0.5000", "0.2500", "0.2500"),
         ("mean of tasks", "R@10", "0.3000", "0.1250", "0.5750"),
@@ -161,9 +196,14 @@ def test_conditions_are_columns_and_less_flips_are_better(folders, tmp_path):
     assert mean.title == "Win by conditions in the query, mean over 2 domains"
     assert [column.label for column in mean.columns] == [*map(str, range(1, 11)), "Decline"]
     by_label = {row.label: row.cells for row in mean.rows}
-    assert by_label["retrieve over bm25"][0].value == pytest.approx(0.95) and by_label["retrieve over bm25"][0].best
+    assert (
+        by_label["retrieve over bm25"][0].value == pytest.approx(0.95)
+        and by_label["retrieve over bm25"][0].best
+    )
     assert by_label["retrieve over bm25"][-1].value == pytest.approx(0.45)
-    assert not any(cells[-1].best for cells in by_label.values())  # a system that wins nothing declines by 0
+    assert not any(
+        cells[-1].best for cells in by_label.values()
+    )  # a system that wins nothing declines by 0
     assert {row.label: row.cells[0].best for row in tables.make_tables(shape)[0].rows} == {
         "retrieve over bm25": False,
         "multihop over bm25": True,
@@ -208,12 +248,19 @@ def test_they_never_stand_beside_anything_else_and_it_says_why(folders, tmp_path
 
 def test_a_table_s_repetition_is_one_row_and_its_contradiction_another(folders, tmp_path):
     for task in ("doris_mae", "arguana", "whatsthatbook", "clinical_trial", "relic"):
-        folders(task, {"nDCG@10": [0.1], "R@5": [0.2]}, {"task": f"birco/{task}", "data": "full", "split": "test"})
+        folders(
+            task,
+            {"nDCG@10": [0.1], "R@5": [0.2]},
+            {"task": f"birco/{task}", "data": "full", "split": "test"},
+        )
     [group] = grouped(tmp_path)
     labels = [row.label for row in tables.make_tables(group, ["nDCG@10"])[0].of_kind("published")]
     assert labels.count("MonoT5 (BIRCO, Tables 5, 7)") == 1
     apart = [label for label in labels if label.startswith("Rank+O Llama2-7b (")]
-    assert apart == ["Rank+O Llama2-7b (BIRCO, Table 5)", "Rank+O Llama2-7b (BIRCO, Table 7)"]  # one cell differs
+    assert apart == [
+        "Rank+O Llama2-7b (BIRCO, Table 5)",
+        "Rank+O Llama2-7b (BIRCO, Table 7)",
+    ]  # one cell differs
     assert len(labels) == len(set(labels))
 
 
@@ -228,7 +275,9 @@ def test_crumb_s_figures_stand_beside_the_judgements_that_the_paper_uses(folders
     assert table.of_kind("published")
 
 
-def test_runs_without_scores_are_listed_with_the_reason_and_failed_queries_are_counted(folders, written, command):
+def test_runs_without_scores_are_listed_with_the_reason_and_failed_queries_are_counted(
+    folders, written, command
+):
     folders("a", {"nDCG@10": [0.1, 0.0]}, failed=1)
     scores = folders("b", {"nDCG@10": [0.1, 0.0]}, retrieve()) / "scores.json"
     scores.unlink()
@@ -242,16 +291,25 @@ def test_runs_without_scores_are_listed_with_the_reason_and_failed_queries_are_c
     assert "left out: " in given.out and "1 folder left out" in given.out
 
 
-def test_runs_over_different_data_are_refused_in_one_column_unless_forced(folders, command, written):
-    a, b = folders("a", {"nDCG@10": [0.1]}), folders("b", {"nDCG@10": [0.2]}, retrieve(data_fingerprint="f" * 16))
+def test_runs_over_different_data_are_refused_in_one_column_unless_forced(
+    folders, command, written
+):
+    a, b = (
+        folders("a", {"nDCG@10": [0.1]}),
+        folders("b", {"nDCG@10": [0.2]}, retrieve(data_fingerprint="f" * 16)),
+    )
     given = command()
-    assert given.code == 2 and str(a) in given.err and str(b) in given.err and "--force" in given.err
+    assert (
+        given.code == 2 and str(a) in given.err and str(b) in given.err and "--force" in given.err
+    )
     html = written("index.html", "--force")
     assert "Forced: " in html and "f" * 16 in html
     assert "Forced" in command("--force", a, b).out
 
 
-def test_a_folder_of_the_user_s_is_not_overwritten_and_an_earlier_report_is(folders, command, tmp_path):
+def test_a_folder_of_the_user_s_is_not_overwritten_and_an_earlier_report_is(
+    folders, command, tmp_path
+):
     folders("a", {"nDCG@10": [0.1]})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("words")
@@ -271,7 +329,11 @@ def test_only_named_metrics_are_shown_and_an_unknown_one_is_refused(folders, com
         "obliq-mini-test-RR10.csv",
         "runs.csv",
     }
-    for name, words in (("nDGC@1", "metrics are nDCG"), ("nDCG@1", "cannot be computed"), ("Flip", "no such comp")):
+    for name, words in (
+        ("nDGC@1", "metrics are nDCG"),
+        ("nDCG@1", "cannot be computed"),
+        ("Flip", "no such comp"),
+    ):
         given = command(tmp_path / "runs", "--metric", name)
         assert given.code in (2, 3) and words in given.err and given.err.count("\n") == 1
 
@@ -285,7 +347,9 @@ def test_a_sweep_has_a_line_for_each_system_and_kind_of_pool(folders, tmp_path):
     assert tables.sweep_tasks(group) == ["obliq/congress"]
     table = tables.sweep_table(group, "obliq/congress", "R@10")
     assert [column.label for column in table.columns] == ["50", "100", "400"]
-    values = {row.label: [cell and round(cell.value, 4) for cell in row.cells] for row in table.rows}
+    values = {
+        row.label: [cell and round(cell.value, 4) for cell in row.cells] for row in table.rows
+    }
     assert values == {
         "tournament over bm25, oracle pool": [0.6, 0.7, 0.8],
         "retrieve over bm25, union pool": [0.1, None, None],
@@ -318,8 +382,14 @@ HOSTILE = "<script>alert(1)</script>|`x`*[y](javascript:z)\x1b[31m\u202e"
 
 
 def test_hostile_names_stay_text_in_every_file(folders, command, tmp_path):
-    folders("a", {"nDCG@10": [0.1]}, {"program": f"=cmd|'/c calc'!A1{HOSTILE}", "lm": {"name": HOSTILE}})
-    folders("b", {"nDCG@10": [0.1]}, {"retriever": {"name": "@SUM(1)"}, "task": "obliq/<img src=x onerror=y>"})
+    folders(
+        "a", {"nDCG@10": [0.1]}, {"program": f"=cmd|'/c calc'!A1{HOSTILE}", "lm": {"name": HOSTILE}}
+    )
+    folders(
+        "b",
+        {"nDCG@10": [0.1]},
+        {"retriever": {"name": "@SUM(1)"}, "task": "obliq/<img src=x onerror=y>"},
+    )
     (folders("c", {"nDCG@10": [0.1]}, retrieve()) / "scores.csv").write_text(f"query_id,{HOSTILE}")
     assert command().code == 0
     html = (tmp_path / "report" / "index.html").read_text()
@@ -331,7 +401,9 @@ def test_hostile_names_stay_text_in_every_file(folders, command, tmp_path):
     for table in re.findall(r"(?:^\|.*\n)+", markdown, re.M):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
     cells = (cell for path in (tmp_path / "report" / "tables").iterdir() for cell in _cells(path))
-    assert all(not re.match(r"[=+\-@\t\r]", cell) or re.fullmatch(r"[+-]?\d.*", cell) for cell in cells)
+    assert all(
+        not re.match(r"[=+\-@\t\r]", cell) or re.fullmatch(r"[+-]?\d.*", cell) for cell in cells
+    )
 
 
 def _cells(path):
@@ -345,5 +417,7 @@ def test_the_page_s_policy_allows_its_own_style_and_nothing_else(folders, writte
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1]
     [style] = re.findall(r"<style>(.*?)</style>", html, re.S)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert policy.replace("&#39;", "'").startswith(f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:")
+    assert policy.replace("&#39;", "'").startswith(
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:"
+    )
     assert not re.search(r"<script|\son\w+=|\sstyle=|https?://", re.sub(r'"data:[^"]*"', "", html))

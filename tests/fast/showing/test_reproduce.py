@@ -60,26 +60,48 @@ def test_a_table_stands_beside_the_papers_and_says_first_that_miniatures_are_not
     assert "never comparable" in found["notes"][0]
     cells = {(cell["system"], cell["metric"]): cell for cell in found["cells"]}
     lexical, rewritten = cells["BM25", "R@50"], cells["GPT-5.2 Query Rewriter", "R@50"]
-    assert lexical["published"] == 0.008 and lexical["difference"] == pytest.approx(lexical["ours"] - 0.008)
+    assert lexical["published"] == 0.008 and lexical["difference"] == pytest.approx(
+        lexical["ours"] - 0.008
+    )
     assert lexical["remark"] == "" and rewritten["ours"] is not None
-    assert rewritten["remark"] == "offline for openai/gpt-5.2; bm25 for api:gemini/gemini-embedding-2"
+    assert (
+        rewritten["remark"] == "offline for openai/gpt-5.2; bm25 for api:gemini/gemini-embedding-2"
+    )
 
 
-def test_a_table_without_a_key_has_all_other_cells_and_the_exit_code_of_a_refusal(command_of, monkeypatch, tmp_path):
+def test_a_table_without_a_key_has_all_other_cells_and_the_exit_code_of_a_refusal(
+    command_of, monkeypatch, tmp_path
+):
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
-    given = ("--data", "mini", "--limit", "1", "--lm", "offline", "--runs", tmp_path / "runs", "--json")
+    given = (
+        "--data",
+        "mini",
+        "--limit",
+        "1",
+        "--lm",
+        "offline",
+        "--runs",
+        tmp_path / "runs",
+        "--json",
+    )
     done = command_of(reproduce)("obliq/table2", *given)
     cells = done.json["cells"]
     for cell in cells:
         assert (cell["ours"] is not None) == (cell["system"] == "BM25"), cell
     reasons = [line for line in done.err.splitlines() if line.startswith("unfinished: ")]
     assert done.code == 4 and any("$GEMINI_API_KEY" in line for line in reasons)
-    assert {cell["remark"] for cell in cells if not cell["ours"]} <= {"", *(line.split(": ", 2)[2] for line in reasons)}
+    assert {cell["remark"] for cell in cells if not cell["ours"]} <= {
+        "",
+        *(line.split(": ", 2)[2] for line in reasons),
+    }
 
 
 def test_a_table_is_priced_before_it_is_made_and_says_what_it_leaves_out(make):
     found = make("birco/table9", "--limit", "1", "--dry-run")
-    assert found["all"]["queries"] == 0 and "e5-large-v2 is not on this machine" in found["cells"][0]["why"]
+    assert (
+        found["all"]["queries"] == 0
+        and "e5-large-v2 is not on this machine" in found["cells"][0]["why"]
+    )
     found = make("birco/table9", "--limit", "1", "--retriever", "bm25", "--dry-run")
     assert found["all"]["queries"] == 4 and not any("why" in cell for cell in found["cells"])
 
@@ -87,7 +109,13 @@ def test_a_table_is_priced_before_it_is_made_and_says_what_it_leaves_out(make):
 def test_a_system_that_cannot_be_had_says_why_and_bounds_need_no_run(conditions):
     table = part("birco/table5", conditions, "TART", "Maximum Possible")
     for cell in table.cells():
-        known = cell["ours"] == 1.0 if cell["metric"] == "nDCG@10" else 0 < cell["ours"] <= 1 if cell["ours"] else False
+        known = (
+            cell["ours"] == 1.0
+            if cell["metric"] == "nDCG@10"
+            else 0 < cell["ours"] <= 1
+            if cell["ours"]
+            else False
+        )
         assert known if cell["system"] != "TART" else "no retriever here loads" in cell["remark"]
 
 
@@ -99,12 +127,17 @@ def shipped(tmp_path):
         queries = environments.load(task, "mini").queries
         for stem in ("Score_O_GPT4", "E5"):
             lots = random.Random(stem)
-            ranks = {np.str_(one.query_id): lots.sample(sorted(one.candidates), len(one.candidates)) for one in queries}
+            ranks = {
+                np.str_(one.query_id): lots.sample(sorted(one.candidates), len(one.candidates))
+                for one in queries
+            }
             file = tmp_path / "evaluation" / "ranks" / folder / f"{stem}.pickle"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(pickle.dumps(ranks))
             made[task, stem] = ranks
-    (tmp_path / "evaluation" / "ranks" / "clinical-trial" / "Tart_O.pickle").write_bytes(pickle.dumps(made[min(made)]))
+    (tmp_path / "evaluation" / "ranks" / "clinical-trial" / "Tart_O.pickle").write_bytes(
+        pickle.dumps(made[min(made)])
+    )
     return made
 
 
@@ -114,7 +147,9 @@ def by_their_script(ranks, task) -> float:
     for query_id, ranking in ranks.items():
         gains = [qrels[query_id][doc_id] for doc_id in ranking[:10]]
         best = sorted(qrels[query_id].values(), reverse=True)[:10]
-        dcg, ideal = (sum(g / math.log2(at + 2) for at, g in enumerate(some)) for some in (gains, best))
+        dcg, ideal = (
+            sum(g / math.log2(at + 2) for at, g in enumerate(some)) for some in (gains, best)
+        )
         values.append(dcg / ideal)
     np.random.seed(42)
     means = [np.mean(np.random.choice(values, len(values), replace=True)) for _ in range(1000)]
@@ -128,7 +163,11 @@ def test_the_authors_own_rankings_fill_their_rows_as_their_script_scores_them(
     imported = command_of(import_run)(*ranks, "--runs", conditions.runs, "--json")
     done = imported.json
     left_out = [row["run"] for row in done if "Tart_O" in row["file"]]
-    assert imported.code == 3 and "1 of 5 files refused" in imported.err and "Tart_O.pickle" in imported.err
+    assert (
+        imported.code == 3
+        and "1 of 5 files refused" in imported.err
+        and "Tart_O.pickle" in imported.err
+    )
     assert len(done) == 5 and "of other queries than birco/clinical_trial" in left_out[0]
 
     made = list(part("birco/table7", conditions, "Score+O GPT4", "E5-L-v2", "Random").cells())
@@ -136,12 +175,17 @@ def test_the_authors_own_rankings_fill_their_rows_as_their_script_scores_them(
     for task in FOLDERS:
         for stem, system in (("Score_O_GPT4", "Score+O GPT4"), ("E5", "E5-L-v2")):
             cell, mean = found[task, system], by_their_script(shipped[task, stem], task)
-            assert (cell["ours"], cell["remark"]) == (pytest.approx(mean), "the authors' own ranking")
+            assert (cell["ours"], cell["remark"]) == (
+                pytest.approx(mean),
+                "the authors' own ranking",
+            )
         marks = [found[task, system]["mark"] for system in ("Score+O GPT4", "E5-L-v2", "Random")]
         assert "*" in marks[:2] and marks[2] == ""
 
 
-def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_file(shipped, command_of, tmp_path):
+def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_file(
+    shipped, command_of, tmp_path
+):
     for file in (tmp_path / "evaluation/ranks").glob("*/*.pickle"):
         if file.parent.name != "arguana":
             file.unlink()
@@ -149,15 +193,37 @@ def test_a_ranking_with_an_unknown_document_is_refused_by_the_name_of_the_users_
     ranks = pickle.loads(file.read_bytes())
     next(iter(ranks.values())).append("nobody")
     file.write_bytes(pickle.dumps(ranks))
-    given = (tmp_path / "evaluation", "--from", "birco-ranks", "--data", "mini", "--runs", tmp_path / "runs")
+    given = (
+        tmp_path / "evaluation",
+        "--from",
+        "birco-ranks",
+        "--data",
+        "mini",
+        "--runs",
+        tmp_path / "runs",
+    )
     done = command_of(import_run)(*given)
-    assert done.code == 3 and str(file) in done.err and "nobody" in done.err and "ranks.trec" not in done.out + done.err
+    assert (
+        done.code == 3
+        and str(file) in done.err
+        and "nobody" in done.err
+        and "ranks.trec" not in done.out + done.err
+    )
     assert "Score_O_GPT4.pickle: " in done.out
 
 
 def test_the_name_of_a_ranking_is_taken_for_the_row_with_the_same_words():
-    names = {"Tart_O": "TART+O", "RankGPT_O": "Rank+O GPT4", "score_o_llama2-7b": "Score+O Llama2-7b", "mine": "mine"}
-    names |= {"RankLlama2_13b": "Rank Llama2-13b", "rankllama": "RankLLaMA", "SPLADE_v2": "SPLADE-v2"}
+    names = {
+        "Tart_O": "TART+O",
+        "RankGPT_O": "Rank+O GPT4",
+        "score_o_llama2-7b": "Score+O Llama2-7b",
+        "mine": "mine",
+    }
+    names |= {
+        "RankLlama2_13b": "Rank Llama2-13b",
+        "rankllama": "RankLLaMA",
+        "SPLADE_v2": "SPLADE-v2",
+    }
     assert {stem: find_system(stem) for stem in names} == names
 
 
@@ -176,19 +242,28 @@ def test_chance_is_the_mean_over_all_orders_of_a_pool(grades):
 
 
 @pytest.mark.parametrize("task", ["paper_retrieval", "doris_mae"])  # one has units, one has grades
-def test_bounds_of_a_pool_that_lacks_relevant_documents_are_the_mean_and_the_most_over_its_orders(task):
+def test_bounds_of_a_pool_that_lacks_relevant_documents_are_the_mean_and_the_most_over_its_orders(
+    task,
+):
     whole = environments.load(task, "mini")
     judgements, others = whole.judgements[whole.headline], sorted(whole.documents)
     unit_of, pools = judgements.unit_of or str, {}
-    for query in (queries := [one for one in whole.queries if len(judgements.recalled(one.query_id)) > 1][:2]):
+    for query in (
+        queries := [one for one in whole.queries if len(judgements.recalled(one.query_id)) > 1][:2]
+    ):
         first = {unit_of(one): one for one in others}  # a document of each unit
-        some = [first[unit] for unit in sorted(judgements.recalled(query.query_id)) if unit in first][:1]
+        some = [
+            first[unit] for unit in sorted(judgements.recalled(query.query_id)) if unit in first
+        ][:1]
         pools[query.query_id] = [*some, *[one for one in first.values() if one not in some][:4]]
     pooled = tuple(replace(query, candidates=frozenset(pools[query.query_id])) for query in queries)
     environment = replace(whole, queries=pooled)
     for metric in ("nDCG@2", "nDCG@10", "R@3", "R@10"):
         values = [
-            [compute(metric, one, {one: Ranking(order)}, environment) for order in itertools.permutations(pool)]
+            [
+                compute(metric, one, {one: Ranking(order)}, environment)
+                for order in itertools.permutations(pool)
+            ]
             for one, pool in pools.items()
         ]
         assert bound("random", metric, environment) == pytest.approx(fmean(map(fmean, values)))
@@ -205,16 +280,29 @@ def test_the_reciprocal_rank_that_birco_counts_is_of_the_highest_grade():
 def test_the_list_says_what_each_table_needs_and_lacks(command_of):
     done = command_of(reproduce)("--json").json["sections"]
     known = {row["name"]: row for row in done}
-    assert known["obliq/table4"]["needs"]["bm25s"] == "" and "KEY" in known["obliq/table4"]["needs"]["openai/gpt-5.2"]
+    assert (
+        known["obliq/table4"]["needs"]["bm25s"] == ""
+        and "KEY" in known["obliq/table4"]["needs"]["openai/gpt-5.2"]
+    )
     assert "KEY" in known["obliq/figure3"]["needs"]["api:gemini/gemini-embedding-2"]
-    assert "not on this machine" in known["obliq/figure3"]["needs"]["dense:Qwen/Qwen3-Embedding-4B"]  # of its pools
-    assert known["obliq/figure3"]["data"].keys() == {"obliq/twitter", "obliq/math", "obliq/congress"}
+    assert (
+        "not on this machine" in known["obliq/figure3"]["needs"]["dense:Qwen/Qwen3-Embedding-4B"]
+    )  # of its pools
+    assert known["obliq/figure3"]["data"].keys() == {
+        "obliq/twitter",
+        "obliq/math",
+        "obliq/congress",
+    }
     assert known["birco/table3"]["why"]
     assert known["birco/table9"]["lacks"] == {"the whole data sets are not part of the release": 8}
 
 
-def test_tasks_whose_data_is_not_there_say_so_in_their_cells_and_the_others_are_made(conditions, tmp_path):
-    shutil.copytree(environments.MINI / "crumb" / "stack_exchange", tmp_path / "data" / "stack_exchange")
+def test_tasks_whose_data_is_not_there_say_so_in_their_cells_and_the_others_are_made(
+    conditions, tmp_path
+):
+    shutil.copytree(
+        environments.MINI / "crumb" / "stack_exchange", tmp_path / "data" / "stack_exchange"
+    )
     table = Table(sections()["crumb/table1"], replace(conditions, data=str(tmp_path / "data")))
     for cell in table.cells():
         there = cell["task"] == "crumb/stack_exchange"

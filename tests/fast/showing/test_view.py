@@ -91,7 +91,9 @@ def address(run_id, query_id):
 
 def packed(page: str) -> dict:
     """The answers in an exported page."""
-    blocks = re.findall(r'<script type="application/json\+gzip" data-path="([^"]*)">([^<]*)</script>', page)
+    blocks = re.findall(
+        r'<script type="application/json\+gzip" data-path="([^"]*)">([^<]*)</script>', page
+    )
     return {path: json.loads(gzip.decompress(base64.b64decode(block))) for path, block in blocks}
 
 
@@ -105,7 +107,9 @@ def test_the_runs_are_listed_with_what_their_scores_say(runs, multihop):
     assert {key: entry[key] for key in ("task", "metric", "usage", "losses", "queries")} == {
         key: scores[key] for key in ("task", "metric", "usage", "losses", "queries")
     }
-    assert entry["metrics"]["nDCG@10"] == {key: scores["metrics"]["nDCG@10"][key] for key in ("mean", "low", "high")}
+    assert entry["metrics"]["nDCG@10"] == {
+        key: scores["metrics"]["nDCG@10"][key] for key in ("mean", "low", "high")
+    }
     assert entry["mini"] and not entry["imported"] and not listed["exported"]
     assert listed["fates"]["found"] == "found in the first {k}"
 
@@ -132,7 +136,9 @@ def test_a_query_has_its_trajectory_and_the_texts_of_what_was_seen(runs, multiho
     query = answer(Answers([runs], exported=True), f"run/{run_id}/query/{query_id}.json")
     outcome = known.outcomes[query_id]
     assert query["steps"] == outcome["trace"]["steps"]
-    assert query["ranking"] == outcome["ranking"][:100] and query["ranked"] == len(outcome["ranking"])
+    assert query["ranking"] == outcome["ranking"][:100] and query["ranked"] == len(
+        outcome["ranking"]
+    )
     assert query["values"] == {name: column[query_id] for name, column in known.columns.items()}
     relevant = known.judged[query_id]["relevant"]
     assert [one["fate"] for one in query["relevant"]] == [fate_at(one, 10) for one in relevant]
@@ -157,17 +163,28 @@ def test_a_search_finds_each_text_with_all_the_words_once_a_query_at_its_first_s
     expected = set()
     for query_id, outcome in known.outcomes.items():
         steps = outcome["trace"]["steps"]
-        shown = [(n, doc_id) for n, step in enumerate(steps) for doc_id in step["doc_ids"] if step.get("shown")]
+        shown = [
+            (n, doc_id)
+            for n, step in enumerate(steps)
+            for doc_id in step["doc_ids"]
+            if step.get("shown")
+        ]
         first = {
-            doc_id: n for n, doc_id in reversed(shown) if has(f"{documents[doc_id].title} {documents[doc_id].text}")
+            doc_id: n
+            for n, doc_id in reversed(shown)
+            if has(f"{documents[doc_id].title} {documents[doc_id].text}")
         }
         expected |= {(query_id, n, f"document {doc_id}") for doc_id, n in first.items()}
-        expected |= {(query_id, n, step["tool"]) for n, step in enumerate(steps) if has(step["argument"])}
+        expected |= {
+            (query_id, n, step["tool"]) for n, step in enumerate(steps) if has(step["argument"])
+        }
     found = answer(Answers([runs], exported=True), f"run/{run_id}/search/{'%20'.join(words)}.json")
     assert {(hit["query_id"], hit["step"], hit["where"]) for hit in found["hits"]} == expected
     assert {"document", "search"} <= {where.split()[0] for _, _, where in expected}
     assert not found["more"] and not found["unread"]
-    assert all(word.lower() in "".join(hit["text"] for hit in found["hits"]).lower() for word in words)
+    assert all(
+        word.lower() in "".join(hit["text"] for hit in found["hits"]).lower() for word in words
+    )
     assert answer(Answers([runs]), f"run/{run_id}/search/%20.json")["hits"] == []
 
 
@@ -183,12 +200,18 @@ def test_without_the_corpus_there_are_ids_and_a_reason(folder, run, tmp_path):
 
 def test_an_answer_does_not_wait_for_a_corpus_that_takes_long(runs, monkeypatch):
     ready, load = threading.Event(), page_data.load_environment
-    monkeypatch.setattr(page_data, "load_environment", lambda config: ready.wait(120) and load(config))
+    monkeypatch.setattr(
+        page_data, "load_environment", lambda config: ready.wait(120) and load(config)
+    )
     monkeypatch.setattr(page_data, "PATIENCE", 0.05)
     answers = Answers([runs])
     path = address(answers.run_ids[0], answers.query_ids(answers.run_ids[0])[0])
     first = answer(answers, path)
-    assert first["documents"] == {} and first["reading"] and "still being read" in first["no_documents"]
+    assert (
+        first["documents"] == {}
+        and first["reading"]
+        and "still being read" in first["no_documents"]
+    )
     ready.set()
     wait_for(lambda: answer(answers, path)["documents"])
 
@@ -201,7 +224,9 @@ def test_runs_that_appear_change_or_go_are_seen_when_the_page_is_loaded_again(ru
     (multihop / "scores.json").write_text(json.dumps(scores | {"notes": ["scored again"]}))
     listed = answer(answers, "runs.json")["runs"]
     assert "later" in [run["id"] for run in listed]
-    assert [run["notes"] for run in listed if run["id"] == str(multihop.relative_to(runs))] == [["scored again"]]
+    assert [run["notes"] for run in listed if run["id"] == str(multihop.relative_to(runs))] == [
+        ["scored again"]
+    ]
     shutil.rmtree(multihop)
     assert len(answer(answers, "runs.json")["runs"]) == 2
     with pytest.raises(DataError, match="no run"):
@@ -218,13 +243,19 @@ def test_a_run_that_an_earlier_version_scored_opens_and_says_how_to_mend_it(runs
     assert run["fates"] is None and f"python -m evals.score {multihop}" in run["why_no_fates"]
     query = answer(answers, address(run_id, run["query_ids"][0]))
     assert query["relevant"] == [] and query["steps"] and query["text"]  # the corpus has the text
-    assert next(one for one in answer(answers, "runs.json")["runs"] if one["id"] == run_id)["metric"] == "nDCG@10"
+    assert (
+        next(one for one in answer(answers, "runs.json")["runs"] if one["id"] == run_id)["metric"]
+        == "nDCG@10"
+    )
 
 
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda run: (run / "scores.json").unlink(), "4 queries are answered, and there are no scores"),
+        (
+            lambda run: (run / "scores.json").unlink(),
+            "4 queries are answered, and there are no scores",
+        ),
         (lambda run: (run / "scores.json").write_text("{"), "scores in .* are damaged"),
     ],
 )
@@ -264,13 +295,20 @@ def test_run_ids_are_safe_in_links_and_each_its_own(runs, multihop):
 
 def test_the_page_is_served_with_a_policy_that_lets_only_its_own_script_run(runs):
     with served(Answers([runs])) as server:
-        for path, kind in {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript"}.items():
+        for path, kind in {
+            "/": "text/html",
+            "/page.css": "text/css",
+            "/page.js": "text/javascript",
+        }.items():
             status, headers, body = asked(server, path)
             assert status == 200 and headers["Content-Type"].startswith(kind) and body
         assert body.decode().startswith('(() => {\n"use strict";')
         _, headers, _ = asked(server, "/data/runs.json")
         assert "default-src 'none'; script-src 'self';" in headers["Content-Security-Policy"]
-        assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
+        assert (
+            headers["X-Content-Type-Options"] == "nosniff"
+            and headers["Cache-Control"] == "no-store"
+        )
         assert server.server_address[0] == "127.0.0.1"
 
 
@@ -278,10 +316,21 @@ def test_who_has_not_the_secret_is_refused_and_who_has_may_come_by_any_name(runs
     with served(Answers([runs])) as server, served(Answers([runs])) as other:
         for host in (f"localhost:{server.server_port}", "machine.example:8000", "127.0.0.1:1", ""):
             assert asked(server, "/data/runs.json", Host=host)[0] == 200
-        for start in ("", "/", "/.", server.root[:-2], server.root.swapcase()[:-1], other.root[:-1]):
+        for start in (
+            "",
+            "/",
+            "/.",
+            server.root[:-2],
+            server.root.swapcase()[:-1],
+            other.root[:-1],
+        ):
             for path in ("/", "/page.js", "/data/runs.json", "/data/../data/runs.json"):
                 status, _, body = asked(server, path, start=start)
-                assert status == 403 and b"evals.view printed" in body and server.root.encode() not in body
+                assert (
+                    status == 403
+                    and b"evals.view printed" in body
+                    and server.root.encode() not in body
+                )
 
 
 def test_what_the_browser_is_started_with_leads_to_the_page_once(runs):
@@ -298,7 +347,9 @@ def test_only_get_and_head_are_answered(runs):
         assert status == 200 and body == b"" and int(headers["Content-Length"]) > 100
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"):
             status, headers, body = asked(server, "/", method)
-            assert status == 501 and json.loads(body)["error"] and "Content-Security-Policy" in headers
+            assert (
+                status == 501 and json.loads(body)["error"] and "Content-Security-Policy" in headers
+            )
 
 
 # fmt: off
@@ -318,7 +369,11 @@ def fuzzed(made, tmp_path_factory):
 
 
 @settings(max_examples=60)
-@given(st.lists(PARTS | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=5), max_size=9))
+@given(
+    st.lists(
+        PARTS | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=5), max_size=9
+    )
+)
 def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts):
     path = fuzzed.root + "".join(parts)
     with socket.create_connection(fuzzed.server_address, timeout=120) as connection:
@@ -332,11 +387,15 @@ def test_whatever_path_is_asked_for_the_answer_is_a_page_or_a_line(fuzzed, parts
         assert body.count(b"\n") == 1 and json.loads(body)["error"]
 
 
-def test_a_port_in_use_is_said_in_a_line_and_without_one_the_next_is_taken(runs, command, monkeypatch):
+def test_a_port_in_use_is_said_in_a_line_and_without_one_the_next_is_taken(
+    runs, command, monkeypatch
+):
     answers = Answers([runs])
     with page_server.open_server(answers, 0) as taken:
         code, out, err = command(runs, "--no-open", "--port", taken.server_port)
-        assert code == 2 and out == "" and len(err.splitlines()) == 2  # the first says how many runs
+        assert (
+            code == 2 and out == "" and len(err.splitlines()) == 2
+        )  # the first says how many runs
         assert f"port {taken.server_port} of 127.0.0.1 cannot be served" in err
         monkeypatch.setattr(page_server, "PORT", taken.server_port)
         with page_server.open_server(answers, None) as second:
@@ -394,11 +453,17 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
     assert (code, err) == (0, "") and "2 runs, 8 trajectories" in out and "MB" in out
     page = file.read_text(encoding="utf-8")
     assert command(runs, "--export", tmp_path / "again.html").code == 0
-    assert (tmp_path / "again.html").read_text(encoding="utf-8") == page  # the same bytes for the same runs
+    assert (tmp_path / "again.html").read_text(
+        encoding="utf-8"
+    ) == page  # the same bytes for the same runs
     answers = Answers([runs], exported=True)
-    assert packed(page) == {path: json.loads(one) for path, one in page_server.list_answers(answers)}
+    assert packed(page) == {
+        path: json.loads(one) for path, one in page_server.list_answers(answers)
+    }
     assert len(packed(page)) == 1 + 2 * 2 + 8 and packed(page)["runs.json"]["exported"]
-    assert not re.search(r'<(link[^>]*stylesheet|script[^>]*src|img|iframe)|url\((?!["\']?data:)|@import', page)
+    assert not re.search(
+        r'<(link[^>]*stylesheet|script[^>]*src|img|iframe)|url\((?!["\']?data:)|@import', page
+    )
 
     policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
     assert policy and policy.start() < page.index("<style>") < page.index("<script")
@@ -412,22 +477,46 @@ def test_an_exported_page_has_every_answer_and_needs_nothing_else(runs, tmp_path
 
 def test_an_export_may_have_some_queries_only_and_says_so(runs, multihop, tmp_path, command):
     query_ids = scored.read(multihop).query_ids
-    command(multihop, "--export", tmp_path / "page.html", "--query", query_ids[2], "--query", query_ids[0])
-    run = next(one for one in packed((tmp_path / "page.html").read_text()).values() if "query_ids" in one)
-    assert run["query_ids"] == [query_ids[0], query_ids[2]] and len(run["values"]["R@10"]) == len(run["fates"]) == 2
-    assert "this file has 2 of the 4 queries; means and losses are over all of them" in run["scores"]["notes"]
+    command(
+        multihop,
+        "--export",
+        tmp_path / "page.html",
+        "--query",
+        query_ids[2],
+        "--query",
+        query_ids[0],
+    )
+    run = next(
+        one for one in packed((tmp_path / "page.html").read_text()).values() if "query_ids" in one
+    )
+    assert (
+        run["query_ids"] == [query_ids[0], query_ids[2]]
+        and len(run["values"]["R@10"]) == len(run["fates"]) == 2
+    )
+    assert (
+        "this file has 2 of the 4 queries; means and losses are over all of them"
+        in run["scores"]["notes"]
+    )
     command(runs, "--export", tmp_path / "page.html", "--limit", 1)
     assert len(packed((tmp_path / "page.html").read_text())) == 1 + 2 * 2 + 2
 
 
 def test_an_export_may_leave_the_corpus_at_home(multihop, tmp_path, command):
     command(multihop, "--export", tmp_path / "page.html", "--no-texts")
-    queries = [one for one in packed((tmp_path / "page.html").read_text()).values() if "steps" in one]
-    assert len(queries) == 4 and all(one["text"] and one["objective"] and one["steps"] for one in queries)
-    assert all(one["documents"] == {} and "without the texts" in one["no_documents"] for one in queries)
+    queries = [
+        one for one in packed((tmp_path / "page.html").read_text()).values() if "steps" in one
+    ]
+    assert len(queries) == 4 and all(
+        one["text"] and one["objective"] and one["steps"] for one in queries
+    )
+    assert all(
+        one["documents"] == {} and "without the texts" in one["no_documents"] for one in queries
+    )
 
 
-def test_an_export_leaves_out_runs_that_cannot_be_read_and_fails_without_any(runs, multihop, tmp_path, command):
+def test_an_export_leaves_out_runs_that_cannot_be_read_and_fails_without_any(
+    runs, multihop, tmp_path, command
+):
     (multihop / "scores.json").unlink()
     code, out, err = command(runs, "--export", tmp_path / "page.html")
     assert code == 0 and "1 run, 4 trajectories" in out and f"left out: {multihop}" in err
@@ -436,8 +525,12 @@ def test_an_export_leaves_out_runs_that_cannot_be_read_and_fails_without_any(run
     assert (code, out) == (3, "") and not (tmp_path / "other.html").exists()
 
 
-def test_a_model_call_is_shown_as_it_was_sent_and_exported_only_where_that_is_asked_for(server, tmp_path, command):
-    made = run_in(tmp_path, "--program", "multihop", "--task", "congress", "--limit", 1, "--lm", server.spec)
+def test_a_model_call_is_shown_as_it_was_sent_and_exported_only_where_that_is_asked_for(
+    server, tmp_path, command
+):
+    made = run_in(
+        tmp_path, "--program", "multihop", "--task", "congress", "--limit", 1, "--lm", server.spec
+    )
     answers = Answers([tmp_path])
     [run_id] = answers.run_ids
     [query_id] = answers.query_ids(run_id)
@@ -445,13 +538,21 @@ def test_a_model_call_is_shown_as_it_was_sent_and_exported_only_where_that_is_as
     keys = [key for step in steps for key in step.get("calls", ())]
     calls = [answer(answers, f"run/{run_id}/call/{key}.json") for key in keys]
     assert [call["messages"] for call in calls] == [body["messages"] for body in server.requests]
-    assert all(call["finish"] == "stop" and "[[ ## completed ## ]]" in call["outputs"][0] for call in calls)
-    for words, where in {"Your%20input%20fields%20are": "prompt", "completed": "answer of the model"}.items():
+    assert all(
+        call["finish"] == "stop" and "[[ ## completed ## ]]" in call["outputs"][0] for call in calls
+    )
+    for words, where in {
+        "Your%20input%20fields%20are": "prompt",
+        "completed": "answer of the model",
+    }.items():
         hits = answer(answers, f"run/{run_id}/search/{words}.json")["hits"]
         assert (keys[0], where) in [(hit["call"], hit["where"]) for hit in hits]
         assert all(key in steps[hit["step"]]["calls"] for hit in hits if (key := hit["call"]))
     file = tmp_path / "page.html"
-    for words, expected in ((), set()), (["--prompts"], {f"run/{run_id}/call/{key}.json" for key in keys}):
+    for words, expected in (
+        ((), set()),
+        (["--prompts"], {f"run/{run_id}/call/{key}.json" for key in keys}),
+    ):
         assert command(made, "--export", file, *words).code == 0
         assert {path for path in packed(file.read_text()) if "/call/" in path} == {
             path.replace(run_id, Answers([made]).run_ids[0]) for path in expected
@@ -461,13 +562,19 @@ def test_a_model_call_is_shown_as_it_was_sent_and_exported_only_where_that_is_as
         answers(f"run/{run_id}/call/{keys[0]}.json")
 
 
-def test_nothing_of_the_environment_or_of_this_machine_is_exported(folder, run, tmp_path, command, monkeypatch):
+def test_nothing_of_the_environment_or_of_this_machine_is_exported(
+    folder, run, tmp_path, command, monkeypatch
+):
     secret = "sk-do-not-tell-0123456789"
     monkeypatch.setenv("OPENAI_API_KEY", secret)
     (tmp_path / ".env").write_text("OTHER_KEY=in-a-dotenv-file-98765")
-    made = run("--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all", "--json")
+    made = run(
+        "--program", "retrieve", "--task", "congress", "--data", folder, "--split", "all", "--json"
+    )
     place = Path(made.json["run"])
-    rows = [json.loads(line) for line in (unsealed(place) / "outcomes.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (unsealed(place) / "outcomes.jsonl").read_text().splitlines()
+    ]
     rows[0] |= {"error": f"AuthError: the key {secret} is not known", "ranking": [], "scores": []}
     (place / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     from evals import score

@@ -34,9 +34,15 @@ def test_a_stored_corpus_is_the_one_in_memory(documents, stranger, tmp_path_fact
     assert 7 not in kept and None not in kept
 
 
-@given(documents=DOCUMENTS, ends=st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), stranger=TEXTS)
+@given(
+    documents=DOCUMENTS,
+    ends=st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted),
+    stranger=TEXTS,
+)
 @settings(max_examples=30)
-def test_a_slice_sent_to_another_process_has_its_rows_and_no_others(documents, ends, stranger, tmp_path_factory):
+def test_a_slice_sent_to_another_process_has_its_rows_and_no_others(
+    documents, ends, stranger, tmp_path_factory
+):
     start, stop = (min(end, len(documents)) for end in ends)
     place = tmp_path_factory.mktemp("store") / "corpus"
     for whole in Corpus(documents), open_or_store(place, lambda: iter(documents)):
@@ -44,7 +50,11 @@ def test_a_slice_sent_to_another_process_has_its_rows_and_no_others(documents, e
         assert list(part) == list(whole)[start:stop] and len(part) == stop - start
         assert list(part.stream()) == documents[start:stop] == [part[doc_id] for doc_id in part]
         assert not any(doc_id in part for doc_id in {stranger, *whole} - set(part))
-        assert part.fingerprint == Corpus(documents).slice(start, stop).fingerprint != whole.fingerprint
+        assert (
+            part.fingerprint
+            == Corpus(documents).slice(start, stop).fingerprint
+            != whole.fingerprint
+        )
 
 
 @pytest.mark.parametrize("count", [0, 1, 700])
@@ -53,7 +63,13 @@ def test_every_id_is_found_and_none_beside_them(count, tmp_path):
     store((Document(doc_id, f"text {doc_id}") for doc_id in ids), tmp_path / "x")
     kept = StoredCorpus(tmp_path / "x")
     assert [kept[doc_id].text for doc_id in ids] == [f"text {doc_id}" for doc_id in ids]
-    strangers = ["", "0000", "~", *(f"{doc_id}0" for doc_id in ids), *(f"{doc_id} " for doc_id in ids)]
+    strangers = [
+        "",
+        "0000",
+        "~",
+        *(f"{doc_id}0" for doc_id in ids),
+        *(f"{doc_id} " for doc_id in ids),
+    ]
     assert [doc_id in kept for doc_id in strangers] == [doc_id in set(ids) for doc_id in strangers]
 
 
@@ -86,7 +102,9 @@ def test_a_damaged_store_is_made_again(name, content, tmp_path):
     place = tmp_path / "x"
     open_or_store(place, lambda: iter(documents))
     whole = (place / name).read_bytes()
-    (place / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 0xFF]) if content is None else content)
+    (place / name).write_bytes(
+        whole[:-1] + bytes([whole[-1] ^ 0xFF]) if content is None else content
+    )
     again = open_or_store(place, lambda: iter(documents))
     assert list(again.stream()) == documents and dict(again) == {d.doc_id: d for d in documents}
     assert StoredCorpus(place)["id-7"].text == "text 7"

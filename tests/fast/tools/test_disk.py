@@ -23,12 +23,16 @@ def writer(folder, write, then):
     begin = "import os, signal, sys; from pathlib import Path; from tools import disk; path = Path(sys.argv[1])\n"
     code = f"{begin}with disk.{write}: print('writing', flush=True); {then}"
     command, pipe = [sys.executable, "-c", code, folder / "file"], subprocess.PIPE
-    made = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, stdin=pipe, stdout=pipe)
+    made = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"TMPDIR": str(folder)}, stdin=pipe, stdout=pipe
+    )
     assert made.stdout.readline() == b"writing\n"
     return made
 
 
-@pytest.mark.parametrize("write", ["replacing(path)", "drafting(path, folder=True)", "temporary_folder()"])
+@pytest.mark.parametrize(
+    "write", ["replacing(path)", "drafting(path, folder=True)", "temporary_folder()"]
+)
 def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(write, tmp_path):
     killed = writer(tmp_path, write, "os.kill(os.getpid(), signal.SIGKILL)")
     assert killed.wait() == -signal.SIGKILL and len(list(tmp_path.iterdir())) == 1
@@ -46,7 +50,9 @@ def test_what_is_written_is_its_owners_alone_and_in_a_home_the_umask_decides(tmp
         disk.make_private(tmp_path / "runs" / "task")
         disk.replace(tmp_path / "runs" / "text", "x")
         disk.append_line(tmp_path / "runs" / "lines", b"x")
-        store.open_index(tmp_path, {"kind": "x"}, build=lambda folder: None, load=lambda folder: None)
+        store.open_index(
+            tmp_path, {"kind": "x"}, build=lambda folder: None, load=lambda folder: None
+        )
     finally:
         os.umask(before)
     for path in tmp_path.rglob("*"):
@@ -55,15 +61,27 @@ def test_what_is_written_is_its_owners_alone_and_in_a_home_the_umask_decides(tmp
         assert mode == (allowed if path.is_dir() else allowed & 0o666), path
 
 
-def test_a_full_disk_is_told_with_the_file_that_has_no_room_and_nothing_is_left_of_it(tmp_path, little_room, capsys):
+def test_a_full_disk_is_told_with_the_file_that_has_no_room_and_nothing_is_left_of_it(
+    tmp_path, little_room, capsys
+):
     with little_room(10_000):
-        assert run_command(Parser(), lambda arguments: disk.replace(tmp_path / "file", "x" * 100_000), []) == 3
+        assert (
+            run_command(
+                Parser(), lambda arguments: disk.replace(tmp_path / "file", "x" * 100_000), []
+            )
+            == 3
+        )
     err = capsys.readouterr().err
-    assert err == f"error: {tmp_path}/file: File too large; make room there, and give the same command again\n"
+    assert (
+        err
+        == f"error: {tmp_path}/file: File too large; make room there, and give the same command again\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_array_has_its_room_before_it_is_filled_or_it_is_said_how_much_it_needs(tmp_path, little_room):
+def test_an_array_has_its_room_before_it_is_filled_or_it_is_said_how_much_it_needs(
+    tmp_path, little_room
+):
     """Without, a disk that is full by then ends the process with SIGBUS."""
     store.new_array(tmp_path / "a.npy", (250_000,), np.int32)
     assert (tmp_path / "a.npy").stat().st_blocks * 512 >= 1_000_000
@@ -73,7 +91,10 @@ def test_an_array_has_its_room_before_it_is_filled_or_it_is_said_how_much_it_nee
     def build(folder):
         store.new_array(folder / "b.npy", (250_000,), np.int32)
 
-    with little_room(10_000), pytest.raises(DataError, match=r"MB are free: .*it needs 1\.0 MB.*b\.npy.*make room"):
+    with (
+        little_room(10_000),
+        pytest.raises(DataError, match=r"MB are free: .*it needs 1\.0 MB.*b\.npy.*make room"),
+    ):
         store.open_index(tmp_path, {"kind": "x"}, build=build, load=lambda folder: None)
 
 

@@ -51,7 +51,9 @@ def test_a_file_that_is_none_is_refused_at_once(name, kind, tmp_path):
     elif kind == "folder":
         path.mkdir()
     else:
-        path.write_text("a = " + "[" * 3000 + "]" * 3000 if path.suffix == ".toml" else "[" * 3000 + "]" * 3000)
+        path.write_text(
+            "a = " + "[" * 3000 + "]" * 3000 if path.suffix == ".toml" else "[" * 3000 + "]" * 3000
+        )
     with pytest.raises((SextantError, OSError)) as refused:
         READERS[name](path)
     assert not isinstance(refused.value, RecursionError) and "\n" not in str(refused.value)
@@ -88,7 +90,17 @@ def test_an_encoding_that_is_none_is_one_line(encoding, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", "[" * 3000, '{"files": 5}', '{"files": {"a": [1]}}', '{"files": {"a": 1}}', '{"key": [1]}']
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        "[" * 3000,
+        '{"files": 5}',
+        '{"files": {"a": [1]}}',
+        '{"files": {"a": 1}}',
+        '{"key": [1]}',
+    ],
 )
 def test_an_index_with_a_damaged_list_of_files_is_built_again(text, tmp_path):
     def build(folder):
@@ -111,7 +123,9 @@ def test_what_is_no_run_of_shards_is_one_line(path):
         gather(Path(path))
 
 
-@pytest.mark.parametrize("names", [("shard-1-of-2", "shard-3-of-2"), ("shard-1-of-2", "shard-01-of-2")])
+@pytest.mark.parametrize(
+    "names", [("shard-1-of-2", "shard-3-of-2"), ("shard-1-of-2", "shard-01-of-2")]
+)
 def test_a_shard_that_is_none_of_the_others_is_named(names, tmp_path):
     for name in names:
         (tmp_path / name / "task/run").mkdir(parents=True)
@@ -129,14 +143,30 @@ def test_what_cannot_be_opened_for_want_of_a_file_is_not_to_be_recovered(tmp_pat
     assert str(path) in str(refused.value) and ".recover" not in str(refused.value)
 
 
-@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "SystemExit", "SystemExit(0)", "GeneratorExit", "Mute()"])
+@pytest.mark.parametrize(
+    "raised", ["KeyboardInterrupt", "SystemExit", "SystemExit(0)", "GeneratorExit", "Mute()"]
+)
 @pytest.mark.parametrize("place", ["module", "made"])
 def test_what_a_users_code_raises_to_end_the_process_ends_in_one_line(place, raised, tmp_path):
     mute = "class Mute(Exception):\n    def __str__(self):\n        raise KeyboardInterrupt\n"
-    body = f"    def __init__(self, toolbox):\n        raise {raised}\n" if place == "made" else "    pass\n"
+    body = (
+        f"    def __init__(self, toolbox):\n        raise {raised}\n"
+        if place == "made"
+        else "    pass\n"
+    )
     top = f"raise {raised}\n" if place == "module" else ""
     (tmp_path / "mine.py").write_text(f"{mute}{top}class Mine:\n{body}")
-    words = ("evals.run", "--program", "mine.py:Mine", "--task", "congress", "--data", "mini", "--limit", 1)
+    words = (
+        "evals.run",
+        "--program",
+        "mine.py:Mine",
+        "--task",
+        "congress",
+        "--data",
+        "mini",
+        "--limit",
+        1,
+    )
     done = run(*words, cwd=tmp_path, capture_output=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.startswith("error: mine.py") and done.stderr.count("\n") == 1
@@ -151,15 +181,41 @@ def test_what_a_users_retriever_raises_is_no_outcome_of_a_query(raised, tmp_path
         "    def __init__(self, corpus):\n        self.corpus, self._ids = corpus, list(corpus)\n"
         f"    def _search_many(self, searches, k):\n        raise {raised}\n"
     )
-    words = ("evals.run", "--program", "retrieve", "--retriever", "found.py:Found", "--task", "congress")
-    done = run(*words, "--data", "mini", "--limit", 2, "--runs", "runs", cwd=tmp_path, capture_output=True)
-    assert done.returncode == 3 and "2 of 2 queries are pending" in done.stderr and "Traceback" not in done.stderr
+    words = (
+        "evals.run",
+        "--program",
+        "retrieve",
+        "--retriever",
+        "found.py:Found",
+        "--task",
+        "congress",
+    )
+    done = run(
+        *words, "--data", "mini", "--limit", 2, "--runs", "runs", cwd=tmp_path, capture_output=True
+    )
+    assert (
+        done.returncode == 3
+        and "2 of 2 queries are pending" in done.stderr
+        and "Traceback" not in done.stderr
+    )
     assert not [line for file in tmp_path.glob("runs/*/*/outcomes.jsonl") for line in file.open()]
 
 
 def test_a_reader_that_has_gone_fails_no_query(tmp_path):
-    (tmp_path / "loud.py").write_text("def answer(query, search, read):\n    print('x' * 100_000)\n    return []\n")
-    words = ("evals.run", "--program", "loud.py:answer", "--task", "congress", "--data", "mini", "--limit", 2)
+    (tmp_path / "loud.py").write_text(
+        "def answer(query, search, read):\n    print('x' * 100_000)\n    return []\n"
+    )
+    words = (
+        "evals.run",
+        "--program",
+        "loud.py:answer",
+        "--task",
+        "congress",
+        "--data",
+        "mini",
+        "--limit",
+        2,
+    )
     reader, writer = os.pipe()
     os.close(reader)
     done = run(*words, cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE)
@@ -175,7 +231,17 @@ def test_a_terminal_gets_no_control_characters_of_a_program(tmp_path):
         "    print('\\x1b[2Jtold', file=sys.stderr)\n"
         "    return []\n"
     )
-    words = ("evals.run", "--program", "rude.py:answer", "--task", "congress", "--data", "mini", "--limit", 1)
+    words = (
+        "evals.run",
+        "--program",
+        "rude.py:answer",
+        "--task",
+        "congress",
+        "--data",
+        "mini",
+        "--limit",
+        1,
+    )
     ours, theirs = os.openpty()
     done = run(*words, cwd=tmp_path, stdout=theirs, stderr=theirs)
     os.close(theirs)

@@ -27,7 +27,9 @@ PROJECT = '[project]\nname = "{}"\nversion = "7.2"\n'
 def install(site: Path, **origin: object) -> Path:
     """Put the module and the metadata of a distribution into `site`, as an installer would."""
     (site / "tools").mkdir(parents=True)
-    (site / "tools" / "installation.py").write_text(SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
+    (site / "tools" / "installation.py").write_text(
+        SOURCE.read_text(encoding="utf-8"), encoding="utf-8"
+    )
     about = site / "sextant_search-7.1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(METADATA)
@@ -38,8 +40,15 @@ def install(site: Path, **origin: object) -> Path:
 
 def ask(site: Path, expression: str, **environment: str) -> str:
     script = f"from tools import installation; print({expression})"
-    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    return subprocess.check_output([sys.executable, "-S", "-P", "-c", script], env=variables, text=True).strip()
+    variables = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(site),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **environment,
+    }
+    return subprocess.check_output(
+        [sys.executable, "-S", "-P", "-c", script], env=variables, text=True
+    ).strip()
 
 
 def make_repository(folder: Path) -> str:
@@ -51,12 +60,16 @@ def make_repository(folder: Path) -> str:
     return subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
 
 
-def test_the_revision_of_the_project_that_sextant_is_installed_in_is_not_taken_for_sextants(tmp_path):
+def test_the_revision_of_the_project_that_sextant_is_installed_in_is_not_taken_for_sextants(
+    tmp_path,
+):
     (tmp_path / "pyproject.toml").write_text(PROJECT.format("mine"))
     make_repository(tmp_path)
     beside = install(tmp_path / "vendored")
     assert ask(beside, "installation.git_revision()") == "None"
-    (beside / "pyproject.toml").write_text(PROJECT.format("sextant-search"))  # an unpacked archive of the sources
+    (beside / "pyproject.toml").write_text(
+        PROJECT.format("sextant-search")
+    )  # an unpacked archive of the sources
     assert ask(beside, "installation.git_revision(), installation.version()") == "None 7.2"
     (tmp_path / "tools").symlink_to(beside / "tools")  # in the user's own folder
     assert ask(tmp_path, "installation.git_revision()") == "None"
@@ -75,7 +88,10 @@ def test_the_revision_of_a_checkout_is_its_own_also_in_a_hook_of_another_reposit
 
 
 def test_an_installation_from_git_has_the_commit_that_was_installed(tmp_path):
-    origin = {"url": "https://example.org/sextant", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
+    origin = {
+        "url": "https://example.org/sextant",
+        "vcs_info": {"vcs": "git", "commit_id": "abc123"},
+    }
     site = install(tmp_path, **origin)
     assert ask(site, "installation.git_revision(), installation.version()") == "abc123 7.1"
 
@@ -86,7 +102,10 @@ WHEEL = "sextant_search-7.1-py3-none-any.whl"
 @pytest.mark.parametrize(
     ("origin", "command"),
     [
-        ({"url": "file://{0}/a%20b/" + WHEEL, "archive_info": {}}, "pip install '{0}/a b/" + WHEEL + "[openenv]'"),
+        (
+            {"url": "file://{0}/a%20b/" + WHEEL, "archive_info": {}},
+            "pip install '{0}/a b/" + WHEEL + "[openenv]'",
+        ),
         ({"url": "file://{0}/a%20b", "dir_info": {}}, "pip install '{0}/a b[openenv]'"),
         (
             {"url": "https://example.org/s", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
@@ -97,23 +116,32 @@ WHEEL = "sextant_search-7.1-py3-none-any.whl"
             f"pip install 'sextant-search[openenv] @ https://example.org/{WHEEL}'",
         ),
         # The wheel is gone, and nobody wrote down where it was: what the extra stands for is on the index.
-        ({"url": "file:///gone/" + WHEEL, "archive_info": {}}, "pip install 'openenv-core>=0.3' 'fastapi>=0.132'"),
+        (
+            {"url": "file:///gone/" + WHEEL, "archive_info": {}},
+            "pip install 'openenv-core>=0.3' 'fastapi>=0.132'",
+        ),
         ({}, "pip install 'openenv-core>=0.3' 'fastapi>=0.132'"),
     ],
 )
 def test_the_command_for_an_extra_names_what_sextant_was_installed_from(origin, command, tmp_path):
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / WHEEL).touch()
-    site = install(tmp_path / "site", **json.loads(json.dumps(origin).replace("{0}", str(tmp_path))))
+    site = install(
+        tmp_path / "site", **json.loads(json.dumps(origin).replace("{0}", str(tmp_path)))
+    )
     said = ask(site, "installation.tell_how_to_install('openenv')")
-    assert said == f"run {command.replace('{0}', str(tmp_path))} (Sextant is not on the package index)"
+    assert (
+        said == f"run {command.replace('{0}', str(tmp_path))} (Sextant is not on the package index)"
+    )
 
 
 def test_in_a_checkout_the_command_for_an_extra_installs_the_checkout(tmp_path):
     site = install(tmp_path / "my checkout")
     (site / "pyproject.toml").write_text(PROJECT.format("sextant-search"))
     said = ask(site, "installation.tell_how_to_install('mcp')")
-    assert said == f"run cd '{site}' && pip install -e '.[mcp]' (Sextant is not on the package index)"
+    assert (
+        said == f"run cd '{site}' && pip install -e '.[mcp]' (Sextant is not on the package index)"
+    )
 
 
 def test_a_page_is_named_by_a_path_that_leads_to_it_in_a_checkout_and_in_an_installation(tmp_path):
@@ -126,7 +154,8 @@ def test_a_page_is_named_by_a_path_that_leads_to_it_in_a_checkout_and_in_an_inst
         assert ask(above, "installation.find_page('docs/guide/task.md')") == str(page)
         page.unlink()
         assert (
-            ask(above, "installation.find_page('docs/guide/task.md')") == "docs/guide/task.md in a checkout of Sextant"
+            ask(above, "installation.find_page('docs/guide/task.md')")
+            == "docs/guide/task.md in a checkout of Sextant"
         )
     assert installation.find_page("docs/guide/task.md") == "docs/guide/task.md"
 
@@ -140,7 +169,9 @@ def test_a_page_is_named_by_a_path_that_leads_to_it_in_a_checkout_and_in_an_inst
         ("evals.serving.openenv", "openenv", "openenv"),
     ],
 )
-def test_a_module_whose_extra_is_missing_says_which_in_one_line(module, package, extra, monkeypatch, capsys):
+def test_a_module_whose_extra_is_missing_says_which_in_one_line(
+    module, package, extra, monkeypatch, capsys
+):
     monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
     monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(SystemExit) as ended:
@@ -148,6 +179,8 @@ def test_a_module_whose_extra_is_missing_says_which_in_one_line(module, package,
     assert ended.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {module} needs the package {package}") and f"[{extra}]" in line
-    assert installation.explain_missing(None, extra).startswith("a package, which is not installed; run ")
+    assert installation.explain_missing(None, extra).startswith(
+        "a package, which is not installed; run "
+    )
     with pytest.raises(ModuleNotFoundError, match=f"needs the package {package}.*{extra}"):
         importlib.import_module(module)

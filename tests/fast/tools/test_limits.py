@@ -13,7 +13,13 @@ from environments.base import Judgements
 from evals import folder as run_folder
 from evals.measuring.traces import Fate, attribute, fate_at
 from evals.running import request
-from evals.running.request import LIMITS, apply_hints, find_retrievers, list_parameters, parse_parameters
+from evals.running.request import (
+    LIMITS,
+    apply_hints,
+    find_retrievers,
+    list_parameters,
+    parse_parameters,
+)
 from evals.running.runner import answer
 from programs import PROGRAMS
 from tools.corpus import Corpus
@@ -43,16 +49,23 @@ def outcome_of(congress, name, limits=(), query=0):
     values = apply_hints(parse_parameters(name, constructor, limits | small), (), environment.hints)
     others = dict.fromkeys(find_retrievers(values), index)
     bounds = Limits(
-        **{LIMITS[name]: most for name, most in request.query_limits(limits).items()}, depth=environment.depth
+        **{LIMITS[name]: most for name, most in request.query_limits(limits).items()},
+        depth=environment.depth,
     )
-    system = constructor(Toolbox(environment.documents, index, others=others, limits=bounds), **values)
+    system = constructor(
+        Toolbox(environment.documents, index, others=others, limits=bounds), **values
+    )
     model = lm.connect("offline", statistics=index.statistics)
     with model.active():
-        return contextvars.copy_context().run(answer, system, environment.queries[query], environment.documents)
+        return contextvars.copy_context().run(
+            answer, system, environment.queries[query], environment.documents
+        )
 
 
 def used(outcome):
-    searches = sum(step["tool"] == "search" and not step.get("refused") for step in outcome["trace"]["steps"])
+    searches = sum(
+        step["tool"] == "search" and not step.get("refused") for step in outcome["trace"]["steps"]
+    )
     return {"max_calls": outcome["usage"]["calls"], "max_searches": searches}
 
 
@@ -77,7 +90,9 @@ def handed_in_by_then(outcome):
         elif step["tool"] == "rank":
             order = step["doc_ids"]
             dropped -= set(order)
-    best = [doc_id for doc_id in order if doc_id not in dropped] + sorted(kept, key=kept.__getitem__)
+    best = [doc_id for doc_id in order if doc_id not in dropped] + sorted(
+        kept, key=kept.__getitem__
+    )
     rest = sorted(surfaced, key=lambda doc_id: (doc_id in dropped, -points[doc_id]))
     return list(dict.fromkeys(best + rest))
 
@@ -87,12 +102,22 @@ def test_a_query_ends_at_its_limit_with_what_it_has_found(congress, name):
     whole = used(outcome_of(congress, name))
     for limit, most in (("max_calls", 3), ("max_searches", 1)):
         outcome = outcome_of(congress, name, {limit: most})
-        assert outcome["error"] is None and used(outcome)[limit] == min(most, whole[limit]), (limit, most)
+        assert outcome["error"] is None and used(outcome)[limit] == min(most, whole[limit]), (
+            limit,
+            most,
+        )
         last = outcome["trace"]["steps"][-1]
         assert last["tool"] == "stop"
         assert (last["argument"] == "budget") == (whole[limit] > most), (limit, most, last)
-        surfaced = {doc for step in outcome["trace"]["steps"] if step["tool"] == "search" for doc in step["doc_ids"]}
-        assert set(outcome["ranking"]) <= surfaced and (outcome["ranking"] or name == "closed_book" or not surfaced)
+        surfaced = {
+            doc
+            for step in outcome["trace"]["steps"]
+            if step["tool"] == "search"
+            for doc in step["doc_ids"]
+        }
+        assert set(outcome["ranking"]) <= surfaced and (
+            outcome["ranking"] or name == "closed_book" or not surfaced
+        )
         if limit == "max_searches" and name in AGENTS:
             assert set(outcome["ranking"]) == surfaced
         if limit == "max_calls" and whole[limit] > most:
@@ -101,7 +126,9 @@ def test_a_query_ends_at_its_limit_with_what_it_has_found(congress, name):
 
 def test_lines_that_work_side_by_side_end_alike_every_time(congress):
     def told(outcome):
-        return outcome["ranking"], [(step["tool"], step["argument"]) for step in outcome["trace"]["steps"]]
+        return outcome["ranking"], [
+            (step["tool"], step["argument"]) for step in outcome["trace"]["steps"]
+        ]
 
     for name, most in (("planner", 4), ("verifier", 7)):
         runs = [told(outcome_of(congress, name, {"max_calls": most})) for _ in range(3)]
@@ -109,30 +136,53 @@ def test_lines_that_work_side_by_side_end_alike_every_time(congress):
 
 
 def test_no_request_goes_beyond_the_limit_and_the_run_says_what_it_was(run, server):
-    result = run("--program", "multihop", *CONGRESS, "--lm", server.spec, "-P", "max_calls=3", "--json")
+    result = run(
+        "--program", "multihop", *CONGRESS, "--lm", server.spec, "-P", "max_calls=3", "--json"
+    )
     assert result.code == 0 and result.json["failed"] == 0 and result.json["usage"]["calls"] == 6
     assert len(server.requests) == 6
     path = Path(result.json["run"])
     assert run_folder.read_config(path)["limits"] == {"max_calls": 3}
     for outcome in run_folder.read_outcomes(path).values():
-        assert outcome["usage"]["calls"] == 3 and outcome["trace"]["steps"][-1]["argument"] == "budget"
+        assert (
+            outcome["usage"]["calls"] == 3 and outcome["trace"]["steps"][-1]["argument"] == "budget"
+        )
     plain = run("--program", "multihop", *CONGRESS, "--lm", server.spec, "--json")
-    assert plain.json["run"] != result.json["run"], "limits determine the numbers, so they have a folder of their own"
+    assert plain.json["run"] != result.json["run"], (
+        "limits determine the numbers, so they have a folder of their own"
+    )
 
 
 def test_no_call_begins_once_so_many_tokens_are_used(run, server):
     most = 4000
-    result = run("--program", "multihop", *CONGRESS, "--lm", server.spec, "-P", f"max_tokens={most}", "--json")
+    result = run(
+        "--program",
+        "multihop",
+        *CONGRESS,
+        "--lm",
+        server.spec,
+        "-P",
+        f"max_tokens={most}",
+        "--json",
+    )
     assert result.code == 0
     for outcome in run_folder.read_outcomes(Path(result.json["run"])).values():
-        calls = [step["usage"] for step in outcome["trace"]["steps"] if step.get("usage", {}).get("calls")]
+        calls = [
+            step["usage"]
+            for step in outcome["trace"]["steps"]
+            if step.get("usage", {}).get("calls")
+        ]
         tokens = [one["input_tokens"] + one["output_tokens"] for one in calls]
-        assert sum(tokens[:-1]) < most <= sum(tokens), "the last call may go over, and none begins after it"
+        assert sum(tokens[:-1]) < most <= sum(tokens), (
+            "the last call may go over, and none begins after it"
+        )
         assert outcome["trace"]["steps"][-1]["argument"] == "budget"
 
 
 def test_a_limit_of_tokens_needs_a_provider_that_reports_them(corpus):
-    session = Toolbox(corpus, build("bm25", corpus), limits=Limits(tokens=100)).open(Query("q", "blood"))
+    session = Toolbox(corpus, build("bm25", corpus), limits=Limits(tokens=100)).open(
+        Query("q", "blood")
+    )
     session.allow_call()
     session.charge(Usage(calls=1, unmetered=1))
     with pytest.raises(UsageError, match="max_tokens cannot be kept"):
@@ -157,8 +207,15 @@ def test_what_a_call_would_have_shown_is_lost_to_the_limit_and_was_not_shown():
     assert outcome["error"] is None and outcome["ranking"] == ["d0", "d2", "d3", "d1"]
     judged = [step["shown"] for step in outcome["trace"]["steps"] if step["tool"] == "judge"]
     assert judged == [[7, 7], [0]]
-    found = attribute("q", outcome, outcome["ranking"][:1], Judgements({"q": dict.fromkeys(documents, 1.0)}))
-    assert [fate_at(one, 1) for one in found] == [Fate.FOUND, Fate.NOT_SELECTED, Fate.LIMIT, Fate.LIMIT]
+    found = attribute(
+        "q", outcome, outcome["ranking"][:1], Judgements({"q": dict.fromkeys(documents, 1.0)})
+    )
+    assert [fate_at(one, 1) for one in found] == [
+        Fate.FOUND,
+        Fate.NOT_SELECTED,
+        Fate.LIMIT,
+        Fate.LIMIT,
+    ]
 
 
 def test_a_session_that_is_over_takes_no_further_step_and_goes_on_counting_from_a_snapshot(corpus):
@@ -168,7 +225,12 @@ def test_a_session_that_is_over_takes_no_further_step_and_goes_on_counting_from_
     first.charge(Usage(calls=1))
     session = toolbox.open(Query("q", "blood"), json.loads(json.dumps(first.snapshot())))
     session.allow_call()
-    for refused in (session.allow_call, session.allow_call, lambda: session.search("blood"), lambda: session.note("x")):
+    for refused in (
+        session.allow_call,
+        session.allow_call,
+        lambda: session.search("blood"),
+        lambda: session.note("x"),
+    ):
         with pytest.raises(LimitReached, match="all 2 model calls"):
             refused()
     assert [step.tool for step in session.submit([], why="budget").trace.steps] == ["stop"]
@@ -192,4 +254,7 @@ def test_no_program_has_a_parameter_of_that_name():
     for name in SYSTEMS:
         declared = list_parameters(pick("program", name, SYSTEMS))
         assert declared.keys().isdisjoint(LIMITS)
-        assert not parse_parameters(name, pick("program", name, SYSTEMS), {"max_calls": 2}).keys() & LIMITS
+        assert (
+            not parse_parameters(name, pick("program", name, SYSTEMS), {"max_calls": 2}).keys()
+            & LIMITS
+        )

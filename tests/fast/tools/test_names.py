@@ -83,7 +83,9 @@ def test_a_name_that_cannot_be_used_is_answered_in_one_line(name, own, run):
     assert BAD[name] in result.err
 
 
-def test_an_agent_in_a_file_is_run_scored_and_compared_also_when_the_file_is_gone(own, run, command_of):
+def test_an_agent_in_a_file_is_run_scored_and_compared_also_when_the_file_is_gone(
+    own, run, command_of
+):
     result = ask(run, "agent_of_mine.py:Agent", "-P", "k=9", "-P", "share=0.25", "--json").json
     path = Path(result["run"])
     config = run_folder.read_config(path)
@@ -92,7 +94,9 @@ def test_an_agent_in_a_file_is_run_scored_and_compared_also_when_the_file_is_gon
     assert config["parameters"] == {"k": 9, "share": 0.25}
     assert config["provenance"]["program_file"] == str(own / "agent_of_mine.py")
     assert {len(one["ranking"]) for one in run_folder.read_outcomes(path).values()} == {9}
-    assert ask(run, f"{own}/agent_of_mine.py:Agent", "-P", "k=9", "-P", "share=0.25", "--json").json["run"] == str(path)
+    assert ask(
+        run, f"{own}/agent_of_mine.py:Agent", "-P", "k=9", "-P", "share=0.25", "--json"
+    ).json["run"] == str(path)
     assert ask(run, "agent_of_mine:Agent", "--json").json["program"] == "agent_of_mine:Agent"
     assert "whole number" in ask(run, "agent_of_mine.py:Agent", "-P", "k=many").err
     for file in own.glob("*.py"):
@@ -131,21 +135,31 @@ def test_an_edit_of_a_users_code_makes_another_run_and_a_comment_does_not(name, 
         (own / file).write_text(text)
 
 
-def test_an_installed_package_adds_names_and_one_that_is_broken_says_why(own, run, tmp_path, monkeypatch):
+def test_an_installed_package_adds_names_and_one_that_is_broken_says_why(
+    own, run, tmp_path, monkeypatch
+):
     site = tmp_path / "site-packages"
     (site / "theirs_of_mine").mkdir(parents=True)
     (site / "theirs_of_mine" / "__init__.py").write_text(AGENT)
     (site / "theirs-1.2.dist-info").mkdir()
-    (site / "theirs-1.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.2\n")
+    (site / "theirs-1.2.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: theirs\nVersion: 1.2\n"
+    )
     points = "[sextant.programs]\ntheir_agent = theirs_of_mine:Agent\nbroken = theirs_of_mine.nothing:Agent\n"
-    (site / "theirs-1.2.dist-info" / "entry_points.txt").write_text(f"{points}retrieve = theirs_of_mine:Agent\n")
+    (site / "theirs-1.2.dist-info" / "entry_points.txt").write_text(
+        f"{points}retrieve = theirs_of_mine:Agent\n"
+    )
     monkeypatch.syspath_prepend(site)
     monkeypatch.setattr(sources, "_INSTALLED", {site})
     listed = {row["name"]: row for row in json.loads(run("--program", "list", "--json").out)}
     assert "Searches once. (from package theirs 1.2)" in listed["their_agent"]["about"]
-    assert "cannot be used" in listed["broken"]["about"] and "the floor" in listed["retrieve"]["about"]
+    assert (
+        "cannot be used" in listed["broken"]["about"] and "the floor" in listed["retrieve"]["about"]
+    )
     assert ask(run, "their_agent", "--json").json["program"] == "their_agent"
     assert "did you mean 'their_agent'" in ask(run, "thier_agent").err
     assert names.known([], names.PROGRAMS)["broken"] == "from package theirs 1.2"
-    found = sources.reach([names.check("name", "their_agent", {}, names.PROGRAMS).rpartition(":")[0]])
+    found = sources.reach(
+        [names.check("name", "their_agent", {}, names.PROGRAMS).rpartition(":")[0]]
+    )
     assert set(found.modules) == {"theirs_of_mine"} and "helper_of_mine" in found.libraries

@@ -19,7 +19,12 @@ QUERY = Query("q1", "Why is octopus blood blue?", excluded=frozenset({"d6"}))
 @pytest.fixture
 def toolbox(corpus):
     clock = iter(range(1000)).__next__  # one second a look
-    return Toolbox(corpus, build("bm25", corpus), limits=Limits(searches=2, reads=2, snippet_chars=10), clock=clock)
+    return Toolbox(
+        corpus,
+        build("bm25", corpus),
+        limits=Limits(searches=2, reads=2, snippet_chars=10),
+        clock=clock,
+    )
 
 
 @pytest.fixture
@@ -28,7 +33,9 @@ def session(toolbox):
 
 
 def test_an_excluded_document_does_not_exist(session):
-    assert "d6" not in [snippet.doc_id for snippet in session.search("octopuses blue blood forum", k=6)]
+    assert "d6" not in [
+        snippet.doc_id for snippet in session.search("octopuses blue blood forum", k=6)
+    ]
     with pytest.raises(DocumentNotFound):
         session.read("d6")
 
@@ -36,10 +43,14 @@ def test_an_excluded_document_does_not_exist(session):
 def test_a_pool_is_all_there_is(toolbox):
     session = toolbox.open(Query("q1", "x", candidates=frozenset({"d3", "d5"})))
     assert {snippet.doc_id for snippet in session.search("blue blood heart", k=6)} == {"d3", "d5"}
-    assert session.read("d5").startswith("A giraffe"), "a pool is handed to the searcher; no search is needed to see it"
+    assert session.read("d5").startswith("A giraffe"), (
+        "a pool is handed to the searcher; no search is needed to see it"
+    )
     with pytest.raises(DocumentNotFound):
         session.read("d1")
-    masked = toolbox.open(Query("q1", "x", candidates=frozenset({"d3", "d5"}), excluded=frozenset({"d5"})))
+    masked = toolbox.open(
+        Query("q1", "x", candidates=frozenset({"d3", "d5"}), excluded=frozenset({"d5"}))
+    )
     with pytest.raises(ValueError, match="no search of the session returned"):
         masked.submit(["d3", "d5"])
 
@@ -47,13 +58,17 @@ def test_a_pool_is_all_there_is(toolbox):
 def test_a_search_among_documents_orders_only_those_that_have_surfaced(toolbox):
     session = toolbox.open(QUERY)
     surfaced = [snippet.doc_id for snippet in session.search("blue blood", k=3)]
-    again = session.search("heart blood octopus", k=6, among=[*surfaced[1:], "d5", "d6", "invented"])
+    again = session.search(
+        "heart blood octopus", k=6, among=[*surfaced[1:], "d5", "d6", "invented"]
+    )
     assert {snippet.doc_id for snippet in again} == set(surfaced[1:])
     assert session.trace.steps[-1].doc_ids == tuple(snippet.doc_id for snippet in again)
 
 
 def test_a_search_among_documents_stays_in_the_pool(toolbox):
-    session = toolbox.open(Query("q1", "x", candidates=frozenset({"d3", "d5", "d6"}), excluded=frozenset({"d6"})))
+    session = toolbox.open(
+        Query("q1", "x", candidates=frozenset({"d3", "d5", "d6"}), excluded=frozenset({"d6"}))
+    )
     found = session.search("octopus blood heart", k=6, among={"d1", "d5", "d6"})
     assert {snippet.doc_id for snippet in found} == {"d5"}
 
@@ -110,12 +125,16 @@ def test_an_id_that_was_not_shown_is_dropped_and_counted(session):
     session.judge(surfaced[:2])
     kept = session.select([surfaced[1], "invented", surfaced[2], surfaced[1]], among=surfaced[:2])
     assert kept == [surfaced[1]]
-    assert session.trace.invented_ids == 2, "one that does not exist, and one that was surfaced but never shown"
+    assert session.trace.invented_ids == 2, (
+        "one that does not exist, and one that was surfaced but never shown"
+    )
     select, drop = session.trace.steps[-2:]
     assert (select.tool, select.doc_ids) == ("select", (surfaced[1],))
     assert (drop.tool, drop.doc_ids) == ("drop", (surfaced[0],))
     session.select(["invented"], among=["invented", surfaced[0]])
-    assert session.trace.steps[-1].doc_ids == (surfaced[0],), "what was never shown was not passed over"
+    assert session.trace.steps[-1].doc_ids == (surfaced[0],), (
+        "what was never shown was not passed over"
+    )
 
 
 def test_invented_ids_in_an_order_are_counted_too(session):
@@ -132,7 +151,9 @@ def test_a_step_carries_the_model_calls_made_since_the_one_before(session):
     session.charge(Usage(calls=1))
     assert [step.usage.calls for step in session.trace.steps] == [2, 0]
     assert session.usage == Usage(calls=3, input_tokens=15), "also what no step has taken"
-    assert (Usage(calls=1, paid_usd=None) + Usage(calls=1, paid_usd=0.5)).paid_usd is None, "unknown stays unknown"
+    assert (Usage(calls=1, paid_usd=None) + Usage(calls=1, paid_usd=0.5)).paid_usd is None, (
+        "unknown stays unknown"
+    )
 
 
 def test_steps_divide_the_time_of_a_session(session):
@@ -162,7 +183,9 @@ def test_after_its_submission_a_session_pays_for_nothing(toolbox):
 
 def test_parallel_lines_of_work_have_their_own_hop_times_and_usage(corpus):
     now = iter(range(100))
-    session = Toolbox(corpus, build("bm25", corpus), clock=lambda: next(now)).open(Query("q1", "blood"))
+    session = Toolbox(corpus, build("bm25", corpus), clock=lambda: next(now)).open(
+        Query("q1", "blood")
+    )
     session.hop = 1
     both = Barrier(2)
 
@@ -181,7 +204,9 @@ def test_parallel_lines_of_work_have_their_own_hop_times_and_usage(corpus):
     session.note("both")
     steps = {step.hop: step for step in session.trace.steps}
     assert [steps[hop].usage.calls for hop in (2, 3)] == [2, 3]
-    assert steps[1].usage.calls == 500, "what a branch left open goes to the line that it branched off"
+    assert steps[1].usage.calls == 500, (
+        "what a branch left open goes to the line that it branched off"
+    )
     assert steps[1].started >= max(steps[hop].started + steps[hop].seconds for hop in (2, 3))
     assert session.usage.calls == 505
 
@@ -207,7 +232,9 @@ def test_a_session_goes_on_from_a_snapshot_as_if_it_had_never_stopped(corpus):
         session.select([found[2], "d6", "nonsense"], among=found)
         return session.submit(found)
 
-    toolbox = Toolbox(corpus, build("bm25", corpus), limits=Limits(searches=1, reads=2), clock=lambda: 0.0)
+    toolbox = Toolbox(
+        corpus, build("bm25", corpus), limits=Limits(searches=1, reads=2), clock=lambda: 0.0
+    )
     whole = toolbox.open(Query("q1", "blood"))
     expected = finish(whole, begin(whole))
     first = toolbox.open(Query("q1", "blood"))
@@ -217,10 +244,14 @@ def test_a_session_goes_on_from_a_snapshot_as_if_it_had_never_stopped(corpus):
     with pytest.raises(LimitReached):
         second.search("again")
     second = toolbox.open(Query("q1", "blood"), kept)
-    assert finish(second, found) == expected and ("the second",) in [step.calls for step in expected.trace.steps]
+    assert finish(second, found) == expected and ("the second",) in [
+        step.calls for step in expected.trace.steps
+    ]
 
 
-def test_a_step_has_the_keys_of_the_calls_before_it_in_order_and_the_trace_those_that_no_step_took(corpus):
+def test_a_step_has_the_keys_of_the_calls_before_it_in_order_and_the_trace_those_that_no_step_took(
+    corpus,
+):
     session = Toolbox(corpus, build("bm25", corpus)).open(Query("q1", "blood"))
     session.charge(Usage(calls=1), "a")
     for line in (2, 1):
@@ -232,17 +263,27 @@ def test_a_step_has_the_keys_of_the_calls_before_it_in_order_and_the_trace_those
     session.join()
     session.charge(Usage(repairs=1))
     session.charge(Usage(calls=1), "z")
-    assert [step.calls for step in session.trace.steps] == [("first 1", "then 1"), ("first 2", "then 2")]
+    assert [step.calls for step in session.trace.steps] == [
+        ("first 1", "then 1"),
+        ("first 2", "then 2"),
+    ]
     assert session.trace.calls == ["a", "left 1", "left 2", "z"]
     session.note("all")
     written = trace_json(session.trace)
-    assert written["steps"][-1]["calls"] == ["a", "left 1", "left 2", "z"] and "calls" not in written
-    assert forms.make(Trace, {"query_id": "q1", **written}).steps[-1].calls == session.trace.steps[-1].calls
+    assert (
+        written["steps"][-1]["calls"] == ["a", "left 1", "left 2", "z"] and "calls" not in written
+    )
+    assert (
+        forms.make(Trace, {"query_id": "q1", **written}).steps[-1].calls
+        == session.trace.steps[-1].calls
+    )
 
 
 def test_a_search_may_name_another_of_the_toolboxs_retrievers(corpus):
     other = build("rank_bm25", corpus)
-    session = Toolbox(corpus, build("bm25", corpus), others={"rank_bm25": other}).open(Query("q1", "x"))
+    session = Toolbox(corpus, build("bm25", corpus), others={"rank_bm25": other}).open(
+        Query("q1", "x")
+    )
     found = session.search("blue blood", 3, retriever="rank_bm25")
     assert [s.doc_id for s in found] == [hit.doc_id for hit in other.search("blue blood", 3)]
     assert session.trace.steps[-1].retriever == other.name

@@ -24,7 +24,9 @@ def tree(tmp_path_factory):
     """A copy of the packages, to be edited."""
     folder = tmp_path_factory.mktemp("tree")
     for package in ("agents", "environments", "programs", "tools"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
+        shutil.copytree(
+            ROOT / package, folder / package, ignore=shutil.ignore_patterns("mini", "__pycache__")
+        )
     return folder
 
 
@@ -49,12 +51,20 @@ def as_it_is(*modules):
 LOOP = "hop in range(1, self.hops + 1):"
 SAME = {
     "a comment": ("programs/multihop.py", LOOP, f"{LOOP}  # of each query"),
-    "the formatting": ("programs/multihop.py", LOOP, "hop in range(\n            1, (self.hops + 1)\n        ):"),
+    "the formatting": (
+        "programs/multihop.py",
+        LOOP,
+        "hop in range(\n            1, (self.hops + 1)\n        ):",
+    ),
     "a docstring": ("programs/multihop.py", "One hop of search and reading", "A hop"),
     "the docstring of a function": ("tools/text.py", '"""', '"""As it is. '),
     "another program": ("programs/rewriting.py", "self.depth", "self.depth + 1"),
     "another retriever": ("tools/retrievers/fusion.py", "self", "this"),
-    "a name in a table": ("tools/retrievers/__init__.py", '"bm25s": ', '"other": "tools.other:Other",\n    "bm25s": '),
+    "a name in a table": (
+        "tools/retrievers/__init__.py",
+        '"bm25s": ',
+        '"other": "tools.other:Other",\n    "bm25s": ',
+    ),
     "what only a type checker reads": (
         "tools/retrievers/__init__.py",
         "if TYPE_CHECKING:",
@@ -64,7 +74,11 @@ SAME = {
 OTHER = {
     "a statement": ("programs/multihop.py", LOOP, "hop in range(1, self.hops + 2):"),
     "a prompt": ("programs/multihop.py", "Write the next search", "Write one more search"),
-    "the description of a field": ("programs/multihop.py", "one search text; empty", "a search text; empty"),
+    "the description of a field": (
+        "programs/multihop.py",
+        "one search text; empty",
+        "a search text; empty",
+    ),
     "an imported helper": ("tools/text.py", "def words", "def words_(): ...\n\n\ndef words"),
     "the retriever": ("tools/retrievers/bm25.py", "import", "import math\nimport"),
     "the task": ("environments/obliq.py", "import", "import math\nimport"),
@@ -99,7 +113,9 @@ def move(tree, old, new):
         if name not in names:
             return found[0]
         others = ", ".join(other for other in names if other != name)
-        return f"from {new_package} import {new_name}\n" + (f"from {package} import {others}\n" if others else "")
+        return f"from {new_package} import {new_name}\n" + (
+            f"from {package} import {others}\n" if others else ""
+        )
 
     for path in tree.rglob("*.py"):
         text = path.read_text()
@@ -116,13 +132,18 @@ def move(tree, old, new):
     ("old", "new"),
     [
         ("tools/text.py", "tools/word_lists.py"),
-        ("tools/disk.py", "tools/storage/safe_files.py"),  # which others use by its name, as in `disk.replace`
+        (
+            "tools/disk.py",
+            "tools/storage/safe_files.py",
+        ),  # which others use by its name, as in `disk.replace`
         ("programs/multihop.py", "programs/hops/in_turns.py"),
     ],
 )
 def test_a_file_that_is_moved_or_renamed_makes_no_other_run(tmp_path, old, new):
     for package in ("agents", "environments", "programs", "tools"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("mini", "__pycache__"))
+        shutil.copytree(
+            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("mini", "__pycache__")
+        )
     moved = new.removesuffix(".py").replace("/", ".")
     used = [moved if one.replace(".", "/") + ".py" == old else one for one in USED]
     move(tmp_path, old, new)
@@ -136,7 +157,9 @@ def test_a_file_that_is_moved_or_renamed_makes_no_other_run(tmp_path, old, new):
 def test_it_is_another_run_where_the_same_name_comes_from_another_module(tree):
     digests = {digest(tree)}
     for module in ("tools.text", "tools.records"):
-        with edited(tree / "programs/multihop.py", "\nfrom", f"\nfrom {module} import words as chosen\nfrom"):
+        with edited(
+            tree / "programs/multihop.py", "\nfrom", f"\nfrom {module} import words as chosen\nfrom"
+        ):
             digests.add(digest(tree))
     assert len(digests) == 3
 
@@ -171,7 +194,13 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
     monkeypatch.syspath_prepend(tmp_path)
     name = "mine_for_a_test.searcher"
     found = sources.reach([name])
-    used = {name, "mine_for_a_test.prompts", "helper_for_a_test", "programs.retrieve", "tools.session"}
+    used = {
+        name,
+        "mine_for_a_test.prompts",
+        "helper_for_a_test",
+        "programs.retrieve",
+        "tools.session",
+    }
     assert used <= {*found.modules} and "other" not in found.modules
     assert "dspy" in found.libraries and name not in sys.modules
     first = found.digest()
@@ -180,7 +209,9 @@ def test_a_users_own_program_is_its_file_and_what_it_imports_from_its_folder(tmp
 
 
 def identity(program, retriever="bm25", **how):
-    request = Request(program=program, task="congress", retriever=retriever, **{"lm": "offline"} | how)
+    request = Request(
+        program=program, task="congress", retriever=retriever, **{"lm": "offline"} | how
+    )
     return configuration.identity(resolve(request), environments.load("congress", "mini"))
 
 
@@ -201,5 +232,7 @@ def test_what_evals_contributes_counts_where_it_is_used():
 def test_the_versions_are_of_the_libraries_that_are_used():
     assert {"dspy", "numpy", "nltk"} <= identity("retrieve")["versions"].keys()
     assert not {"torch", "chromadb", "langgraph"} & identity("retrieve")["versions"].keys()
-    assert {"chromadb", "torch", "sentence-transformers"} <= identity("retrieve", "chroma:dense")["versions"].keys()
+    assert {"chromadb", "torch", "sentence-transformers"} <= identity("retrieve", "chroma:dense")[
+        "versions"
+    ].keys()
     assert "langgraph" in identity("react")["versions"]

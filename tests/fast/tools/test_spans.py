@@ -13,7 +13,9 @@ from tools.session import Toolbox
 def test_a_search_is_a_retriever_span_with_its_documents_inside_the_trace(corpus, monkeypatch):
     provider, kept = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    monkeypatch.setattr(spans, "_TRACER", tracer := provider.get_tracer("test"))  # a process has one provider
+    monkeypatch.setattr(
+        spans, "_TRACER", tracer := provider.get_tracer("test")
+    )  # a process has one provider
     session = Toolbox(corpus, build("bm25", corpus)).open(Query("q1", "Why is octopus blood blue?"))
     with tracer.start_as_current_span("program") as program:
         found = session.search("blue\ud800 blood", k=2, shown=True)
@@ -24,7 +26,11 @@ def test_a_search_is_a_retriever_span_with_its_documents_inside_the_trace(corpus
     told = query | {"openinference.span.kind": "RETRIEVER", "input.value": "blue? blood"}
     for place, one in enumerate(found):
         prefix = f"retrieval.documents.{place}.document"
-        told |= {f"{prefix}.id": one.doc_id, f"{prefix}.content": one.text, f"{prefix}.score": one.score}
+        told |= {
+            f"{prefix}.id": one.doc_id,
+            f"{prefix}.content": one.text,
+            f"{prefix}.score": one.score,
+        }
     assert dict(search.attributes) == told
     about = query | {"openinference.span.kind": "TOOL", "input.value": found[0].doc_id}
     assert dict(read.attributes) == about | {"tool.name": "read", "output.value": text}

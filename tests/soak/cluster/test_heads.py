@@ -34,8 +34,12 @@ def start_cluster(request, monkeypatch):
         return made, "ray"
 
     monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "5")  # seconds; 30
-    monkeypatch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "300")  # a busy machine takes more than 30
-    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # without it one of ten starts fails, after those 300
+    monkeypatch.setenv(
+        "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "300"
+    )  # a busy machine takes more than 30
+    monkeypatch.setenv(
+        "GRPC_ENABLE_FORK_SUPPORT", "0"
+    )  # without it one of ten starts fails, after those 300
     yield start
     for one in started:
         one.shutdown()
@@ -49,15 +53,37 @@ def outcomes(place: Path):
 @pytest.mark.parametrize("retriever", ["bm25", "sharded(bm25,parts=3)"])
 def test_the_same_command_goes_on_with_the_next_head(tmp_path, server, start_cluster, retriever):
     def sit(workers, runs):
-        asked = ["--program", "multihop", "--task", "congress", "--lm", server.spec, "--workers", workers]
-        command = [sys.executable, "-m", "evals.run", *asked, "--retriever", retriever, "--runs", str(tmp_path / runs)]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        asked = [
+            "--program",
+            "multihop",
+            "--task",
+            "congress",
+            "--lm",
+            server.spec,
+            "--workers",
+            workers,
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "evals.run",
+            *asked,
+            "--retriever",
+            retriever,
+            "--runs",
+            str(tmp_path / runs),
+        ]
+        return subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
 
     assert sit("1", "here").communicate()
     sent, server.delay = len(server.requests), 0.5
     cluster, workers = start_cluster()
     run = sit(workers, "there")
-    wait_for(lambda: len(server.requests) > sent + 20 or run.poll() is not None, seconds=300)  # on a busy machine
+    wait_for(
+        lambda: len(server.requests) > sent + 20 or run.poll() is not None, seconds=300
+    )  # on a busy machine
     cluster.remove_node(cluster.head_node, allow_graceful=False)
     _, said = run.communicate(timeout=200)
     assert run.returncode == 7 and "Traceback" not in said, said
@@ -72,13 +98,17 @@ def test_the_same_command_goes_on_with_the_next_head(tmp_path, server, start_clu
     assert len(server.requests) - asked_before < sent  # what was answered before is not asked again
 
 
-def test_a_server_of_a_client_that_does_not_start_is_tried_three_times_and_the_heads_reason_is_said(monkeypatch):
+def test_a_server_of_a_client_that_does_not_start_is_tried_three_times_and_the_heads_reason_is_said(
+    monkeypatch,
+):
     ray, tries = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'"), []
     from tools.retrievers.vectors import on_ray
 
     def init(address, **named):
         tries.append(address)
-        raise ConnectionAbortedError("Initialization failure from server:\nTraceback:\nRuntimeError: it failed")
+        raise ConnectionAbortedError(
+            "Initialization failure from server:\nTraceback:\nRuntimeError: it failed"
+        )
 
     monkeypatch.setattr(ray, "init", init)
     with (
@@ -89,7 +119,9 @@ def test_a_server_of_a_client_that_does_not_start_is_tried_three_times_and_the_h
     assert tries == ["ray://head:1"] * 3
 
 
-def test_channels_that_are_closed_while_they_are_watched_leave_no_traceback_and_other_errors_do(monkeypatch, capsys):
+def test_channels_that_are_closed_while_they_are_watched_leave_no_traceback_and_other_errors_do(
+    monkeypatch, capsys
+):
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     import grpc
 

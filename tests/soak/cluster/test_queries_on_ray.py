@@ -25,9 +25,18 @@ def told(tmp_path):
     """The outcomes of a run, as a process of its own."""
 
     def sit(workers, *words):
-        command = [*COMMAND, *map(str, words), "--workers", workers, "--runs", str(tmp_path / workers)]
+        command = [
+            *COMMAND,
+            *map(str, words),
+            "--workers",
+            workers,
+            "--runs",
+            str(tmp_path / workers),
+        ]
         result = subprocess.run(command, capture_output=True, text=True)
-        assert result.returncode in (0, 7) and result.stdout, result.stderr  # what is said fails some programs
+        assert result.returncode in (0, 7) and result.stdout, (
+            result.stderr
+        )  # what is said fails some programs
         return lasting(Path(json.loads(result.stdout)["run"]))
 
     return sit
@@ -42,11 +51,25 @@ def hosts():
 def test_every_program_and_agent_comes_out_as_in_one_process(told, server, cluster):
     server.answer = fill
     program = f"{every_program.__file__}:All"
-    asked = ("--program", program, "--task", "congress", "--split", "all", "--data", "mini", "--lm", server.spec)
+    asked = (
+        "--program",
+        program,
+        "--task",
+        "congress",
+        "--split",
+        "all",
+        "--data",
+        "mini",
+        "--lm",
+        server.spec,
+    )
     one = told("1", *asked)
     sent = len(server.requests)
     assert told("ray", *asked) == one and len(server.requests) == 2 * sent
-    assert set(server.authorizations[sent:]) == {"Bearer of-node-1", "Bearer of-node-2"}  # which the nodes have sent
+    assert set(server.authorizations[sent:]) == {
+        "Bearer of-node-1",
+        "Bearer of-node-2",
+    }  # which the nodes have sent
 
 
 def test_parts_of_an_index_are_actors(run, cluster, monkeypatch, tmp_path):
@@ -67,9 +90,15 @@ def many(folder):
 
     def made(count):
         place = folder / "tip-of-tongue" / "congress" / "queries+qrels"
-        queries = [json.dumps({"_id": f"Q{n}", "text": f"Something about bridge {n}?"}) for n in range(count)]
+        queries = [
+            json.dumps({"_id": f"Q{n}", "text": f"Something about bridge {n}?"})
+            for n in range(count)
+        ]
         lines(place / "queries.jsonl", queries)
-        lines(place / "qrels.tsv", ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n % 7}\t1" for n in range(count))])
+        lines(
+            place / "qrels.tsv",
+            ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n % 7}\t1" for n in range(count))],
+        )
         return folder
 
     return made
@@ -96,7 +125,9 @@ def test_nodes_that_are_killed_give_their_queries_back(told, server, cluster, ma
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_no_actor_is_left_when_the_keeper_is_ended(tmp_path, server, cluster, end):
     words = ["--program", "multihop", "--task", "congress", "--lm", server.spec, "--workers", "ray"]
-    process = subprocess.Popen([*COMMAND, *words, "--runs", str(tmp_path)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*COMMAND, *words, "--runs", str(tmp_path)], stderr=subprocess.DEVNULL
+    )
     while not server.requests:
         time.sleep(0.2)
     assert hosts()
@@ -108,16 +139,33 @@ def test_no_actor_is_left_when_the_keeper_is_ended(tmp_path, server, cluster, en
     assert not hosts()
 
 
-def test_ten_thousand_queries_leave_the_keeper_as_large_and_nothing_behind(tmp_path, server, cluster, many):
-    words = ["--program", "rewrite", "--split", "all", "--task", "congress", "--data", str(many(10_000)), "--lm"]
+def test_ten_thousand_queries_leave_the_keeper_as_large_and_nothing_behind(
+    tmp_path, server, cluster, many
+):
+    words = [
+        "--program",
+        "rewrite",
+        "--split",
+        "all",
+        "--task",
+        "congress",
+        "--data",
+        str(many(10_000)),
+        "--lm",
+    ]
     command = [*COMMAND, *words, server.spec, "--workers", "ray", "--runs", str(tmp_path / "runs")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     keeper, sizes, files = psutil.Process(process.pid), [], []
     for count in (2_000, 6_000, 9_900):
-        wait_for(lambda count=count: len(server.requests) >= count or process.poll() is not None, 600)
+        wait_for(
+            lambda count=count: len(server.requests) >= count or process.poll() is not None, 600
+        )
         sizes.append(keeper.memory_info().rss)
         files.append(keeper.num_fds() + keeper.num_threads())
     family = keeper.children(recursive=True)
     assert process.wait(60) == 0 and len(server.requests) == 10_000
     assert not still_running(family, 10.0) and not hosts()
-    assert max(files) - min(files) < 10 and sizes[2] - sizes[1] < 3_900 * 5_000, (files, sizes)  # bytes of an outcome
+    assert max(files) - min(files) < 10 and sizes[2] - sizes[1] < 3_900 * 5_000, (
+        files,
+        sizes,
+    )  # bytes of an outcome

@@ -11,12 +11,16 @@ from tools.records import Document
 from tools.retrievers.neural.dense import SentenceEmbedder
 from tools.retrievers.vectors import embedding
 
-TEXTS = [f"Octopus {n} has {n * n % 9973} hearts, " + "and blue blood, " * (n % 5) for n in range(7000)]  # four blocks
+TEXTS = [
+    f"Octopus {n} has {n * n % 9973} hearts, " + "and blue blood, " * (n % 5) for n in range(7000)
+]  # four blocks
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    return open_or_store(tmp_path / "corpus", lambda: [Document(str(n), text) for n, text in enumerate(TEXTS)])
+    return open_or_store(
+        tmp_path / "corpus", lambda: [Document(str(n), text) for n, text in enumerate(TEXTS)]
+    )
 
 
 def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_was_killed(
@@ -41,7 +45,9 @@ def test_vectors_of_a_cluster_are_those_of_one_machine_also_when_the_first_job_w
         monkeypatch.setattr(embedding, "ELSEWHERE", type("", (), {"get": lambda: killed}))
         with pytest.raises(KeyboardInterrupt):
             embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "there")
-        there = np.array(embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "there"))
+        there = np.array(
+            embedding.open_vectors(SentenceEmbedder(str(model)), corpus, tmp_path / "there")
+        )
     assert asked == [[0, 2048, 4096, 6144], [0, 6144]]
     assert np.array_equal(here.view(np.uint32), there.view(np.uint32))
 

@@ -19,7 +19,15 @@ AGENT = f"{sys.executable} {mcp_agents.__file__}"
 @pytest.fixture
 def ask(run, tmp_path):
     def asked(how, *options):
-        result = run("--program", f"command:{AGENT} {how}", *TASK, "--runs", tmp_path / how, "--json", *options)
+        result = run(
+            "--program",
+            f"command:{AGENT} {how}",
+            *TASK,
+            "--runs",
+            tmp_path / how,
+            "--json",
+            *options,
+        )
         return result, outcomes(tmp_path / how)
 
     return asked
@@ -32,7 +40,10 @@ def test_an_agent_does_what_a_function_does_and_says_what_it_cost(run, ask, tmp_
     assert result.code == 0 and found.keys() == ours.keys()
     for query_id, one in found.items():
         *steps, _said = one["trace"]["steps"]
-        assert (one["ranking"], steps) == (ours[query_id]["ranking"], ours[query_id]["trace"]["steps"])
+        assert (one["ranking"], steps) == (
+            ours[query_id]["ranking"],
+            ours[query_id]["trace"]["steps"],
+        )
         assert one["usage"] | {"calls": 5, "input_tokens": 150, "paid_usd": 0.25} == one["usage"]
         assert "total_cost_usd" in one["trace"]["notes"][-1]
     assert result.json["usage"]["paid_usd"] == pytest.approx(0.25 * len(ours))
@@ -42,7 +53,9 @@ def test_an_agent_that_gives_up_is_scored_by_its_trace_and_one_that_only_breaks_
     result, found = ask("gives up", "--limit", 2)
     assert result.code == 0 and result.json["failed"] == 0
     assert all(len(one["ranking"]) >= 5 and one["error"] is None for one in found.values())
-    assert all(one["usage"]["paid_usd"] is None for one in found.values()), "nobody said what it cost"
+    assert all(one["usage"]["paid_usd"] is None for one in found.values()), (
+        "nobody said what it cost"
+    )
     result, found = ask("fails", "--limit", 2)
     assert result.code == 7 and result.json["failed"] == 2
     assert all(one["error"].endswith("exit code 1: ValueError: no idea") for one in found.values())
@@ -56,15 +69,29 @@ def test_a_budget_counts_what_agents_say_that_they_cost_and_stops_before_the_nex
 
 
 def agents(text):
-    started = [one for one in psutil.process_iter(["cmdline"]) if text in " ".join(one.info["cmdline"] or ())]
+    started = [
+        one
+        for one in psutil.process_iter(["cmdline"])
+        if text in " ".join(one.info["cmdline"] or ())
+    ]
     return [one for one in started if one.info["cmdline"][:2] == AGENT.split()]
 
 
 @pytest.mark.parametrize("ends", ["its time is up", signal.SIGINT, signal.SIGKILL])
 def test_nothing_of_an_agent_that_hangs_goes_on_after_its_time_or_our_end(ends, tmp_path, shell):
-    words = ["--program", f"command:{AGENT} hangs {tmp_path}", *TASK, "--limit", "1", "--runs", str(tmp_path / "runs")]
+    words = [
+        "--program",
+        f"command:{AGENT} hangs {tmp_path}",
+        *TASK,
+        "--limit",
+        "1",
+        "--runs",
+        str(tmp_path / "runs"),
+    ]
     words += ["--query-timeout", "8s"] if ends == "its time is up" else []
-    process = subprocess.Popen([*shell, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    process = subprocess.Popen(
+        [*shell, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
     wait_for(lambda: agents(f"hangs {tmp_path}"))
     (agent,) = agents(f"hangs {tmp_path}")
     if ends != "its time is up":

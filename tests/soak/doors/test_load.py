@@ -49,7 +49,9 @@ def test_a_call_over_mcp_costs_the_server_little_at_64_sessions(tmp_path):
 
     with serving(sys.executable, *TASK, "--mcp", "http", "--repeat", "--runs", tmp_path) as start:
         process, port = start()
-        assert asyncio.run(work(port, psutil.Process(process.pid))) < 0.003, "nearly all of it is the SDK's"
+        assert asyncio.run(work(port, psutil.Process(process.pid))) < 0.003, (
+            "nearly all of it is the SDK's"
+        )
 
 
 def test_a_server_killed_with_32_episodes_open_goes_on_with_those_and_keeps_the_others(tmp_path):

@@ -32,7 +32,9 @@ def ours(run, tmp_path):
 @pytest.fixture
 def serve(tmp_path):
     """Starts the server over HTTP; gives its process and its address."""
-    with serving(sys.executable, *TASK, "--mcp", "http", "--runs", tmp_path / "runs", SEXTANT_TOKEN=TOKEN) as start:
+    with serving(
+        sys.executable, *TASK, "--mcp", "http", "--runs", tmp_path / "runs", SEXTANT_TOKEN=TOKEN
+    ) as start:
 
         def started(*options):
             process, port = start(*options)
@@ -44,7 +46,9 @@ def serve(tmp_path):
 @pytest.mark.smoke
 def test_on_stdio_a_client_answers_what_it_likes_and_the_next_one_the_rest(tmp_path, ours):
     words = ["-m", "evals.serve", *TASK, "--mcp", "stdio", "--runs", str(tmp_path / "runs")]
-    server = StdioServerParameters(command=sys.executable, args=words, cwd=ROOT, env=dict(os.environ))
+    server = StdioServerParameters(
+        command=sys.executable, args=words, cwd=ROOT, env=dict(os.environ)
+    )
 
     async def two_come():
         async with Client(server) as client:
@@ -64,13 +68,31 @@ def test_on_stdio_what_is_piped_in_is_answered_before_the_end(tmp_path):
         "",
         "no message",
         {**message("tools/call", name="next_query"), "id": 2.0},
-        {**message("tools/call", name="search", arguments='{"query": "half of a pair: \\ud83d", "k": "2"}'), "id": 3},
+        {
+            **message(
+                "tools/call",
+                name="search",
+                arguments='{"query": "half of a pair: \\ud83d", "k": "2"}',
+            ),
+            "id": 3,
+        },
     ]
     written = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    words = [sys.executable, "-m", "evals.serve", *TASK, "--mcp", "stdio", "--runs", str(tmp_path / "runs")]
+    words = [
+        sys.executable,
+        "-m",
+        "evals.serve",
+        *TASK,
+        "--mcp",
+        "stdio",
+        "--runs",
+        str(tmp_path / "runs"),
+    ]
     sent = "\ufeff" + "\r\n".join(written)  # as some shells and editors write it
     ended = subprocess.run(words, input=sent.encode(), capture_output=True, cwd=ROOT, timeout=300)
-    answers = {answer["id"]: answer["result"] for answer in map(json.loads, ended.stdout.splitlines())}
+    answers = {
+        answer["id"]: answer["result"] for answer in map(json.loads, ended.stdout.splitlines())
+    }
     assert answers.keys() == {1, 2, 3}
     assert len(json.loads(answers[3]["content"][0]["text"])) == 2
     assert b"a line on stdin was left out: this is no JSON" in ended.stderr
@@ -81,7 +103,11 @@ def test_over_http_clients_work_side_by_side_and_a_killed_server_goes_on(tmp_pat
     process, url = serve()
 
     async def some_come():
-        async with come_in(url, TOKEN) as one, come_in(url, TOKEN) as other, come_in(url, TOKEN) as third:
+        async with (
+            come_in(url, TOKEN) as one,
+            come_in(url, TOKEN) as other,
+            come_in(url, TOKEN) as third,
+        ):
             left = await call(third, "next_query")
             await asyncio.gather(answer(one), answer(other))
             state = json.loads((await one.read_resource("sextant://task")).contents[0].text)
@@ -92,7 +118,11 @@ def test_over_http_clients_work_side_by_side_and_a_killed_server_goes_on(tmp_pat
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = outcomes(tmp_path / "runs")
-    assert len(kept) == 2 and left not in kept and kept == {query_id: ours[query_id] for query_id in kept}
+    assert (
+        len(kept) == 2
+        and left not in kept
+        and kept == {query_id: ours[query_id] for query_id in kept}
+    )
     process, url = serve()
 
     async def others_come():
@@ -108,7 +138,9 @@ def test_over_http_clients_work_side_by_side_and_a_killed_server_goes_on(tmp_pat
 
 def run_of_others(command, url, **more):
     environment = {**os.environ, "SEXTANT_TOKEN": TOKEN}
-    ended = subprocess.run([*command, url], env=environment, capture_output=True, text=True, timeout=300, **more)
+    ended = subprocess.run(
+        [*command, url], env=environment, capture_output=True, text=True, timeout=300, **more
+    )
     assert ended.returncode == 0, ended.stderr
 
 
@@ -147,7 +179,12 @@ def message(method, **params):
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
-HELLO = message("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "x", "version": "1"})
+HELLO = message(
+    "initialize",
+    protocolVersion="2025-06-18",
+    capabilities={},
+    clientInfo={"name": "x", "version": "1"},
+)
 LARGE = message("tools/call", name="search", arguments={"query": "x" * 10_000_000})
 
 
@@ -159,25 +196,38 @@ def test_who_attacks_is_refused_and_harms_nobody(tmp_path, serve, ours):
         async with come_in(url, TOKEN) as client, httpx2.AsyncClient(timeout=60) as web:
 
             async def status(told, content=HELLO, **more):
-                return (await web.post(url, headers={**right, **told}, json=content, **more)).status_code
+                return (
+                    await web.post(url, headers={**right, **told}, json=content, **more)
+                ).status_code
 
             async def pieces():
                 yield json.dumps(HELLO).encode()
 
             task = await call(client, "next_query")
             assert (
-                await status({"Authorization": ""}) == await status({"Authorization": "Bearer wröng".encode()}) == 401
+                await status({"Authorization": ""})
+                == await status({"Authorization": "Bearer wröng".encode()})
+                == 401
             )
             assert await status({"Host": "evil.example:80"}) == 421
             assert await status({"Origin": "http://evil.example"}) == 403
             assert await status({}, LARGE) == 413
             assert await status({"Mcp-Session-Id": "0" * 32}, message("tools/list")) == 404
             assert (await web.post(url, headers=right, content=pieces())).status_code == 200
-            mute = [socket.create_connection(("127.0.0.1", httpx2.URL(url).port)) for _ in range(100)]
+            mute = [
+                socket.create_connection(("127.0.0.1", httpx2.URL(url).port)) for _ in range(100)
+            ]
             for one in mute:  # which sends a lot, and reads nothing
                 body = json.dumps(HELLO).encode()
-                told = {"Host": url[7:-4], "Content-Type": "application/json", "Content-Length": len(body), **right}
-                head = "\r\n".join(["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in told.items())])
+                told = {
+                    "Host": url[7:-4],
+                    "Content-Type": "application/json",
+                    "Content-Length": len(body),
+                    **right,
+                }
+                head = "\r\n".join(
+                    ["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in told.items())]
+                )
                 one.sendall(20 * (head.encode() + b"\r\n\r\n" + body))
             for wrong in ("../../etc/passwd", "MINI-q01", "", "\x00"):
                 assert "error" in await call(client, "read", doc_id=wrong)
@@ -188,7 +238,11 @@ def test_who_attacks_is_refused_and_harms_nobody(tmp_path, serve, ours):
                 async with come_in(url, TOKEN) as other:
                     assert "submitted" in await answer(other)
             assert (await call(client, "next_query")) == task, "it is still its own"
-            assert (await call(client, "search", query=task["query"], k=10**9))[0].keys() == {"doc_id", "title", "text"}
+            assert (await call(client, "search", query=task["query"], k=10**9))[0].keys() == {
+                "doc_id",
+                "title",
+                "text",
+            }
 
     asyncio.run(attack())
     kept = outcomes(tmp_path / "runs")
@@ -208,7 +262,9 @@ async def recording(url):
 
     async def connect(reader, writer):
         theirs = await asyncio.open_connection(to.host, to.port)
-        await asyncio.gather(relay(reader, theirs[1]), relay(theirs[0], writer), return_exceptions=True)
+        await asyncio.gather(
+            relay(reader, theirs[1]), relay(theirs[0], writer), return_exceptions=True
+        )
 
     server = await asyncio.start_server(connect, "127.0.0.1", 0)
     yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp", seen

@@ -9,20 +9,26 @@ from conftest import ROOT
 from rest_client import outcomes, run_in_process, serving
 
 PYTHON = os.environ.get("SEXTANT_OPENENV", "")
-pytestmark = pytest.mark.skipif(not PYTHON, reason="set SEXTANT_OPENENV to a Python with sextant-search[openenv]")
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="set SEXTANT_OPENENV to a Python with sextant-search[openenv]"
+)
 TASK = ("--task", "congress", "--split", "dev")
 
 
 @pytest.fixture
 def serve(tmp_path):
-    with serving(PYTHON, *TASK, "--openenv", "--runs", tmp_path / "runs", SEXTANT_TOKEN="sesame") as start:
+    with serving(
+        PYTHON, *TASK, "--openenv", "--runs", tmp_path / "runs", SEXTANT_TOKEN="sesame"
+    ) as start:
         yield start
 
 
 def play(name, port, **more):
     script = Path(__file__).with_name("openenv_agents.py")
     command = [PYTHON, script, name, f"http://agent:sesame@127.0.0.1:{port}"]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300, **more).stdout
+    return subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, timeout=300, **more
+    ).stdout
 
 
 def test_a_run_by_openenv_is_that_of_a_program(serve, run, tmp_path):
@@ -33,13 +39,18 @@ def test_a_run_by_openenv_is_that_of_a_program(serve, run, tmp_path):
     assert outcomes(tmp_path / "runs") == ours
 
 
-def test_sixty_four_sessions_at_a_time_are_rewarded_each_for_its_own_and_a_further_one_is_refused(serve):
+def test_sixty_four_sessions_at_a_time_are_rewarded_each_for_its_own_and_a_further_one_is_refused(
+    serve,
+):
     _, port = serve("--repeat", "--rewards", "--shaping", "surfaced")
     assert "64 at a time" in play("sixty_four", port)
 
 
 def test_the_folder_for_the_hub_is_whole_but_for_its_lock():
-    command = ["-c", "import sys; from openenv.cli._validation import validate_multi_mode_deployment as check;"]
+    command = [
+        "-c",
+        "import sys; from openenv.cli._validation import validate_multi_mode_deployment as check;",
+    ]
     command[-1] += "from pathlib import Path; print(check(Path(sys.argv[1]))[1])"
     found = subprocess.check_output([PYTHON, *command, ROOT / "examples" / "openenv"], text=True)
     assert found.strip() == "[\"Missing uv.lock - run 'uv lock' to generate it\"]"

@@ -38,7 +38,9 @@ def test_a_run_over_rest_is_that_of_a_program(serve, tmp_path, ours):
     def work(_):
         client = Client(port)
         session, task = client.open()
-        return client.answer(session, task["query"]) == {"submitted": len(ours[task["query_id"]]["ranking"])}
+        return client.answer(session, task["query"]) == {
+            "submitted": len(ours[task["query_id"]]["ranking"])
+        }
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(work, range(12)))
@@ -58,7 +60,11 @@ def test_what_goes_over_the_wire_has_no_judgement_no_other_query_and_no_path(tmp
         heard = client.heard.decode()
     judged = {doc_id for grades in host.environment.qrels.values() for doc_id in grades}
     assert not [doc_id for doc_id in judged - shown if doc_id in heard]
-    others = [query for query in environments.load("congress").queries if query.query_id != task["query_id"]]
+    others = [
+        query
+        for query in environments.load("congress").queries
+        if query.query_id != task["query_id"]
+    ]
     assert not [one.query_id for one in others if one.query_id in heard or one.text[:40] in heard]
     assert "reward" not in heard and "nDCG" not in heard
     assert not [path for path in (ROOT, tmp_path, Path.home()) if str(path) in heard]
@@ -81,16 +87,38 @@ def test_who_may_not_come_in_is_refused_and_harms_nobody(tmp_path):
         assert status("GET", "/", token="", Authorization="Basic ???") == 401
         assert status("POST", use, {}, Host=f"evil.example:{port}") == 421
         assert status("POST", use, {}, Origin="http://evil.example") == 403
-        assert status("POST", use, {}, Origin="null") == status("GET", "/", Sec_Fetch_Site="cross-site") == 403
-        for forged in (session[:-1], session + "A", "", "..%2F" + session, "../" + session, "%00", "a" * 3000):
+        assert (
+            status("POST", use, {}, Origin="null")
+            == status("GET", "/", Sec_Fetch_Site="cross-site")
+            == 403
+        )
+        for forged in (
+            session[:-1],
+            session + "A",
+            "",
+            "..%2F" + session,
+            "../" + session,
+            "%00",
+            "a" * 3000,
+        ):
             assert status("POST", f"/sessions/{forged}/submit", {}) in (404, 405)
         assert status("POST", use, {"query": "x" * 10_000_000}) == 413
-        assert status("POST", use, {"doc_ids": [True]}) == status("GET", f"/sessions/{session}") == 200
+        assert (
+            status("POST", use, {"doc_ids": [True]}) == status("GET", f"/sessions/{session}") == 200
+        )
         assert status("POST", "/sessions", {"query_id": "../../x"}) == 404
         assert status("POST", "/sessions", {"query_id": task["query_id"]}) == 409
-        assert status("POST", f"/sessions/{session}/usage", {"calls": -1, "tokens_in": 0, "tokens_out": 0}) == 422
+        assert (
+            status(
+                "POST", f"/sessions/{session}/usage", {"calls": -1, "tokens_in": 0, "tokens_out": 0}
+            )
+            == 422
+        )
         raw = socket.create_connection(("127.0.0.1", port))
-        raw.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % use.encode())
+        raw.sendall(
+            b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+            % use.encode()
+        )
         assert b"401" in raw.recv(100)
         assert mine.ask("GET", f"/sessions/{session}")[1] == before
         assert mine.act(session, "submit", doc_ids=[found[0]["doc_id"]]) == {"submitted": 1}
@@ -118,7 +146,9 @@ def test_a_client_that_reads_nothing_is_cut_off_and_others_go_on(tmp_path, monke
         deaf = socket.socket()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.connect(("127.0.0.1", port))
-        asked = b"GET /v1/congress/search?query=the+chair&hits=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        asked = (
+            b"GET /v1/congress/search?query=the+chair&hits=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         deaf.settimeout(5)
 
         def cut_off():
@@ -152,14 +182,21 @@ def test_a_search_that_fails_here_is_told_without_its_words_and_its_query_is_ask
 
 
 @pytest.mark.parametrize("dialect", ["anserini", "search-r1"])
-def test_a_run_that_searches_by_a_door_of_ours_ranks_as_the_retriever_behind_it(run, tmp_path, dialect):
+def test_a_run_that_searches_by_a_door_of_ours_ranks_as_the_retriever_behind_it(
+    run, tmp_path, dialect
+):
     with opened(rest.application, tmp_path / "door", retriever="bm25") as (port, _):
         url = f"http://127.0.0.1:{port}" + ("/v1/congress" if dialect == "anserini" else "")
         named = ["--program", "retrieve", *TASK, "--limit", "4"]
-        there = run(*named, "--retriever", f"http({url},dialect={dialect})", "--runs", tmp_path / "there")
+        there = run(
+            *named, "--retriever", f"http({url},dialect={dialect})", "--runs", tmp_path / "there"
+        )
     here = run(*named, "--retriever", "bm25", "--runs", tmp_path / "here")
     assert here.code == there.code == 0, there.err
-    rankings = [{q: one["ranking"] for q, one in outcomes(tmp_path / name).items()} for name in ("here", "there")]
+    rankings = [
+        {q: one["ranking"] for q, one in outcomes(tmp_path / name).items()}
+        for name in ("here", "there")
+    ]
     assert rankings[0] == rankings[1]
 
 
@@ -181,4 +218,6 @@ def test_a_call_costs_the_processor_less_than_two_milliseconds_at_64_sessions(tm
         with ThreadPoolExecutor(64) as threads:
             before = time.process_time()
             list(threads.map(work, range(64)))
-        assert (time.process_time() - before) / 640 < 0.002 * 2, "of the server and of its clients, which are here too"
+        assert (time.process_time() - before) / 640 < 0.002 * 2, (
+            "of the server and of its clients, which are here too"
+        )

@@ -35,12 +35,16 @@ def resident():
 def test_rewards_sum_to_the_metric_over_10000_episodes_in_the_same_memory():
     cost, used = 0.01, []
     for number in range(10_000):
-        world = open_training(data="mini", shaping=["", *POTENTIALS][number % 4], search_cost=cost * (number % 2))
+        world = open_training(
+            data="mini", shaping=["", *POTENTIALS][number % 4], search_cost=cost * (number % 2)
+        )
         chance = random.Random(number)
         episode = world.open(chance.choice(list(world.queries)))
         rewards = play(episode, chance)
         searches = sum(step.tool == "search" for step in episode.submission.trace.steps)
-        worth = world.value(episode.query.query_id, episode.submission) - cost * (number % 2) * searches
+        worth = (
+            world.value(episode.query.query_id, episode.submission) - cost * (number % 2) * searches
+        )
         assert abs(sum(rewards) - worth) <= 1e-12, number
         used.append(resident()) if number % 1000 == 999 else None
     assert used[-1] - used[1] < 4e6, used
@@ -76,9 +80,17 @@ def test_a_policy_learns_from_its_rewards_and_not_from_shuffled_ones(command_of,
     import gymnasium
     from gymnasium_grpo import chances, record, train
 
-    environment = gymnasium.make("evals.serving.gym:sextant/writing-v0", data="mini", shaping="surfaced")
-    shuffled = np.mean([chances(train(environment, 60, shuffled=True, seed=seed)) for seed in range(6)], axis=0)
-    policies = {"step-0": np.zeros(4), "step-60": train(environment, 60), "shuffled": np.log(shuffled)}
+    environment = gymnasium.make(
+        "evals.serving.gym:sextant/writing-v0", data="mini", shaping="surfaced"
+    )
+    shuffled = np.mean(
+        [chances(train(environment, 60, shuffled=True, seed=seed)) for seed in range(6)], axis=0
+    )
+    policies = {
+        "step-0": np.zeros(4),
+        "step-60": train(environment, 60),
+        "shuffled": np.log(shuffled),
+    }
     runs = {
         name: record(name, logits, task="writing", data="mini", runs=tmp_path).folder
         for name, logits in policies.items()
@@ -99,7 +111,9 @@ def test_trl_trains_a_model_that_calls_our_tools(tmp_path):
     fields = {"task": "congress", "data": "mini", "query_ids": ("MINI-q02",), "shaping": "read"}
     steps = trl_grpo.train(str(tmp_path), calls, **fields).state.log_history[:-1]
     assert len(steps) == 3
-    assert all(step["tools/call_frequency"] > 0 and step["tools/failure_frequency"] == 0 for step in steps)
+    assert all(
+        step["tools/call_frequency"] > 0 and step["tools/failure_frequency"] == 0 for step in steps
+    )
     assert any(step["reward"] > 0 and step["grad_norm"] > 0 for step in steps)
 
 
@@ -109,7 +123,10 @@ def test_skyrl_plays_an_episode_of_texts():
 
     (searched, submitted), said = skyrl_env.play(data="mini", shaping="surfaced", search_cost=0.25)
     assert not searched["done"] and searched["reward"] == 0.75 and submitted["done"]
-    assert said == {"reward": pytest.approx(searched["reward"] + submitted["reward"]), "searches": 1}
+    assert said == {
+        "reward": pytest.approx(searched["reward"] + submitted["reward"]),
+        "searches": 1,
+    }
     [described, _] = skyrl_env.make_rows(open_training(data="mini"))[0]["prompt"]
     assert '"arguments": {"query": "..."}' in described["content"]
 
@@ -117,31 +134,57 @@ def test_skyrl_plays_an_episode_of_texts():
 def of_another(name, package):
     """Return the interpreter that $SEXTANT_NAME_PYTHON names; skip where it has no such package."""
     python = os.environ.get(f"SEXTANT_{name}_PYTHON", sys.executable)
-    if subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [python, "-c", f"import {package}"], capture_output=True, check=False
+    ).returncode:
         pytest.skip(f"{package} is in no environment; $SEXTANT_{name}_PYTHON names one")
     return python
 
 
 def example(python, name, place, **environment):
     environ = {**os.environ, **environment}
-    ran = subprocess.run([python, EXAMPLES / name], cwd=place, env=environ, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [python, EXAMPLES / name],
+        cwd=place,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout.splitlines()[-1]
 
 
 def test_a_log_of_inspect_becomes_a_run_with_the_same_scores(command_of, tmp_path):
-    _, log, means = example(of_another("INSPECT", "inspect_ai"), "inspect_eval.py", tmp_path).split(" ", 2)
-    words = (log, "--task", "congress", "--data", "mini", "--split", "dev", "--runs", tmp_path, "--json")
+    _, log, means = example(of_another("INSPECT", "inspect_ai"), "inspect_eval.py", tmp_path).split(
+        " ", 2
+    )
+    words = (
+        log,
+        "--task",
+        "congress",
+        "--data",
+        "mini",
+        "--split",
+        "dev",
+        "--runs",
+        tmp_path,
+        "--json",
+    )
     made = command_of(import_run)(*words)
     assert made.code == 0
-    assert {name: round(made.json["metrics"][name]["mean"], 4) for name in json.loads(means)} == json.loads(means)
+    assert {
+        name: round(made.json["metrics"][name]["mean"], 4) for name in json.loads(means)
+    } == json.loads(means)
     row = json.loads((Path(made.json["run"]) / "outcomes.jsonl").read_text().splitlines()[0])
     assert [step["tool"] for step in row["trace"]["steps"]][:2] == ["search", "select"]
     assert made.json["usage"]["calls"] == 36
 
 
 def test_verifiers_own_evaluator_gives_our_rewards(tmp_path):
-    rewards = json.loads(example(of_another("VERIFIERS", "verifiers"), "verifiers_eval.py", tmp_path))
+    rewards = json.loads(
+        example(of_another("VERIFIERS", "verifiers"), "verifiers_eval.py", tmp_path)
+    )
     world = open_training(data="mini")
     assert len(rewards) == 4
     for query_id, found in rewards.items():
@@ -153,7 +196,18 @@ def test_verifiers_own_evaluator_gives_our_rewards(tmp_path):
 
 def test_nemo_gym_gives_our_rewards_by_way_of_rest(tmp_path):
     python = of_another("NEMO", "nemo_gym")
-    words = ("--task", "congress", "--data", "mini", "--split", "dev", "--http", "--rewards", "--shaping", "surfaced")
+    words = (
+        "--task",
+        "congress",
+        "--data",
+        "mini",
+        "--split",
+        "dev",
+        "--http",
+        "--rewards",
+        "--shaping",
+        "surfaced",
+    )
     (tmp_path / "rows.jsonl").write_text(example(sys.executable, "nemo_rows.py", tmp_path))
     with serving(sys.executable, *words, "--runs", tmp_path / "runs") as start:
         _, port = start()
@@ -161,7 +215,9 @@ def test_nemo_gym_gives_our_rewards_by_way_of_rest(tmp_path):
         reward = float(example(python, client, tmp_path, SEXTANT_URL=f"http://127.0.0.1:{port}"))
         [(query_id, one)] = outcomes(tmp_path / "runs").items()
     world = open_training(data="mini")
-    assert reward == pytest.approx(world.value(query_id, Submission(tuple(one["ranking"]), Trace(query_id))))
+    assert reward == pytest.approx(
+        world.value(query_id, Submission(tuple(one["ranking"]), Trace(query_id)))
+    )
     assert [step["tool"] for step in one["trace"]["steps"]][:2] == ["search", "read"]
 
 

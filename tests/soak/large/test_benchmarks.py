@@ -9,7 +9,9 @@ from benchmarks import anytime, calls, data, scale
 
 
 def test_recombined_corpora_and_queries_depend_on_the_seed_alone(tmp_path):
-    first, again = (list(data.corpus(20, tmp_path / name, seed=1).texts()) for name in ("first", "again"))
+    first, again = (
+        list(data.corpus(20, tmp_path / name, seed=1).texts()) for name in ("first", "again")
+    )
     other = list(data.corpus(20, tmp_path / "other", seed=2).texts())
     assert first == again
     assert first != other
@@ -25,13 +27,21 @@ def test_the_rule_of_equal_budgets_stands_beside_what_was_handed_in(run, tmp_pat
         made = run("--program", program, "--task", "congress", "--split", "all", "--json").json
         means[program] = made["metrics"]["nDCG@10"]["mean"]
     # A part is left out.
-    assert run("--program", "retrieve", "--task", "congress", "--split", "all", "--limit", 2).code == 0
+    assert (
+        run("--program", "retrieve", "--task", "congress", "--split", "all", "--limit", 2).code == 0
+    )
     compared = anytime.by_program([tmp_path / "runs"])
     assert compared.keys() == means.keys()
     for program, rows in compared.items():
-        assert len(rows) == 36 and fmean(row.theirs for row in rows) == pytest.approx(means[program])
-    assert all(row.same and row.ours == row.theirs for row in compared["retrieve"])  # one search: nothing to guess
-    assert not all(row.same for row in compared["decompose"])  # whose sub-queries have weights that no step says
+        assert len(rows) == 36 and fmean(row.theirs for row in rows) == pytest.approx(
+            means[program]
+        )
+    assert all(
+        row.same and row.ours == row.theirs for row in compared["retrieve"]
+    )  # one search: nothing to guess
+    assert not all(
+        row.same for row in compared["decompose"]
+    )  # whose sub-queries have weights that no step says
 
 
 def test_calls_of_a_run_are_counted_beside_as_many_of_a_bare_client(capsys):
@@ -50,7 +60,9 @@ def test_figures_of_scale_are_measured_at_a_small_size(capsys):
     assert scale.command(scale.parser().parse_args(asked)) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     nothing = [row["figure"] for row in rows if not row["measured"] > 0]
-    assert all("1 % of documents" in figure for figure in nothing), nothing  # 30 of them may take less than is measured
+    assert all("1 % of documents" in figure for figure in nothing), (
+        nothing
+    )  # 30 of them may take less than is measured
     assert sum("1 % of documents" in row["figure"] for row in rows) == 2
     assert [row["measured"] for row in rows if "exact formula" in row["figure"]] == [5]
     assert sum("bm25s" in row["note"] for row in rows) == 3

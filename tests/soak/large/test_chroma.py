@@ -86,8 +86,17 @@ class ChromaServer:
         self.folder = folder
 
     def start(self):
-        command = [Path(sys.executable).with_name("chroma"), "run", "--path", self.folder, "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            Path(sys.executable).with_name("chroma"),
+            "run",
+            "--path",
+            self.folder,
+            "--port",
+            str(self.port),
+        ]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         for _ in range(300):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -120,7 +129,9 @@ def served(server_of_all, monkeypatch):
 def test_nearly_all_that_exact_search_finds_is_found_with_the_same_scores(home, exact):
     found = Chroma(CORPUS, home, Words()).search_many(SEARCHES, 20)
     wanted = exact.search_many(SEARCHES, 20)
-    common = [len(set(a) & set(b)) for a, b in zip(found, wanted, strict=True)]  # of (doc_id, score)
+    common = [
+        len(set(a) & set(b)) for a, b in zip(found, wanted, strict=True)
+    ]  # of (doc_id, score)
     assert np.mean(common) / 20 >= 0.98
     assert all(len(hits) == 20 for hits in found)
 
@@ -129,7 +140,11 @@ def test_the_graph_is_asked_and_not_all_documents(home, monkeypatch):
     retriever = Chroma(CORPUS, home, Words())
     scored = []
     scores = retriever._index.scores
-    monkeypatch.setattr(retriever._index, "scores", lambda rows, query: scored.append(len(rows)) or scores(rows, query))
+    monkeypatch.setattr(
+        retriever._index,
+        "scores",
+        lambda rows, query: scored.append(len(rows)) or scores(rows, query),
+    )
     retriever.search(SEARCHES[0].text, 20, excluded=["nobody"])
     assert scored == [20]
 
@@ -139,9 +154,14 @@ def test_a_search_that_keeps_more_in_view_finds_more_in_the_same_index(home, exa
     found = {}
     for ef_search in (2, 400):
         hits = Chroma(CORPUS, home, Words(), ef_search=ef_search).search_many(SEARCHES, 5)
-        found[ef_search] = sum(len(a & {hit.doc_id for hit in b}) for a, b in zip(wanted, hits, strict=True))
+        found[ef_search] = sum(
+            len(a & {hit.doc_id for hit in b}) for a, b in zip(wanted, hits, strict=True)
+        )
     assert found[2] < found[400] == 5 * len(SEARCHES)
-    assert [index.name.partition("-")[0] for index in store.list_kept(home)] == ["chroma", "vectors"]
+    assert [index.name.partition("-")[0] for index in store.list_kept(home)] == [
+        "chroma",
+        "vectors",
+    ]
 
 
 def test_exclusions_and_pools_come_before_the_cut(home, exact):
@@ -173,8 +193,12 @@ def test_ties_are_broken_by_doc_id_at_the_cut_too():
     assert [hit.doc_id for hit in found] == [f"copy{number:02}" for number in range(5)]
 
 
-def test_a_build_that_stopped_half_way_is_redone_without_embedding_again(home, exact, tmp_path, monkeypatch):
-    monkeypatch.setattr(chroma, "_client", lambda folder, client=chroma._client: Failing(client(folder), calls=2))
+def test_a_build_that_stopped_half_way_is_redone_without_embedding_again(
+    home, exact, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        chroma, "_client", lambda folder, client=chroma._client: Failing(client(folder), calls=2)
+    )
     embedder = Words()
     with pytest.raises(DataError, match="power cut"):
         Chroma(CORPUS, tmp_path, embedder)
@@ -207,7 +231,13 @@ class Failing:
 
 @pytest.mark.parametrize(
     "options",
-    [{"ef_search": 1}, {"ef_construction": 0}, {"neighbors": -3}, {"url": "localhost:8000"}, {"url": "http://h/x"}],
+    [
+        {"ef_search": 1},
+        {"ef_construction": 0},
+        {"neighbors": -3},
+        {"url": "localhost:8000"},
+        {"url": "http://h/x"},
+    ],
 )
 def test_options_that_make_no_sense_are_a_mistake_in_the_command(corpus, options):
     with pytest.raises(UsageError, match=next(iter(options))):
@@ -230,14 +260,18 @@ def test_a_server_serves_what_a_folder_does_and_embeds_once_for_all(served, exac
     assert retriever.search_many(SEARCHES, 20) == found
 
 
-def test_a_collection_that_is_not_whole_is_filled_up_and_not_overwritten(served, exact, tmp_path, monkeypatch):
+def test_a_collection_that_is_not_whole_is_filled_up_and_not_overwritten(
+    served, exact, tmp_path, monkeypatch
+):
     vectors = np.asarray(exact._vectors)
     whole = Chroma(CORPUS, tmp_path, Words(), url=served.url)
     collection = whole._index._collection
     name, settings = (collection.name, chroma.settings_of(200, 32, 2500))
     client = chroma._connected(served.url)
     client.delete_collection(name)
-    client.create_collection(name, **settings).add(ids=["3", "1700"], embeddings=vectors[[3, 1700]] * 2)
+    client.create_collection(name, **settings).add(
+        ids=["3", "1700"], embeddings=vectors[[3, 1700]] * 2
+    )
     filled = Chroma(CORPUS, tmp_path, Words(), url=served.url)
     some = np.array([1700, 4, 3])
     np.testing.assert_array_equal(filled._index._vectors(some), vectors[some] * [[2], [1], [2]])
@@ -246,7 +280,9 @@ def test_a_collection_that_is_not_whole_is_filled_up_and_not_overwritten(served,
 
 def test_two_who_fill_a_collection_at_once_get_one_index(served, exact, tmp_path):
     with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(lambda n: Chroma(CORPUS, tmp_path / str(n), Words(), url=served.url), range(2)))
+        made = list(
+            pool.map(lambda n: Chroma(CORPUS, tmp_path / str(n), Words(), url=served.url), range(2))
+        )
     assert [one._index._collection.count() for one in made] == [DOCUMENTS] * 2
     assert made[0].search_many(SEARCHES, 10) == made[1].search_many(SEARCHES, 10)
     assert made[0].search("w1 w2", DOCUMENTS) == exact.search("w1 w2", DOCUMENTS)
@@ -297,8 +333,13 @@ def test_a_run_says_which_server_answers_and_notices_that_its_index_changes(serv
     with pytest.raises(DataError, match=rf"has version {version}, .* and not version 0\.1, "):
         Chroma(CORPUS, tmp_path, Words(), url=served.url, server="0.1")
     retriever._index._collection.delete(ids=["7"])
-    for ask in (lambda: retriever.search("w1", 3), lambda: Chroma(CORPUS, tmp_path, Words(), url=served.url)):
-        with pytest.raises(DataError, match=r"2,499 documents, and not .* 2,500 documents; .* push"):
+    for ask in (
+        lambda: retriever.search("w1", 3),
+        lambda: Chroma(CORPUS, tmp_path, Words(), url=served.url),
+    ):
+        with pytest.raises(
+            DataError, match=r"2,499 documents, and not .* 2,500 documents; .* push"
+        ):
             ask()
     token = FILLS.set(True)
     Chroma(CORPUS, tmp_path, Words(), url=served.url)  # puts it right
@@ -313,7 +354,9 @@ def test_an_index_works_while_it_is_deleted(tmp_path):
     assert retriever.search_many(SEARCHES, 10) == before
 
 
-def test_a_server_that_goes_away_while_it_is_filled_keeps_what_it_has(served, tmp_path, monkeypatch):
+def test_a_server_that_goes_away_while_it_is_filled_keeps_what_it_has(
+    served, tmp_path, monkeypatch
+):
     embedder = Words()
     asked = chroma.ServerIndex._ask
 
@@ -327,7 +370,9 @@ def test_a_server_that_goes_away_while_it_is_filled_keeps_what_it_has(served, tm
         Chroma(CORPUS, tmp_path, embedder, url=served.url)
     monkeypatch.setattr(chroma.ServerIndex, "_ask", asked)
     served.start()
-    [before] = [collection.count() for collection in chroma._connected(served.url).list_collections()]
+    [before] = [
+        collection.count() for collection in chroma._connected(served.url).list_collections()
+    ]
     retriever = Chroma(CORPUS, tmp_path, embedder, url=served.url)
     assert (before, retriever._index._collection.count()) == (2000, DOCUMENTS)
     assert embedder.embedded == len(set(CORPUS.texts()))

@@ -60,7 +60,14 @@ class Place:
         return self.servers[-1]
 
     def about(self, lm: str = "") -> tuple:
-        return "--data", self.folder / "data", "--lm", lm or self.server.spec, "--runs", self.folder / "runs"
+        return (
+            "--data",
+            self.folder / "data",
+            "--lm",
+            lm or self.server.spec,
+            "--runs",
+            self.folder / "runs",
+        )
 
     def run(self, *words: object, program: tuple = PROGRAM, lm: str = "") -> dict:
         return called(run_module, *program, *self.about(lm), *words)
@@ -115,7 +122,11 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", ANOTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+            [sys.executable, "-c", ANOTHER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
         )
 
     def run(self, *words: object) -> dict:
@@ -150,10 +161,15 @@ def skills(place: Place, file: str) -> set[str]:
     model, found = place.server.model, set()
     for prompt in prompts(file).values():
         demos = [
-            {name: value if isinstance(value, str) else json.dumps(value) for name, value in demo.items()}
+            {
+                name: value if isinstance(value, str) else json.dumps(value)
+                for name, value in demo.items()
+            }
             for demo in prompt["demos"]
         ]
-        found |= model.taught(Asked(" ".join(prompt["instructions"].split()), (), tuple(demos), {}, 0.0))
+        found |= model.taught(
+            Asked(" ".join(prompt["instructions"].split()), (), tuple(demos), {}, 0.0)
+        )
     return found
 
 
@@ -165,11 +181,19 @@ def test_the_plain_program_has_none_of_the_skills(large):
 
 
 @pytest.mark.parametrize("optimizer", MAIN)
-def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps_it(large, elsewhere, optimizer):
+def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps_it(
+    large, elsewhere, optimizer
+):
     found = large.compiled(optimizer)
     assert found["kept"] == "compiled"
-    assert found["gain"]["significant"] and found["gain"]["p_corrected"] < 0.05 and found["gain"]["difference"] > 0.2
-    assert found["after"]["mean"] - found["before"]["mean"] == pytest.approx(found["gain"]["difference"])
+    assert (
+        found["gain"]["significant"]
+        and found["gain"]["p_corrected"] < 0.05
+        and found["gain"]["difference"] > 0.2
+    )
+    assert found["after"]["mean"] - found["before"]["mean"] == pytest.approx(
+        found["gain"]["difference"]
+    )
     assert TRANSCRIPT in skills(large, found["compiled"])
     # On test, where the compiled program is run by a process that has never compiled anything.
     compiled = (*PROGRAM[:4], "--compiled", found["compiled"], *large.about(), "--json")
@@ -182,7 +206,9 @@ def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps
     evaluated = evaluations(found)
     sent = len(large.server.requests)
     asked = [word for query_id in evaluated for word in ("--query-id", query_id)]
-    again = elsewhere.run(*compiled, "--split", "dev", *asked, "--runs", large.folder / "again" / optimizer)
+    again = elsewhere.run(
+        *compiled, "--split", "dev", *asked, "--runs", large.folder / "again" / optimizer
+    )
     assert {query_id: ranking[:10] for query_id, ranking in rankings(again).items()} == evaluated
     requests = {json.dumps(body) for body in large.server.requests[sent:]}
     # What an optimizer before it has asked is not sent once more: answers are shared.
@@ -191,8 +217,16 @@ def test_every_optimizer_gains_on_validation_and_on_test_and_a_new_process_keeps
 
 def evaluations(found: dict) -> dict[str, list[str]]:
     """query_id -> the first ten documents, of the student's last evaluations of the candidate that was kept."""
-    lines = (Path(found["compiled"]).parent / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if row["candidate"] == found["candidate"] and not row["sample"]]
+    lines = (
+        (Path(found["compiled"]).parent / "evaluations.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
+    rows = [
+        row
+        for row in map(json.loads, lines)
+        if row["candidate"] == found["candidate"] and not row["sample"]
+    ]
     return {row["query_id"]: row["ranking"] for row in rows[-4:]}
 
 
@@ -203,11 +237,16 @@ def test_with_a_model_that_ignores_its_prompt_no_optimizer_reports_a_gain(small,
     assert not found["gain"]["significant"] and found["gain"]["difference"] == 0
     assert found["kept"] == "before"  # of equal ones, the one that was there
     candidates = [row for row in found["candidates"] if row["whole"]]
-    assert found["before"]["mean"] > 0 and len(found["candidates"]) > 1  # it had some skill, others were tried
+    assert (
+        found["before"]["mean"] > 0 and len(found["candidates"]) > 1
+    )  # it had some skill, others were tried
     assert {row["validation"]["mean"] for row in candidates} == {found["before"]["mean"]}
     if optimizer == "gepa":
         words = ("--limit", 6, "--compiled", found["compiled"])
-        runs = [small.run("--limit", 6, lm=server.spec), small.run(*words, program=PROGRAM[:4], lm=server.spec)]
+        runs = [
+            small.run("--limit", 6, lm=server.spec),
+            small.run(*words, program=PROGRAM[:4], lm=server.spec),
+        ]
         compared = compare([Path(result["run"]) for result in runs])
         assert {row["difference"] for row in compared["comparisons"]} == {0.0}
 
@@ -217,7 +256,9 @@ def test_with_a_model_whose_answers_are_chance_no_corrected_gain_is_significant(
     server = large.serve(noisy=True)
     differences, spreads = [], []
     for seed in range(3):
-        found = large.compile("bootstrap_rs", *SETTINGS["bootstrap_rs"], "--split-seed", seed, lm=server.spec)
+        found = large.compile(
+            "bootstrap_rs", *SETTINGS["bootstrap_rs"], "--split-seed", seed, lm=server.spec
+        )
         gain = found["gain"]
         assert not gain["significant"], gain
         assert gain["p_corrected"] == min(1.0, gain["p"] * max(1, gain["candidates"]))
@@ -231,7 +272,9 @@ def test_a_teachers_demonstrations_teach_a_student_that_has_no_skill_of_its_own(
     student, teacher = small.serve(lucky=0.0), small.serve(able=True)
     alone = small.compile("bootstrap", lm=student.spec)
     assert alone["kept"] == "before" and alone["after"]["mean"] == 0
-    taught = small.compile("bootstrap", "-O", "demos=3", "--teacher", teacher.spec, "--held-out", lm=student.spec)
+    taught = small.compile(
+        "bootstrap", "-O", "demos=3", "--teacher", teacher.spec, "--held-out", lm=student.spec
+    )
     assert teacher.requests and not any(read(body).demos for body in teacher.requests)
     assert taught["kept"] == "compiled" and taught["gain"]["losses"] == 0
     demos = [demo for prompt in prompts(taught["compiled"]).values() for demo in prompt["demos"]]
@@ -244,12 +287,16 @@ def test_a_teachers_demonstrations_teach_a_student_that_has_no_skill_of_its_own(
 
 def test_prompts_of_a_users_own_are_where_compiling_starts_and_a_rival_to_the_end(small, tmp_path):
     file, server = tmp_path / "own.toml", small.serve(lucky=0.0)
-    file.write_text(f'["reader.next_search"]\ninstructions = "Write the next search. {TRANSCRIPT} {ANGLE}"\n')
+    file.write_text(
+        f'["reader.next_search"]\ninstructions = "Write the next search. {TRANSCRIPT} {ANGLE}"\n'
+    )
     found = small.compile("gepa", *SETTINGS["gepa"], "--start", file, "--held-out", lm=server.spec)
     [start] = (row["validation"]["mean"] for row in found["candidates"] if row["start"])
     assert found["kept"] == "compiled" and found["after"]["mean"] > start > found["before"]["mean"]
     assert skills(small, found["compiled"]) == {TRANSCRIPT, ANGLE, STRICT}
-    assert len(found["held_out"]["runs"]) == 2  # the start and what was compiled, against the program as it is
+    assert (
+        len(found["held_out"]["runs"]) == 2
+    )  # the start and what was compiled, against the program as it is
     # From the best there is nothing better is found, and that is what is kept and taken up.
     again = small.compile("labeled", "--start", found["compiled"], "--held-out", lm=server.spec)
     assert again["kept"] == "start"
@@ -289,7 +336,9 @@ def test_an_optimizer_runs_to_its_end_and_a_run_takes_up_what_it_made(small, opt
     run = small.run("--limit", 3, "--compiled", found["compiled"], program=PROGRAM[:4])
     config = json.loads((Path(run["run"]) / "config.json").read_text(encoding="utf-8"))
     assert config["compiled"]["optimizer"] == optimizer and config["parameters"]["hops"] == 2
-    shown = {demo["description"] for body in small.server.requests[before:] for demo in read(body).demos}
+    shown = {
+        demo["description"] for body in small.server.requests[before:] for demo in read(body).demos
+    }
     made = prompts(found["compiled"]).values()
     assert shown == {demo["description"] for prompt in made for demo in prompt["demos"]}
 
@@ -299,14 +348,18 @@ def test_neighbours_give_each_query_demonstrations_of_its_own(small):
     found = small.compile("knn", "-O", "k=1", "--teacher", teacher.spec, lm=server.spec)
     assert found["kept"] == "compiled"
     body = json.loads(Path(found["compiled"]).read_text(encoding="utf-8"))
-    assert len(body["neighbours"]) == 4  # all of the training queries, because the teacher does well on all
+    assert (
+        len(body["neighbours"]) == 4
+    )  # all of the training queries, because the teacher does well on all
     before = len(server.requests)
     small.run("--limit", 12, "--compiled", found["compiled"], program=PROGRAM[:4], lm=server.spec)
     shown = defaultdict(set)
     for request in server.requests[before:]:
         asked = read(request)
         shown[asked.fields["description"]].add(tuple(demo["description"] for demo in asked.demos))
-    assert len(shown) == 12 and all(len(demos) == 1 for demos in shown.values())  # the same in every call of a query
+    assert len(shown) == 12 and all(
+        len(demos) == 1 for demos in shown.values()
+    )  # the same in every call of a query
     assert set().union(*shown.values()) <= {(row["text"],) for row in body["neighbours"]}
     assert len(set().union(*shown.values())) > 1
 
@@ -326,7 +379,9 @@ def test_an_ensemble_ranks_by_the_reciprocal_ranks_of_its_members(small):
             for rank, doc_id in enumerate(member[query_id], start=1):
                 points[doc_id] += 1 / (60 + rank)
         assert set(ranking) <= set(points)
-        assert [points[doc_id] for doc_id in ranking] == sorted(points.values(), reverse=True)[: len(ranking)]
+        assert [points[doc_id] for doc_id in ranking] == sorted(points.values(), reverse=True)[
+            : len(ranking)
+        ]
 
 
 @pytest.mark.parametrize(
@@ -338,9 +393,22 @@ def test_an_ensemble_ranks_by_the_reciprocal_ranks_of_its_members(small):
         ("verifier", "bootstrap", ("-P", "retrievers=bm25", "-P", "rounds=2", "-P", "verify=20")),
     ],
 )
-def test_an_agent_is_compiled_without_a_model_and_its_file_is_taken_up(tmp_path, agent, optimizer, words):
-    about = ("--program", agent, "--task", "congress", "--data", "mini", "--runs", tmp_path / "runs")
-    found = called(compile_module, *about, "--optimizer", optimizer, "--limit", 4, "--metric", "R@100", *words)
+def test_an_agent_is_compiled_without_a_model_and_its_file_is_taken_up(
+    tmp_path, agent, optimizer, words
+):
+    about = (
+        "--program",
+        agent,
+        "--task",
+        "congress",
+        "--data",
+        "mini",
+        "--runs",
+        tmp_path / "runs",
+    )
+    found = called(
+        compile_module, *about, "--optimizer", optimizer, "--limit", 4, "--metric", "R@100", *words
+    )
     assert not found["gain"]["significant"] and found["gain"]["difference"] >= 0
     run = called(run_module, *about, "--limit", 2, "--compiled", found["compiled"])
     config = json.loads((Path(run["run"]) / "config.json").read_text(encoding="utf-8"))

@@ -58,7 +58,9 @@ def use_run(path: Path, environment, number: int) -> None:
         scoring.score(path, environment)
 
 
-@pytest.mark.parametrize("name", ["config.json", "outcomes.jsonl", "scores.json", "scores.csv", "attribution.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "outcomes.jsonl", "scores.json", "scores.csv", "attribution.jsonl"]
+)
 def test_a_run_whose_files_hold_anything_is_read_or_refused(name, made, tmp_path, capsys):
     environment = environments.load("congress", "mini", "dev").asking(limit=3)
     random, path = Random(name), tmp_path / "run"
@@ -78,8 +80,15 @@ def _cassette(path: Path) -> bytes:
 def _compiled(path: Path) -> bytes:
     prompt = compiled.Prompt("Do.", ({"a": "b"},), "Asked", ("in a: str",), "0")
     neighbour = compiled.Neighbour("q1", "text", {"ask": [{"a": "b"}]})
-    parts = {"parameters": {"hops": 2}, "retriever": "bm25", "prompts": {"ask": prompt}, "neighbours": (neighbour,)}
-    compiled.write(path, compiled.Compiled("multihop", **parts, origin={"optimizer": "gepa", "task": "x"}))
+    parts = {
+        "parameters": {"hops": 2},
+        "retriever": "bm25",
+        "prompts": {"ask": prompt},
+        "neighbours": (neighbour,),
+    }
+    compiled.write(
+        path, compiled.Compiled("multihop", **parts, origin={"optimizer": "gepa", "task": "x"})
+    )
     return path.read_bytes()
 
 
@@ -90,13 +99,28 @@ def _lines(*rows) -> bytes:
 def _atif(path: Path) -> bytes:
     found = {"extra": {"doc_ids": ["d1"], "shown": [3], "lengths": [9]}, "content": '["d1"]'}
     metrics = {"prompt_tokens": 9, "completion_tokens": 2, "cost_usd": 0.1}
-    searched = call("search", {"query": "x", "k": 3}, found, metrics=metrics, extra={"hop": 1, "started": 0.5})
-    return _lines(atif([searched], session_id="q1", extra={"seconds": 2.0, "ranking": ["d1"], "scores": [1.0]}))
+    searched = call(
+        "search", {"query": "x", "k": 3}, found, metrics=metrics, extra={"hop": 1, "started": 0.5}
+    )
+    return _lines(
+        atif(
+            [searched], session_id="q1", extra={"seconds": 2.0, "ranking": ["d1"], "scores": [1.0]}
+        )
+    )
 
 
 def _journal(path: Path) -> bytes:
-    row = {"candidate": "c", "query_id": "q", "sample": "", "value": 0.5, "metrics": {"R@10": None}, "calls": 1}
-    return _lines(row | {"tokens": 3, "list_usd": None, "ranking": ["d"], "error": None, "seconds": 0.1})
+    row = {
+        "candidate": "c",
+        "query_id": "q",
+        "sample": "",
+        "value": 0.5,
+        "metrics": {"R@10": None},
+        "calls": 1,
+    }
+    return _lines(
+        row | {"tokens": 3, "list_usd": None, "ranking": ["d"], "error": None, "seconds": 0.1}
+    )
 
 
 def _read_journal(path: Path) -> None:
@@ -108,7 +132,11 @@ def _trajectories(path: Path) -> None:
         pass
 
 
-CANDIDATE = {"digest": "d", "prompts": {"a": {"instructions": "", "demos": [], "fields": []}}, "parameters": {}}
+CANDIDATE = {
+    "digest": "d",
+    "prompts": {"a": {"instructions": "", "demos": [], "fields": []}},
+    "parameters": {},
+}
 RUN = b"q1 Q0 d1 1 2.5 x\n"
 FOREIGN = {"query_id": "q1", "trace": {"steps": STEPS}, "usage": USED, "scores": [1]}
 FILES = {
@@ -116,10 +144,22 @@ FILES = {
     "compiled": ("compiled.json", _compiled, compiled.read),
     "evaluations": ("evaluations.jsonl", _journal, _read_journal),
     "candidates": ("candidates.jsonl", lambda _: _lines(CANDIDATE), _read_journal),
-    "trajectories": ("x.jsonl", lambda _: _lines(FOREIGN, {"query_id": "q2", "steps": STEPS[:1]}), _trajectories),
+    "trajectories": (
+        "x.jsonl",
+        lambda _: _lines(FOREIGN, {"query_id": "q2", "steps": STEPS[:1]}),
+        _trajectories,
+    ),
     "atif": ("x.jsonl", _atif, _trajectories),
-    "trec": ("x", lambda _: RUN + b"q2 Q0 d3 1 1 x\n", partial(RunFile, environment=world(), encoded=True)),
-    "gzip": ("x.gz", lambda _: gzip.compress(RUN * 50), partial(RunFile, environment=world(), encoded=False)),
+    "trec": (
+        "x",
+        lambda _: RUN + b"q2 Q0 d3 1 1 x\n",
+        partial(RunFile, environment=world(), encoded=True),
+    ),
+    "gzip": (
+        "x.gz",
+        lambda _: gzip.compress(RUN * 50),
+        partial(RunFile, environment=world(), encoded=False),
+    ),
 }
 
 
@@ -138,7 +178,18 @@ def test_a_file_that_holds_anything_is_read_or_refused_in_a_line(form, tmp_path)
 
 def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, capsys):
     random = Random(0)
-    columns = ("key", "run", "query_id", "model", "at", "seconds", "fault", "usage", "outputs", "finish")
+    columns = (
+        "key",
+        "run",
+        "query_id",
+        "model",
+        "at",
+        "seconds",
+        "fault",
+        "usage",
+        "outputs",
+        "finish",
+    )
     good = Answers(tmp_path / "good" / NAME)
     good.ledger("t/r/1").answered("q", "0" * 16, "m", Answer(["text"], Usage(1, 0, 5, 2, 0.1, 0.1)))
     good.query("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -148,9 +199,21 @@ def test_a_cell_of_the_answers_that_holds_anything_is_read_or_refused(tmp_path, 
         shutil.rmtree(path.parent, ignore_errors=True)
         shutil.copytree(tmp_path / "good", path.parent)
         column = random.choice(columns)
-        nasty = mutated(random, usage.encode()).decode("utf-8", "replace") if random.random() < 0.5 else None
-        value = nasty if nasty is not None else random.choice([b"\xff", -1, 2**62, 1e308, "x", "9" * 5000, "[" * 5000])
-        with contextlib.closing(sqlite3.connect(path)) as opened, opened, contextlib.suppress(sqlite3.Error):
+        nasty = (
+            mutated(random, usage.encode()).decode("utf-8", "replace")
+            if random.random() < 0.5
+            else None
+        )
+        value = (
+            nasty
+            if nasty is not None
+            else random.choice([b"\xff", -1, 2**62, 1e308, "x", "9" * 5000, "[" * 5000])
+        )
+        with (
+            contextlib.closing(sqlite3.connect(path)) as opened,
+            opened,
+            contextlib.suppress(sqlite3.Error),
+        ):
             opened.execute(f"UPDATE calls SET {column} = ?", (value,))
         with contextlib.suppress(SextantError):
             changed = Answers(path)

@@ -11,14 +11,28 @@ REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 
 
 def test_the_references_compilation_is_what_tuning_prints(tmp_path, command_of):
-    words = ("--program", "multihop", "--task", "congress", "--optimizer", "tune", "--runs", tmp_path)
+    words = (
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--optimizer",
+        "tune",
+        "--runs",
+        tmp_path,
+    )
     printed = "\n".join(line.rstrip() for line in command_of(compile)(*words).out.splitlines())
     shown = re.search(r"--optimizer\s+tune`\s+begins\s+with\n\n```\n(.*?)\n```", REFERENCE, re.S)[1]
     assert shown.count("\n") > 10 and printed.startswith(shown)
 
 
 @pytest.mark.parametrize(
-    ("name", "task"), [("planner", "birco/relic"), ("tournament", "crumb/code_retrieval"), ("react", "obliq/twitter")]
+    ("name", "task"),
+    [
+        ("planner", "birco/relic"),
+        ("tournament", "crumb/code_retrieval"),
+        ("react", "obliq/twitter"),
+    ],
 )
 def test_the_table_of_scores_is_what_the_programs_reach(name, task, tmp_path):
     from benchmarks.programs import score
@@ -32,9 +46,24 @@ def test_the_table_of_scores_is_what_the_programs_reach(name, task, tmp_path):
     assert score(name, task, tmp_path) == found
 
 
-@pytest.mark.parametrize("task", ["obliq/twitter", "birco/relic"])  # the others take minutes to encode
+@pytest.mark.parametrize(
+    "task", ["obliq/twitter", "birco/relic"]
+)  # the others take minutes to encode
 def test_the_table_in_the_documents_says_what_the_dense_retriever_gets(task, run):
-    words = ("--program", "retrieve", "--task", task, "--data", "mini", "--split", "all", "--retriever", "dense")
+    words = (
+        "--program",
+        "retrieve",
+        "--task",
+        task,
+        "--data",
+        "mini",
+        "--split",
+        "all",
+        "--retriever",
+        "dense",
+    )
     table = (ROOT / "docs/decisions/miniatures.md").read_text(encoding="utf-8")
     [cell] = re.findall(rf"^\| `{task}` \|(?:[^|]*\|){{3}} ([^|]*) \|", table, re.M)[:1]
-    assert float(cell) == pytest.approx(run(*words, "--json").json["metrics"]["nDCG@10"]["mean"], abs=0.002)
+    assert float(cell) == pytest.approx(
+        run(*words, "--json").json["metrics"]["nDCG@10"]["mean"], abs=0.002
+    )

@@ -67,7 +67,9 @@ def test_many_documents_are_screened_in_bounded_memory(tmp_path):
     words = [f"word{n}" for n in range(30_000)]
     with (tmp_path / "posts.jsonl").open("w") as file:
         for n in range(many):
-            file.write(json.dumps({"id": str(n), "text": " ".join(draw.choices(words, k=33))}) + "\n")
+            file.write(
+                json.dumps({"id": str(n), "text": " ".join(draw.choices(words, k=33))}) + "\n"
+            )
     command = [sys.executable, "-c", SCREEN, str(tmp_path / "posts.jsonl"), str(tmp_path / "built")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     came_out, grown = json.loads(done.stdout)

@@ -11,7 +11,9 @@ from evals.measuring.judge_correction import draw_true_grades, measure_judge
 TRIALS = 300
 
 
-@pytest.mark.parametrize(("relevant", "hit", "false_alarm"), [(0.15, 0.85, 0.1), (0.3, 0.7, 0.2), (0.5, 0.9, 0.3)])
+@pytest.mark.parametrize(
+    ("relevant", "hit", "false_alarm"), [(0.15, 0.85, 0.1), (0.3, 0.7, 0.2), (0.5, 0.9, 0.3)]
+)
 def test_an_interval_of_95_percent_holds_the_truth_about_that_often(relevant, hit, false_alarm):
     held = np.zeros(2)
     for seed in range(TRIALS):
@@ -20,8 +22,12 @@ def test_an_interval_of_95_percent_holds_the_truth_about_that_often(relevant, hi
         known = np.arange(50) % 2 == 0
         said = 2 * (generator.random(300) < np.where(truth, hit, false_alarm))
         said_of_known = 2 * (generator.random(50) < np.where(known, hit, false_alarm))
-        sample = [(float(true), int(grade)) for true, grade in zip(known, said_of_known, strict=True)]
-        judge = measure_judge(said.tolist(), list(draw_true_grades(sample, said.tolist(), draws=200, seed=seed)))
+        sample = [
+            (float(true), int(grade)) for true, grade in zip(known, said_of_known, strict=True)
+        ]
+        judge = measure_judge(
+            said.tolist(), list(draw_true_grades(sample, said.tolist(), draws=200, seed=seed))
+        )
         precision = (truth & (said > 0)).sum() / (said > 0).sum()
         held += [
             judge.relevant.low <= truth.mean() <= judge.relevant.high,

@@ -38,7 +38,9 @@ QUERIES = 10_000
 # Queries until buffers of a bounded size have been filled: Python's own objects are as many from the first thousand on
 # (as tracemalloc has it), but the process still takes 2 to 3 MB more, also on a busy machine.
 FIRST = 5000
-MOST = 4 << 20  # bytes that may come from then on: 400 a query for id, place and key, and what malloc keeps
+MOST = (
+    4 << 20
+)  # bytes that may come from then on: 400 a query for id, place and key, and what malloc keeps
 
 
 def server() -> tuple[str, int]:
@@ -65,7 +67,10 @@ def resident() -> int:
 def measured(many: int, spec: str, place: Path) -> dict[int, int]:
     """Bytes in memory after so many queries."""
     os.environ["SEXTANT_HOME"] = str(place / "home")
-    corpus = Corpus(Document(f"d{number}", f"The committee heard about the {number} ferries.") for number in range(50))
+    corpus = Corpus(
+        Document(f"d{number}", f"The committee heard about the {number} ferries.")
+        for number in range(50)
+    )
     queries = [Query(f"q{number}", f"Something about {number} ferries?") for number in range(many)]
     program = Rewrite(Toolbox(corpus, BM25(corpus)), depth=5)
     model = lm.connect(spec, Terms(gate=Gate(AT_ONCE)))
@@ -78,12 +83,16 @@ def measured(many: int, spec: str, place: Path) -> dict[int, int]:
 
     with run_folder.claim(place / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
-        assert run(program, queries, corpus, folder, model, workers=AT_ONCE, on_outcome=count) is None
+        assert (
+            run(program, queries, corpus, folder, model, workers=AT_ONCE, on_outcome=count) is None
+        )
     return sizes
 
 
 def test_memory_is_flat_over_the_queries_of_a_run():
-    told = subprocess.run([sys.executable, __file__, str(QUERIES)], capture_output=True, text=True, timeout=200)
+    told = subprocess.run(
+        [sys.executable, __file__, str(QUERIES)], capture_output=True, text=True, timeout=200
+    )
     assert told.returncode == 0, told.stderr[-3000:]
     sizes = {int(many): size for many, size in json.loads(told.stdout.splitlines()[-1]).items()}
     assert max(sizes[many] for many in sizes if many > FIRST) - sizes[FIRST] <= MOST, sizes
@@ -108,8 +117,18 @@ def test_outcomes_that_wait_for_a_slow_disk_are_no_more_than_queries_at_a_time(t
 
     with run_folder.claim(tmp_path / "runs" / "task" / "run", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
-        run(system, [Query(f"q{n}", "") for n in range(200)], Corpus([]), folder, model, workers=4, on_outcome=write)
-    assert len(ahead) == 200 and max(ahead) <= 4 + 4 + 1, "done, at work, and the one that is being written"
+        run(
+            system,
+            [Query(f"q{n}", "") for n in range(200)],
+            Corpus([]),
+            folder,
+            model,
+            workers=4,
+            on_outcome=write,
+        )
+    assert len(ahead) == 200 and max(ahead) <= 4 + 4 + 1, (
+        "done, at work, and the one that is being written"
+    )
 
 
 def main(many: int) -> None:

@@ -12,7 +12,9 @@ mlflow = pytest.importorskip("mlflow", reason="an extra: pip install '.[soak]'")
 
 
 def test_mlflow_has_what_the_run_says(run, command_of, tmp_path):
-    place = Path(run("--program", "multihop", "--task", "congress", "--limit", 6, "--json").json["run"])
+    place = Path(
+        run("--program", "multihop", "--task", "congress", "--limit", 6, "--json").json["run"]
+    )
     words = (place, "--to", "mlflow", "--out", f"sqlite:///{tmp_path}/ml.db")
     assert command_of(export)(*words).code == 0
     client = mlflow.MlflowClient(tracking_uri=words[-1])
@@ -33,4 +35,6 @@ def test_a_redirect_of_an_mlflow_server_is_not_followed_with_a_run(run, command_
     place = run("--program", "retrieve", "--task", "congress", "--limit", 1, "--json").json["run"]
     bad.script = always(moved(f"http://localhost:{elsewhere.port}/"))
     result = command_of(export)(place, "--to", "mlflow", "--out", bad.url.removesuffix("/v1"))
-    assert result.code == 3 and "does not take it" in result.err and bad.tries and not elsewhere.tries
+    assert (
+        result.code == 3 and "does not take it" in result.err and bad.tries and not elsewhere.tries
+    )

@@ -17,8 +17,14 @@ def draw(seed, *effects):
     generator, values = np.random.default_rng(seed), {}
     for place, (many, effect) in enumerate(zip(QUERIES, effects, strict=True)):
         base, moves = generator.beta(1, 1.5, many), generator.random((3, many)) < 0.5
-        noise = generator.normal(0, 0.15, (3, many)) * moves  # of all three, so that without an effect they are alike
-        columns = {"bm25": base + noise[0], "multihop": base + effect + noise[1], "rewrite": base + noise[2]}
+        noise = (
+            generator.normal(0, 0.15, (3, many)) * moves
+        )  # of all three, so that without an effect they are alike
+        columns = {
+            "bm25": base + noise[0],
+            "multihop": base + effect + noise[1],
+            "rewrite": base + noise[2],
+        }
         columns = {row: np.clip(column, 0, 1).tolist() for row, column in columns.items()}
         values[f"task{place}"] = {row: dict(enumerate(column)) for row, column in columns.items()}
     return values
@@ -28,7 +34,9 @@ def judge(seed, *effects):
     """What a study says: (that nothing differs, the planted help, the planted harm, anything that is not so)."""
     said = findings.say(findings.test_rows(draw(seed, *effects), "bm25"), "bm25")
     first, help_, harm = said[0], "helps on task0", "hurts on task1"
-    wrong = [one for one in said[:-1] if one.startswith("rewrite") or "task2" in one or "task3" in one]
+    wrong = [
+        one for one in said[:-1] if one.startswith("rewrite") or "task2" in one or "task3" in one
+    ]
     return first.startswith("No row differs"), help_ in first, harm in first, bool(wrong)
 
 
@@ -37,6 +45,8 @@ def test_a_planted_difference_is_said_and_a_study_without_says_that_there_is_non
     planted = np.mean([judge(seed, EFFECT, -EFFECT, 0, 0) for seed in range(STUDIES)], axis=0)
     names = ("no row differs", "helps on its task", "hurts on its task", "something that is not so")
     for what, rates in (("none planted", nothing), ("one planted", planted)):
-        print(what, ", ".join(f"{name}: {rate:.3f}" for name, rate in zip(names, rates, strict=True)))  # noqa: T201
+        print(
+            what, ", ".join(f"{name}: {rate:.3f}" for name, rate in zip(names, rates, strict=True))
+        )
     assert nothing[0] > 0.94 and planted[0] < 0.02
     assert planted[1] > 0.5 and planted[2] > 0.9 and planted[3] < 0.06

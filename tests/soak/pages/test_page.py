@@ -38,27 +38,52 @@ def runs(tmp_path_factory):
         "short": ("multihop", "wildchat", "-P", "hops=2"),
         "long": ("multihop", "wildchat"),
         "floor": ("retrieve", "wildchat"),
-        "units": ("tournament", "crumb/clinical_trial", "--lm", (server := OpenAIServer(fill)).spec),
+        "units": (
+            "tournament",
+            "crumb/clinical_trial",
+            "--lm",
+            (server := OpenAIServer(fill)).spec,
+        ),
     }
     made = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEXTANT_HOME", str(place / "home"))
         for name, (program, task, *more) in wanted.items():
-            words = ["--program", program, "--task", task, "--data", "mini", "--lm", "offline", *more]
+            words = [
+                "--program",
+                program,
+                "--task",
+                task,
+                "--data",
+                "mini",
+                "--lm",
+                "offline",
+                *more,
+            ]
             before = set((place / "runs").glob("*/*"))
-            assert run_command(run.parser(), run.command, [*words, "--runs", str(place / "runs")]) == 0
+            assert (
+                run_command(run.parser(), run.command, [*words, "--runs", str(place / "runs")]) == 0
+            )
             (made[name],) = set((place / "runs").glob("*/*")) - before
         for name in ("failed", "old"):
             copied = made["floor"].with_name(f"retrieve-offline-{name}")
             made[name] = unsealed(shutil.copytree(made["floor"], copied))
         rows = [json.loads(line) for line in (made["failed"] / "outcomes.jsonl").open()]
-        rows[2] |= {"error": "ValueError: the answer\u202e was unusable", "ranking": [], "scores": []}
-        (made["failed"] / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rows[2] |= {
+            "error": "ValueError: the answer\u202e was unusable",
+            "ranking": [],
+            "scores": [],
+        }
+        (made["failed"] / "outcomes.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
         assert run_command(score.parser(), score.command, [str(made["failed"])]) in (0, 7)
     server.close()
     (made["old"] / "attribution.jsonl").unlink()
     scores = json.loads((made["old"] / "scores.json").read_text())
-    (made["old"] / "scores.json").write_text(json.dumps({k: v for k, v in scores.items() if k != "losses"}))
+    (made["old"] / "scores.json").write_text(
+        json.dumps({k: v for k, v in scores.items() if k != "losses"})
+    )
     return made
 
 
@@ -125,7 +150,9 @@ def texts(page, selector):
 
 
 def attributes(page, selector, attribute):
-    return page.locator(selector).evaluate_all(f"nodes => nodes.map(node => node.getAttribute('{attribute}'))")
+    return page.locator(selector).evaluate_all(
+        f"nodes => nodes.map(node => node.getAttribute('{attribute}'))"
+    )
 
 
 def view_is(page, kind, title=""):
@@ -139,7 +166,9 @@ def view_is(page, kind, title=""):
 @pytest.mark.smoke
 def test_the_runs_are_listed_with_the_values_of_their_scores(open_page, runs):
     page = open_page()
-    assert set(attributes(page, "tr[data-run]", "data-run")) == {name(path) for path in runs.values()}
+    assert set(attributes(page, "tr[data-run]", "data-run")) == {
+        name(path) for path in runs.values()
+    }
     for path in runs.values():
         mean = json.loads((path / "scores.json").read_text())["metrics"]["nDCG@10"]["mean"]
         assert f"{mean:.3f}" in page.locator(f'tr[data-run="{name(path)}"]').inner_text()
@@ -150,14 +179,30 @@ def test_the_runs_are_listed_with_the_values_of_their_scores(open_page, runs):
     assert texts(page, ".list .group") == heads
 
 
-def test_a_run_over_few_queries_never_stands_above_one_over_more_and_the_table_fits(open_page, runs):
+def test_a_run_over_few_queries_never_stands_above_one_over_more_and_the_table_fits(
+    open_page, runs
+):
     answer = json.loads(Answers([runs["floor"]])("runs.json"))
     [one] = answer["runs"]
-    one |= {"program": "sliding_window", "retriever": "fusion(bm25,dense)", "lm": "openai/gpt-5.2", "compiled": "x"}
-    one |= {"imported": True, "pool": "oracle:300", "usage": {**one["usage"], "calls": 99_999, "list_usd": 99.0}}
+    one |= {
+        "program": "sliding_window",
+        "retriever": "fusion(bm25,dense)",
+        "lm": "openai/gpt-5.2",
+        "compiled": "x",
+    }
+    one |= {
+        "imported": True,
+        "pool": "oracle:300",
+        "usage": {**one["usage"], "calls": 99_999, "list_usd": 99.0},
+    }
     answer["runs"] = [
         one
-        | {"id": str(n), "queries": n, "contract": str(n), "metrics": {"nDCG@10": {"mean": 1 / n, "low": 0, "high": 1}}}
+        | {
+            "id": str(n),
+            "queries": n,
+            "contract": str(n),
+            "metrics": {"nDCG@10": {"mean": 1 / n, "low": 0, "high": 1}},
+        }
         for n in (2, 1183, 24)
     ]
     for sort in ("", "value", "-value", "queries", "-program"):
@@ -171,7 +216,9 @@ def test_a_run_over_few_queries_never_stands_above_one_over_more_and_the_table_f
 
 
 def test_a_column_sorts_both_ways_and_the_address_keeps_it(open_page):
-    page = open_page("#/?task=obliq/wildchat")  # only runs that were asked the same are put in an order
+    page = open_page(
+        "#/?task=obliq/wildchat"
+    )  # only runs that were asked the same are put in an order
     page.get_by_role("button", name="Headline").click()
     assert "sort=-value" in page.url
     shown = [float(text) for text in texts(page, "tr[data-run] .measured b")]
@@ -199,11 +246,17 @@ def test_choices_and_words_filter_the_runs(open_page, runs):
 
 def test_the_chart_names_the_runs_that_nothing_beats_for_the_money(open_page, runs):
     page = open_page("#/?task=obliq/wildchat")
-    scores = [json.loads((path / "scores.json").read_text()) for path in runs.values() if path != runs["units"]]
+    scores = [
+        json.loads((path / "scores.json").read_text())
+        for path in runs.values()
+        if path != runs["units"]
+    ]
     points = [(s["usage"]["calls"] / s["queries"], s["metrics"]["nDCG@10"]["mean"]) for s in scores]
     best = {p for p in points if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in points)}
     drawn = attributes(page, ".scatter a.best", "aria-label")
-    assert {re.search(r"nDCG@10 (\S+),", words)[1] for words in drawn} == {f"{y:.3f}" for _, y in best}
+    assert {re.search(r"nDCG@10 (\S+),", words)[1] for words in drawn} == {
+        f"{y:.3f}" for _, y in best
+    }
     assert page.locator(".scatter a").count() == len(points)
 
 
@@ -223,10 +276,14 @@ def test_a_run_lists_its_worst_queries_first_and_where_recall_is_lost(open_page,
     assert lost + shares["found"] == pytest.approx(1, abs=0.003)
 
 
-def test_the_best_bare_retriever_stands_beside_programs_and_the_bounds_beside_a_run(open_page, runs):
+def test_the_best_bare_retriever_stands_beside_programs_and_the_bounds_beside_a_run(
+    open_page, runs
+):
     mean = f"{json.loads((runs['floor'] / 'scores.json').read_text())['metrics']['nDCG@10']['mean']:.3f}"
     captions = open_page().locator("figcaption").all_inner_texts()
-    assert any(f"best bare retriever {mean}: bm25" in " ".join(text.split()) for text in captions), captions
+    assert any(
+        f"best bare retriever {mean}: bm25" in " ".join(text.split()) for text in captions
+    ), captions
     page = open_page(f"#/run/{name(runs['long'])}", "run")
     assert page.locator(".bounds li").first.inner_text().endswith(": retrieve over bm25")
 
@@ -239,7 +296,9 @@ def test_queries_are_filtered_by_fate_and_by_words(open_page, runs):
     }
     page.get_by_label("Has a document that was").select_option("never_surfaced")
     shown = set(attributes(page, "tr[data-query]", "data-query"))
-    assert shown == {query_id for query_id, all_of_them in fates.items() if "never_surfaced" in all_of_them}
+    assert shown == {
+        query_id for query_id, all_of_them in fates.items() if "never_surfaced" in all_of_them
+    }
     page.get_by_label("Has a document that was").select_option("")
     text = judged(runs["long"])["wc_03"]["text"].split()[:8]
     page.locator("[data-search]").fill(" ".join(text).upper())
@@ -248,7 +307,9 @@ def test_queries_are_filtered_by_fate_and_by_words(open_page, runs):
 
 def test_words_are_found_in_a_run_and_lead_to_their_step(open_page, runs):
     steps = outcome(runs["long"], "wc_03")["trace"]["steps"]
-    number, step = next((n, step) for n, step in enumerate(steps) if step["tool"] == "note" and step["argument"])
+    number, step = next(
+        (n, step) for n, step in enumerate(steps) if step["tool"] == "note" and step["argument"]
+    )
     words = " ".join(step["argument"].split()[:3])
     page = open_page(f"#/run/{name(runs['long'])}", "run")
     page.get_by_label("documents shown").fill(words.upper())
@@ -272,10 +333,17 @@ def test_a_step_opens_to_what_was_sent_and_what_came_back(open_page, runs):
     page.wait_for_selector(".call .answer")
     assert texts(page, ".call .role") == ["system", "user", "answer"]
     said = page.locator(".call").inner_text()
-    assert key in said and "[[ ## completed ## ]]" in said and "Your input fields are" in said and "ended: stop" in said
+    assert (
+        key in said
+        and "[[ ## completed ## ]]" in said
+        and "Your input fields are" in said
+        and "ended: stop" in said
+    )
     assert button.get_attribute("aria-expanded") == "true"
     button.press("Space")
-    assert button.get_attribute("aria-expanded") == "false" and not page.locator(".call").is_visible()
+    assert (
+        button.get_attribute("aria-expanded") == "false" and not page.locator(".call").is_visible()
+    )
     open_page(f"#/run/{name(runs['units'])}?find=your+input+fields", "run")
     page.locator(".found a").first.click()
     page.wait_for_selector(".step.current .call")
@@ -305,7 +373,9 @@ def test_what_the_searcher_does_is_counted_when_it_is_opened_and_leads_to_steps(
 
 
 def test_links_lead_to_the_step_that_decided_a_fate(open_page, runs):
-    query_id, row = next((q, r) for q, r in judged(runs["long"]).items() if any(one["rank"] for one in r["relevant"]))
+    query_id, row = next(
+        (q, r) for q, r in judged(runs["long"]).items() if any(one["rank"] for one in r["relevant"])
+    )
     one = next(one for one in row["relevant"] if one["rank"])
     page = open_page(f"#/run/{name(runs['long'])}/q/{query_id}", "query")
     line = page.locator(f'tr.gold[data-doc="{one["unit"]}"]')
@@ -313,8 +383,12 @@ def test_links_lead_to_the_step_that_decided_a_fate(open_page, runs):
     assert page.url.endswith(f"/q/{query_id}/s/{one['search']}")
     step = page.locator(f'.step[data-step="{one["search"]}"]')
     assert "current" in step.get_attribute("class")
-    assert step.locator(f'.hit.gold[data-doc="{one["doc_id"]}"] .rank').inner_text() == str(one["rank"])
-    assert page.evaluate("document.activeElement.closest('.step').dataset.step") == str(one["search"])
+    assert step.locator(f'.hit.gold[data-doc="{one["doc_id"]}"] .rank').inner_text() == str(
+        one["rank"]
+    )
+    assert page.evaluate("document.activeElement.closest('.step').dataset.step") == str(
+        one["search"]
+    )
     again = open_page(page.url[page.url.index("#") :], "query")
     assert "current" in again.locator(f'.step[data-step="{one["search"]}"]').get_attribute("class")
 
@@ -325,7 +399,9 @@ def test_every_step_shows_what_came_back_with_gold_marked_and_its_rank(open_page
     gold = {one["unit"] for one in judged(runs["floor"])[query_id]["relevant"]}
     steps = outcome(runs["floor"], query_id)["trace"]["steps"]
     assert attributes(page, ".step", "data-step") == [str(n) for n in range(len(steps))]
-    ranks = [str(rank) for rank, doc_id in enumerate(steps[0]["doc_ids"], start=1) if doc_id in gold]
+    ranks = [
+        str(rank) for rank, doc_id in enumerate(steps[0]["doc_ids"], start=1) if doc_id in gold
+    ]
     assert texts(page, '.step[data-step="0"] .hit.gold .rank') == ranks
     assert set(texts(page, '.step[data-step="0"] .hit.gold .star')) == {"★\nrelevant:"}
     page.locator('.step[data-step="0"] .hits + .more').click()
@@ -395,7 +471,9 @@ def test_runs_are_chosen_and_compared(open_page, runs):
     page.locator("[data-compare]").click()
     view_is(page, "compare")
     sides = [values(runs[one]) for one in ("short", "long")]
-    if "compare/" in page.url and page.url.index(runs["short"].name) > page.url.index(runs["long"].name):
+    if "compare/" in page.url and page.url.index(runs["short"].name) > page.url.index(
+        runs["long"].name
+    ):
         sides.reverse()
     moved = {query_id: abs(sides[1][query_id] - sides[0][query_id]) for query_id in sides[0]}
     shown = attributes(page, "tr[data-query]", "data-query")
@@ -416,12 +494,17 @@ def test_steps_that_are_the_same_are_folded_and_the_first_difference_is_marked(o
     page = open_page(f"#/compare/{','.join(map(name, sides))}/q/{query_id}", "compare")
     assert page.locator(".same > summary").inner_text() == f"{same} identical steps"
     assert attributes(page, "[data-difference]", "data-step") == [str(same)] * 2
-    assert attributes(page, ".side .step", "data-step") == [str(n) for one in steps for n in range(same, len(one))]
+    assert attributes(page, ".side .step", "data-step") == [
+        str(n) for one in steps for n in range(same, len(one))
+    ]
     assert page.locator(".same .step").count() == same
 
 
 def test_of_three_runs_two_may_have_ended_where_the_third_goes_on(browser, runs, tmp_path):
-    paths = [shutil.copytree(runs["floor"], tmp_path / "runs" / "wildchat" / f"run-{letter}") for letter in "abc"]
+    paths = [
+        shutil.copytree(runs["floor"], tmp_path / "runs" / "wildchat" / f"run-{letter}")
+        for letter in "abc"
+    ]
     steps = outcome(paths[2], "wc_03")["trace"]["steps"]
     for path in paths[:2]:
         rows = [json.loads(line) for line in (unsealed(path) / "outcomes.jsonl").open()]
@@ -433,14 +516,19 @@ def test_of_three_runs_two_may_have_ended_where_the_third_goes_on(browser, runs,
     with Watched(browser, **WIDE) as one:
         one.go(f"{file.as_uri()}#/compare/{','.join(map(name, paths))}/q/wc_03", "compare")
         assert texts(one.page, ".side .ended") == ["Ends after 0 steps."] * 2
-        assert attributes(one.page, ".side .step", "data-step") == [str(n) for n in range(len(steps))]
+        assert attributes(one.page, ".side .step", "data-step") == [
+            str(n) for n in range(len(steps))
+        ]
         assert one.problems() == []
 
 
 def test_gold_that_one_found_and_the_other_missed_is_on_top(open_page, runs):
     sides = [runs["long"], runs["floor"]]
     found = [
-        {q: {one["unit"] for one in row["relevant"] if 0 < one["place"] <= 10} for q, row in judged(path).items()}
+        {
+            q: {one["unit"] for one in row["relevant"] if 0 < one["place"] <= 10}
+            for q, row in judged(path).items()
+        }
         for path in sides
     ]
     query_id = max(found[0], key=lambda q: len(found[0][q] ^ found[1][q]))
@@ -448,7 +536,11 @@ def test_gold_that_one_found_and_the_other_missed_is_on_top(open_page, runs):
     assert apart
     page = open_page(f"#/compare/{','.join(map(name, sides))}/q/{query_id}", "compare")
     assert set(attributes(page, '[data-group="differs"] tr.gold', "data-doc")) == apart
-    rest = {one["unit"] for one in judged(sides[0])[query_id]["relevant"]} - found[0][query_id] - found[1][query_id]
+    rest = (
+        {one["unit"] for one in judged(sides[0])[query_id]["relevant"]}
+        - found[0][query_id]
+        - found[1][query_id]
+    )
     assert set(attributes(page, '[data-group="missed"] tr.gold', "data-doc")) == rest
 
 
@@ -504,7 +596,9 @@ def visit(page, places):
         page.evaluate("place => { location.hash = place }", place)
         view_is(page, kind.strip())
         page.wait_for_load_state("networkidle")
-        page.evaluate("[...document.querySelectorAll('details')].slice(0, 6).forEach(one => one.open = true)")
+        page.evaluate(
+            "[...document.querySelectorAll('details')].slice(0, 6).forEach(one => one.open = true)"
+        )
         page.evaluate("document.querySelector('.disclose')?.click()")
         page.wait_for_load_state("networkidle")
         yield kind
@@ -522,7 +616,9 @@ def test_axe_finds_nothing_serious(open_page, places, theme):
     page, found = open_page(color_scheme=theme), []
     page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
     for kind in visit(page, places):
-        result = page.evaluate("([exclude, options]) => axe.run({ exclude }, options)", [ALIKE, options])
+        result = page.evaluate(
+            "([exclude, options]) => axe.run({ exclude }, options)", [ALIKE, options]
+        )
         assert result["passes"]
         found += [
             (kind, one["id"], one["nodes"][0]["html"][:200])
@@ -534,7 +630,9 @@ def test_axe_finds_nothing_serious(open_page, places, theme):
 
 def test_no_view_scrolls_sideways_at_400_pixels(open_page, places):
     page = open_page(viewport=NARROW)
-    wide = {kind: page.evaluate("document.documentElement.scrollWidth") for kind in visit(page, places)}
+    wide = {
+        kind: page.evaluate("document.documentElement.scrollWidth") for kind in visit(page, places)
+    }
     assert wide == dict.fromkeys(places, NARROW["width"])
 
 
@@ -545,8 +643,13 @@ def test_everything_is_reached_by_keyboard_and_headings_are_in_order(open_page, 
             "[...document.querySelectorAll('main :is(h1, h2, h3, h4, h5)')].map(one => Number(one.tagName[1]))"
         )
         assert levels[0] == 1
-        assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), (kind, levels)
-        boxes = page.evaluate("[...document.querySelectorAll('.scrolling')].map(box => [box.tabIndex, box.ariaLabel])")
+        assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), (
+            kind,
+            levels,
+        )
+        boxes = page.evaluate(
+            "[...document.querySelectorAll('.scrolling')].map(box => [box.tabIndex, box.ariaLabel])"
+        )
         assert all(tab == 0 and label for tab, label in boxes)
     page = open_page()
     page.keyboard.press("Tab")

@@ -17,8 +17,14 @@ def test_the_page_is_accessible_in_both_themes_and_narrow(browser, tmp_path, sch
     for task in ("twitter", "wildchat", "math", "writing", "congress"):
         for name, values, more in (("a", [0.1, 0.2], {}), ("b", [0.2, 0.2], retrieve())):
             columns = {"nDCG@10": values, "R@10": [0.5, 1.0]}
-            make(tmp_path / f"runs/{name}-{task}", columns, {**FULL, "task": f"obliq/{task}", **more})
-    make(tmp_path / "runs/c", {"nDCG@10": [0.7, 0.2], "R@10": [0.5, 1.0]}, FULL | pooled("oracle", 300))
+            make(
+                tmp_path / f"runs/{name}-{task}", columns, {**FULL, "task": f"obliq/{task}", **more}
+            )
+    make(
+        tmp_path / "runs/c",
+        {"nDCG@10": [0.7, 0.2], "R@10": [0.5, 1.0]},
+        FULL | pooled("oracle", 300),
+    )
     words = [str(tmp_path / "runs"), "--out", str(tmp_path / "report")]
     assert run_command(report.parser(), report.command, words) == 0
     # Axe is a script of the test's: the page's policy would refuse it.
@@ -31,7 +37,11 @@ def test_the_page_is_accessible_in_both_themes_and_narrow(browser, tmp_path, sch
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     widths = page.evaluate("[...document.images].map(image => image.naturalWidth)")
     assert widths and all(widths)
-    found = [one for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+    found = [
+        one
+        for one in Axe().run(page).response["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
     assert not found, json.dumps(found)[:2000]
     assert said == []
     context.close()

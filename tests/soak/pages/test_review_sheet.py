@@ -10,11 +10,19 @@ from test_view_hostile import HOSTILE, LONE
 from evals.building import review
 from evals.building.review import Item, answers, identify, offer, take, write_sheet
 
-WIDE = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", "accept_downloads": True}
-GOLD = [Item([("Query", f"query {n}"), ("Document", f"document {n} " * 300)], str(n % 3)) for n in range(6)]
+WIDE = {
+    "viewport": {"width": 1280, "height": 900},
+    "reduced_motion": "reduce",
+    "accept_downloads": True,
+}
+GOLD = [
+    Item([("Query", f"query {n}"), ("Document", f"document {n} " * 300)], str(n % 3))
+    for n in range(6)
+]
 NAMES = [f"d{n}" for n in range(4)]
 CLUSTERS = [
-    Item([("Label", f"label {n}"), *((one, f"{one} of {n}") for one in NAMES)], ["d0"], NAMES) for n in range(2)
+    Item([("Label", f"label {n}"), *((one, f"{one} of {n}") for one in NAMES)], ["d0"], NAMES)
+    for n in range(2)
 ]
 
 
@@ -66,15 +74,21 @@ def done(page):
 
 
 @pytest.mark.smoke
-def test_a_person_judges_by_keys_goes_on_after_a_reload_and_the_answers_come_back(watched, sheet, tmp_path):
+def test_a_person_judges_by_keys_goes_on_after_a_reload_and_the_answers_come_back(
+    watched, sheet, tmp_path
+):
     page = begin(watched, sheet)
-    assert page.locator("h1").inner_text() == review.SHEETS["clusters"].ask and done(page) == "0 of 8"
+    assert (
+        page.locator("h1").inner_text() == review.SHEETS["clusters"].ask and done(page) == "0 of 8"
+    )
     odd = [place for place, text in enumerate(shown(page)) if "d0 of" in text]
     press(page, str(odd[0]), "n")
     page.keyboard.type("told by e")  # letters in a note are no keys
     press(page, "Escape", "Enter", "Enter")  # what is marked; then none of the next
     assert page.locator("h1").inner_text() == review.SHEETS["gold"].ask and done(page) == "2 of 8"
-    press(page, "2", "1", "u", "0", "j", "k", "k", "2")  # the second is undone, judged 0, gone back to, judged 2
+    press(
+        page, "2", "1", "u", "0", "j", "k", "k", "2"
+    )  # the second is undone, judged 0, gone back to, judged 2
     assert done(page) == "4 of 8"
     page.reload()
     page.wait_for_selector('main[data-view="item"]')
@@ -85,7 +99,9 @@ def test_a_person_judges_by_keys_goes_on_after_a_reload_and_the_answers_come_bac
     assert {row["item"] for row in rows} == {identify("gold", one) for one in GOLD} | {
         identify("clusters", one) for one in CLUSTERS
     }
-    assert sorted(map(str, (row["value"] for row in rows))) == sorted([*"221111", "[]", "['d0']"], key=str)
+    assert sorted(map(str, (row["value"] for row in rows))) == sorted(
+        [*"221111", "[]", "['d0']"], key=str
+    )
     assert [row["note"] for row in rows if row["note"]] == ["told by e"]
     (tmp_path / "ann.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert take(tmp_path, [tmp_path / "ann.jsonl"]) == 0
@@ -106,24 +122,40 @@ def test_two_people_see_the_same_items_in_orders_of_their_own(browser, sheet):
     assert sorted(first) == sorted(second) and first != second
 
 
-def test_an_earlier_export_is_taken_but_not_anothers_nor_over_what_was_said_since(watched, sheet, tmp_path):
+def test_an_earlier_export_is_taken_but_not_anothers_nor_over_what_was_said_since(
+    watched, sheet, tmp_path
+):
     page = begin(watched, sheet)
     press(page, "Enter", "Enter", "2", "2")
     rows = export(page)
     page.evaluate("localStorage.clear()")
     page = begin(watched, sheet)
     press(page, "Enter", "Enter", "1")
-    rows += [dict(rows[0], rater="Ben"), {"item": "gold-0", "rater": "Ann", "value": "2"}, dict(rows[-1], value="9")]
+    rows += [
+        dict(rows[0], rater="Ben"),
+        {"item": "gold-0", "rater": "Ann", "value": "2"},
+        dict(rows[-1], value="9"),
+    ]
     text = "".join(json.dumps(row) + "\n" for row in rows) + "no json\n"
     (tmp_path / "mine.jsonl").write_text(text)
     page.locator("#file").set_input_files(tmp_path / "mine.jsonl")
     page.wait_for_selector(".notice.bad")
     told = "1 answer taken; 4 lines left out: not of this sheet, or not by Ann; "
-    assert page.locator(".notice span").inner_text() == f"{told}1 left out that you have answered otherwise here"
-    assert done(page) == "4 of 8" and sorted(str(row["value"]) for row in export(page)) == ["1", "2", "[]", "[]"]
+    assert (
+        page.locator(".notice span").inner_text()
+        == f"{told}1 left out that you have answered otherwise here"
+    )
+    assert done(page) == "4 of 8" and sorted(str(row["value"]) for row in export(page)) == [
+        "1",
+        "2",
+        "[]",
+        "[]",
+    ]
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", "7", '{"gold-1": {"value": "2", "note": ""}}', "spoil"])
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", "7", '{"gold-1": {"value": "2", "note": ""}}', "spoil"]
+)
 def test_what_the_browser_kept_and_cannot_be_used_is_put_aside(watched, sheet, damage):
     page = begin(watched, sheet)
     press(page, "Enter", "Enter", "2")
@@ -141,7 +173,9 @@ def test_what_the_browser_kept_and_cannot_be_used_is_put_aside(watched, sheet, d
 
 
 def test_a_browser_that_keeps_nothing_says_so_and_the_answers_can_still_be_exported(watched, sheet):
-    watched.page.add_init_script("Object.defineProperty(window, 'localStorage', { get() { throw new Error('no'); } })")
+    watched.page.add_init_script(
+        "Object.defineProperty(window, 'localStorage', { get() { throw new Error('no'); } })"
+    )
     page = begin(watched, sheet)
     press(page, "Enter")
     assert "keeps nothing" in page.locator(".notice.bad").inner_text()
@@ -155,7 +189,9 @@ def test_hostile_texts_stay_texts(watched, tmp_path):
     write_sheet(tmp_path, tmp_path / "sheet.html")
     page = begin(watched, tmp_path / "sheet.html", name=HOSTILE["quotes"])
     for _ in range(len(texts) + 1):
-        assert page.evaluate("[window.pwned, document.querySelectorAll('main img, main script').length]") == [None, 0]
+        assert page.evaluate(
+            "[window.pwned, document.querySelectorAll('main img, main script').length]"
+        ) == [None, 0]
         press(page, "1", "Enter")
     rows = export(page)
     assert len(rows) == len(texts) + 1 and {row["rater"] for row in rows} == {HOSTILE["quotes"]}

@@ -44,7 +44,10 @@ def hostile(tmp_path_factory):
     for name in ("corpus", "queries+qrels"):
         (data / name).mkdir(parents=True)
     texts = [*HOSTILE.values(), LONE, LONG]
-    doc_ids = [f"D{n} {text[:40]}" for n, text in enumerate(HOSTILE.values())] + ["D-lone", "D-long"]
+    doc_ids = [f"D{n} {text[:40]}" for n, text in enumerate(HOSTILE.values())] + [
+        "D-lone",
+        "D-long",
+    ]
     query_ids = [f"Q{n} {text[:60]}" for n, text in enumerate(HOSTILE.values())]
     documents = [
         {"_id": clean_id(doc_id), "text": f"orchard {text}", "title": text[:500]}
@@ -56,19 +59,37 @@ def hostile(tmp_path_factory):
     ]
     lines(data / "corpus/corpus.jsonl", map(json.dumps, documents))
     lines(data / "queries+qrels/queries.jsonl", map(json.dumps, queries))
-    judged = [f"{query['_id']}\t{document['_id']}\t1" for query, document in zip(queries, documents, strict=False)]
+    judged = [
+        f"{query['_id']}\t{document['_id']}\t1"
+        for query, document in zip(queries, documents, strict=False)
+    ]
     lines(data / "queries+qrels/qrels.tsv", ["query-id\tcorpus-id\tscore", *judged])
     runs = place / "runs"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEXTANT_HOME", str(place / "home"))
-        server = OpenAIServer(lambda prompt: fill(prompt) | {"observations": "".join(HOSTILE.values())})
+        server = OpenAIServer(
+            lambda prompt: fill(prompt) | {"observations": "".join(HOSTILE.values())}
+        )
         for program, lm in (("retrieve", "offline"), ("multihop", server.spec)):
-            words = ["--program", program, "--task", "congress", "--data", str(place / "data"), "--split", "all"]
+            words = [
+                "--program",
+                program,
+                "--task",
+                "congress",
+                "--data",
+                str(place / "data"),
+                "--split",
+                "all",
+            ]
             words += ["--lm", lm]
-            assert run_command(run.parser(), run.command, [*words, "--runs", str(runs), "--json"]) == 0
+            assert (
+                run_command(run.parser(), run.command, [*words, "--runs", str(runs), "--json"]) == 0
+            )
         for path in sorted(runs.glob("*/*")):
             spoil(path)
-            assert run_command(score.parser(), score.command, [str(path)]) == 7  # one of its queries has failed
+            assert (
+                run_command(score.parser(), score.command, [str(path)]) == 7
+            )  # one of its queries has failed
         renamed = path.with_name("<img src=x onerror=window.pwned=1>\u202e\x1b[31m")
         path.rename(renamed)
         yield runs
@@ -88,14 +109,42 @@ def spoil(path):
         row["trace"]["unusable"] = {text: 1}
         row["trace"]["followed"] = {row["ranking"][0]: text}
         row["trace"]["steps"] += [
-            {"tool": "note", "argument": text, "doc_ids": [], "hop": 3, "started": 1.0, "seconds": 0.1},
-            {"tool": text, "argument": LONE, "doc_ids": [text, LONE], "hop": 3, "started": 1.0, "seconds": 0.1},
-            {"tool": "search", "argument": text if number else LONG, "doc_ids": [row["ranking"][0], text], "hop": 3}
-            | {"started": 1.0, "seconds": 0.1, "retriever": text, "k": 2, "instruction": text, "refused": text},
+            {
+                "tool": "note",
+                "argument": text,
+                "doc_ids": [],
+                "hop": 3,
+                "started": 1.0,
+                "seconds": 0.1,
+            },
+            {
+                "tool": text,
+                "argument": LONE,
+                "doc_ids": [text, LONE],
+                "hop": 3,
+                "started": 1.0,
+                "seconds": 0.1,
+            },
+            {
+                "tool": "search",
+                "argument": text if number else LONG,
+                "doc_ids": [row["ranking"][0], text],
+                "hop": 3,
+            }
+            | {
+                "started": 1.0,
+                "seconds": 0.1,
+                "retriever": text,
+                "k": 2,
+                "instruction": text,
+                "refused": text,
+            },
         ]
     error = f"ValueError: {HOSTILE['script']} {HOSTILE['controls']}"
     rows[3] |= {"error": error, "traceback": "".join(HOSTILE.values())}
-    (path / "outcomes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (path / "outcomes.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +160,10 @@ def server(hostile):
 @pytest.fixture(scope="module")
 def exported(hostile, tmp_path_factory):
     file = tmp_path_factory.mktemp("exported") / "page.html"
-    assert run_command(view.parser(), view.command, [str(hostile), "--export", str(file), "--prompts"]) == 0
+    assert (
+        run_command(view.parser(), view.command, [str(hostile), "--export", str(file), "--prompts"])
+        == 0
+    )
     return file
 
 
@@ -130,17 +182,27 @@ def test_nothing_that_data_says_runs_in_the_page(browser, hostile, place):
     with Watched(browser) as watched:
         if place.startswith("file:"):
             watched.offline()
-        routes = [("", "overview"), (f"#/run/{first}", "run"), (f"#/run/{second}?find=window.pwned", "run")]
+        routes = [
+            ("", "overview"),
+            (f"#/run/{first}", "run"),
+            (f"#/run/{second}?find=window.pwned", "run"),
+        ]
         routes += [(f"#/run/{second}/q/{encoded(watched.page, name)}", "query") for name in names]
         routes += [(f"#/compare/{first},{second}", "compare")]
-        routes += [(f"#/compare/{first},{second}/q/{encoded(watched.page, names[n])}", "compare") for n in (0, 3)]
+        routes += [
+            (f"#/compare/{first},{second}/q/{encoded(watched.page, names[n])}", "compare")
+            for n in (0, 3)
+        ]
         watched.go(place, "overview")
         for route, name in routes:
             shown(watched.page, route, name)
             assert watched.page.evaluate("window.pwned") is None, route
             assert harmless(watched.page) == [], route
         assert watched.problems() == []
-        assert all(url.startswith((place.partition("#")[0], "data:image/svg+xml")) for url in watched.requests)
+        assert all(
+            url.startswith((place.partition("#")[0], "data:image/svg+xml"))
+            for url in watched.requests
+        )
 
 
 def encoded(page, name):
@@ -151,7 +213,8 @@ def shown(page, route, view_name):
     """Go to a view of the page that is open, and open what is folded, so that all of the data is drawn."""
     page.evaluate("document.querySelector('main').removeAttribute('data-view')")
     page.evaluate(
-        "(hash) => { location.hash = hash; dispatchEvent(new HashChangeEvent('hashchange')); }", route or "#/"
+        "(hash) => { location.hash = hash; dispatchEvent(new HashChangeEvent('hashchange')); }",
+        route or "#/",
     )
     page.wait_for_selector(f'main[data-view="{view_name}"]')
     page.wait_for_function("""() => {
@@ -173,7 +236,9 @@ def harmless(page):
     )
 
 
-def test_what_cannot_be_seen_is_made_visible_and_what_can_is_shown_as_it_is(browser, server, hostile):
+def test_what_cannot_be_seen_is_made_visible_and_what_can_is_shown_as_it_is(
+    browser, server, hostile
+):
     answers = Answers([hostile])
     run_id = answers.run_ids[1]
     with Watched(browser) as watched:
@@ -192,7 +257,8 @@ def test_what_cannot_be_seen_is_made_visible_and_what_can_is_shown_as_it_is(brow
 def test_an_exported_page_holds_data_in_no_other_way_than_packed(exported, hostile):
     page = exported.read_text(encoding="utf-8")
     blocks = re.findall(
-        r'<script type="application/json\+gzip" data-path="([^"<>\']*)">([A-Za-z0-9+/=]*)</script>', page
+        r'<script type="application/json\+gzip" data-path="([^"<>\']*)">([A-Za-z0-9+/=]*)</script>',
+        page,
     )
     assert len(blocks) == page.count('application/json+gzip"') > 1 + 2 + 2 * len(HOSTILE)
     assert page.count("<script") == len(blocks) + 1 and page.count("</script") == len(blocks) + 1
@@ -206,7 +272,9 @@ STEERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066
 
 
 @pytest.mark.parametrize("force_terminal", [False, True])
-def test_the_terminal_is_not_steered_by_what_scoring_and_comparing_print(hostile, capsys, monkeypatch, force_terminal):
+def test_the_terminal_is_not_steered_by_what_scoring_and_comparing_print(
+    hostile, capsys, monkeypatch, force_terminal
+):
     if force_terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.delenv("NO_COLOR")
@@ -226,7 +294,12 @@ def test_the_commands_of_the_page_say_hostile_names_harmlessly(hostile, capsys, 
     path = tmp_path / "a\x1b[2J\u202e"
     path.mkdir()
     export = [hostile, "--export"]
-    for words in ([path], [*export, path], [*export, path / "page.html"], [hostile, "--query", "\x1b[2J"]):
+    for words in (
+        [path],
+        [*export, path],
+        [*export, path / "page.html"],
+        [hostile, "--query", "\x1b[2J"],
+    ):
         run_command(view.parser(), view.command, [str(word) for word in words])
     out, err = capsys.readouterr()
     assert STEERS.findall(err) == [] and STEERS.findall(out) == []

@@ -25,7 +25,11 @@ MOST = 2.0  # seconds, on a machine of two cores that does nothing else
 if "PYTEST_XDIST_WORKER" in os.environ:  # other tests have the second core, and a browser takes two
     MOST *= 2
 VIEWS = {"": "overview", "#/run/wanderer": "run", "#/run/wanderer/q/q4999": "query"}
-QUERIES, STEPS, DRAWN = 10_000, 20, 200  # trajectories are drawn, and repeated under other query ids
+QUERIES, STEPS, DRAWN = (
+    10_000,
+    20,
+    200,
+)  # trajectories are drawn, and repeated under other query ids
 DOC_IDS = [f"hearing-{number:05d}_p{number % 97:04d}" for number in range(5_000)]
 USED = Usage(1, 0, 900, 80, 0.0004, 0.0004)
 
@@ -38,14 +42,29 @@ def runs(browser, tmp_path_factory):
     drawn = [outcome(chance) for _ in range(DRAWN)]
     rows = {f"q{number}": drawn[number % DRAWN] for number in range(QUERIES)}
     environment = world(
-        documents=Corpus(Document(doc_id, f"What the committee heard, as {doc_id}.") for doc_id in DOC_IDS),
-        queries=tuple(Query(query_id, f"{query_id}: who spoke of the orchard? " * 8) for query_id in rows),
-        judgements={"gold": Judgements({q: dict.fromkeys(row["ranking"][3:30:13], 1.0) for q, row in rows.items()})},
+        documents=Corpus(
+            Document(doc_id, f"What the committee heard, as {doc_id}.") for doc_id in DOC_IDS
+        ),
+        queries=tuple(
+            Query(query_id, f"{query_id}: who spoke of the orchard? " * 8) for query_id in rows
+        ),
+        judgements={
+            "gold": Judgements(
+                {q: dict.fromkeys(row["ranking"][3:30:13], 1.0) for q, row in rows.items()}
+            )
+        },
         metrics=("nDCG@10", "R@10", "R@100", "RR@10"),
     )
-    config = CONFIG | {"task": "made/up", "program": "wanderer", "data_fingerprint": environment.fingerprint}
+    config = CONFIG | {
+        "task": "made/up",
+        "program": "wanderer",
+        "data_fingerprint": environment.fingerprint,
+    }
     (place / "wanderer/config.json").write_text(json.dumps(config))
-    lines(place / "wanderer/outcomes.jsonl", (json.dumps({"query_id": q} | row) for q, row in rows.items()))
+    lines(
+        place / "wanderer/outcomes.jsonl",
+        (json.dumps({"query_id": q} | row) for q, row in rows.items()),
+    )
     score(place / "wanderer", environment)
     return place
 
@@ -54,13 +73,34 @@ def outcome(chance):
     """What a query came to, without its id."""
     steps = []
     for number in range(0, STEPS, 2):
-        seen, about = tuple(chance.sample(DOC_IDS, 12)), {"hop": number // 4 + 1, "seconds": 1.5, "usage": USED}
+        seen, about = (
+            tuple(chance.sample(DOC_IDS, 12)),
+            {"hop": number // 4 + 1, "seconds": 1.5, "usage": USED},
+        )
         text = f"orchard county committee testimony {number} " * 3
-        steps.append(Step("search", text, seen, **about, retriever="bm25(k1=0.9,b=0.4)", k=12, started=number))
-        steps.append(Step("judge", "", seen, **about, started=number + 1, shown=(300,) * 12, lengths=(1500,) * 12))
+        steps.append(
+            Step(
+                "search", text, seen, **about, retriever="bm25(k1=0.9,b=0.4)", k=12, started=number
+            )
+        )
+        steps.append(
+            Step(
+                "judge",
+                "",
+                seen,
+                **about,
+                started=number + 1,
+                shown=(300,) * 12,
+                lengths=(1500,) * 12,
+            )
+        )
     ranking = list(dict.fromkeys(doc_id for step in steps for doc_id in step.doc_ids))[:100]
     rest = {"answer": "", "error": None, "seconds": 30.0, "usage": usage_json(USED)}
-    return {"ranking": ranking, "trace": trace_json(Trace("", steps, ["the orchard was in the county"])), **rest}
+    return {
+        "ranking": ranking,
+        "trace": trace_json(Trace("", steps, ["the orchard was in the county"])),
+        **rest,
+    }
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,20 @@ def test_the_guide_goes_from_a_folder_of_markdown_to_a_comparison_of_two_agents(
     surroundings = os.environ | {"PYTHONPATH": str(ROOT), "SEXTANT_HOME": str(tmp_path / "home")}
     said = []
     for command in commands:
-        words = [str(name) for word in shlex.split(command) for name in [*tmp_path.glob(word)] or [word]]
+        words = [
+            str(name) for word in shlex.split(command) for name in [*tmp_path.glob(word)] or [word]
+        ]
         done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, env=surroundings, capture_output=True, text=True, timeout=300
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=surroundings,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0, (command, done.stderr)
         said.append(done.stdout)
     assert len(commands) == 11 and "react" in said[-1] and "planner" in said[-1]
-    assert "No person has checked this benchmark." in (tmp_path / "mine/release/README.md").read_text()
+    assert (
+        "No person has checked this benchmark." in (tmp_path / "mine/release/README.md").read_text()
+    )

@@ -20,7 +20,11 @@ from evals.running.request import WORKERS
 KILLS = 50
 RECIPE = {
     "attribute": {"lens": "stance"},
-    "screen": {"kinds": {"implied": "it is implied", "other": "it is not"}, "eligible": ["implied"], "batch": 5},
+    "screen": {
+        "kinds": {"implied": "it is implied", "other": "it is not"},
+        "eligible": ["implied"],
+        "batch": 5,
+    },
     "extract": {"batch": 5},
     "limits": {"min_positives": 2},
     "write": {"words": [5, 60]},
@@ -50,7 +54,9 @@ def start(tmp_path, server):
 def results(folder):
     """What a build leaves that has to be the same however it went."""
     files = [*(folder / "release").rglob("*"), folder / "dropped.jsonl", folder / "funnel.json"]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in files if path.is_file()
+    }
 
 
 def bodies(requests):
@@ -63,7 +69,9 @@ def finish(process):
     return said
 
 
-def test_killed_fifty_times_over_all_stages_it_ends_in_the_same_bytes_and_asks_nothing_twice(tmp_path, server, start):
+def test_killed_fifty_times_over_all_stages_it_ends_in_the_same_bytes_and_asks_nothing_twice(
+    tmp_path, server, start
+):
     finish(start("one"))
     once, moments = len(server.requests), random.Random(22)
     assert set(bodies(server.requests).values()) == {1}
@@ -71,7 +79,10 @@ def test_killed_fifty_times_over_all_stages_it_ends_in_the_same_bytes_and_asks_n
     server.delay = 0.05  # so that some are in flight whenever it is killed
     killed = 0
     while killed < KILLS:
-        process, wanted = start("two"), len(server.requests) + moments.randint(0, max(1, 2 * once // KILLS - 1))
+        process, wanted = (
+            start("two"),
+            len(server.requests) + moments.randint(0, max(1, 2 * once // KILLS - 1)),
+        )
         while process.poll() is None and len(server.requests) < wanted:
             time.sleep(0.002)
         time.sleep(moments.random() * 0.1)
@@ -85,7 +96,11 @@ def test_killed_fifty_times_over_all_stages_it_ends_in_the_same_bytes_and_asks_n
     assert results(tmp_path / "two/built") == results(tmp_path / "one/built")
     assert len(bodies(server.requests)) == once
     assert len(server.requests) - once <= WORKERS * killed  # those in flight at a kill
-    units = [json.loads(line)["query_id"] for path in tmp_path.glob("two/**/outcomes.jsonl") for line in path.open()]
+    units = [
+        json.loads(line)["query_id"]
+        for path in tmp_path.glob("two/**/outcomes.jsonl")
+        for line in path.open()
+    ]
     assert len(units) == len(set(units)) and killed == KILLS
 
 
@@ -114,7 +129,9 @@ def test_interrupted_it_says_so_in_a_line_and_goes_on(tmp_path, server, start):
     process.send_signal(signal.SIGINT)
     said, complained = process.communicate()
     assert process.returncode == 130 and not said
-    assert "Traceback" not in complained and "interrupted" in complained.splitlines()[-1].lower(), complained
+    assert "Traceback" not in complained and "interrupted" in complained.splitlines()[-1].lower(), (
+        complained
+    )
     finish(start("two"))
     assert results(tmp_path / "two/built") == results(tmp_path / "one/built")
 

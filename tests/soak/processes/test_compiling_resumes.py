@@ -29,7 +29,17 @@ ROOT = Path(__file__).parents[3]
 WORKERS = 4
 SEED = b"1"  # of the model's answers: one with which optimizers find something better, and so have much to ask
 DATA = ("--task", "writing", "--data", "mini", "--limit", "8")
-BASE = ("--program", "multihop", *DATA, "-P", "hops=1", "-P", "per_hop=5", "--max-concurrent", str(WORKERS))
+BASE = (
+    "--program",
+    "multihop",
+    *DATA,
+    "-P",
+    "hops=1",
+    "-P",
+    "per_hop=5",
+    "--max-concurrent",
+    str(WORKERS),
+)
 OPTIONS = {
     "bootstrap_rs": ["candidates=2"],
     "mipro": ["candidates=3", "trials=4"],
@@ -43,8 +53,14 @@ OPTIONS = {
 def answers(prompt):
     """Every field that is asked for, the same for the same prompt; demonstrations and advice lengthen searches."""
     [first, others] = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`(.*)", prompt)[-1]
-    names = [first, *(name for name in re.findall(r"`\[\[ ## (\w+) ## \]\]`", others) if name != "completed")]
-    return {name: answer(name, prompt, random.Random(zlib.crc32(SEED + prompt.encode()))) for name in names}
+    names = [
+        first,
+        *(name for name in re.findall(r"`\[\[ ## (\w+) ## \]\]`", others) if name != "completed"),
+    ]
+    return {
+        name: answer(name, prompt, random.Random(zlib.crc32(SEED + prompt.encode())))
+        for name in names
+    }
 
 
 def answer(name, prompt, rng):
@@ -58,7 +74,12 @@ def answer(name, prompt, rng):
         shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
         return json.dumps(rng.sample(shown, min(2, len(shown))))
     if name == "module_advice":
-        return json.dumps({f"reader.{one}": f"Advice {rng.randrange(99)}." for one in ("next_search", "read_passages")})
+        return json.dumps(
+            {
+                f"reader.{one}": f"Advice {rng.randrange(99)}."
+                for one in ("next_search", "read_passages")
+            }
+        )
     return f"{name}: advice {rng.randrange(99)}"
 
 
@@ -79,7 +100,17 @@ def server(server):
 
 def words(server, optimizer, runs, *more):
     options = [word for option in OPTIONS[optimizer] for word in ("-O", option)]
-    return [*BASE, "--lm", server.spec, "--optimizer", optimizer, *options, "--runs", str(runs), *map(str, more)]
+    return [
+        *BASE,
+        "--lm",
+        server.spec,
+        "--optimizer",
+        optimizer,
+        *options,
+        "--runs",
+        str(runs),
+        *map(str, more),
+    ]
 
 
 @pytest.fixture
@@ -90,7 +121,9 @@ def compiles(server, tmp_path, capsys, monkeypatch):
         monkeypatch.setenv("SEXTANT_API_KEY", key)
         capsys.readouterr()
         before = sent(server, key)
-        code = run_command(module.parser(), module.command, words(server, optimizer, runs, "--json", *more))
+        code = run_command(
+            module.parser(), module.command, words(server, optimizer, runs, "--json", *more)
+        )
         err = capsys.readouterr().err
         return code, err, sent(server, key) - before
 
@@ -107,7 +140,12 @@ def sent_off(server, optimizer, runs, key, hash_seed):
     surroundings = os.environ | {"PYTHONHASHSEED": hash_seed, "SEXTANT_API_KEY": key}
     command = [sys.executable, "-m", "optimizers.compile", *words(server, optimizer, runs)]
     return subprocess.Popen(
-        command, cwd=ROOT, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=surroundings,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -128,7 +166,9 @@ def the_folder(runs):
 def kept(runs):
     """compiled.json as it is, and learnt.json without the path in it."""
     folder = the_folder(runs)
-    return (folder / "compiled.json").read_bytes(), (folder / "learnt.json").read_text().replace(str(runs), "RUNS")
+    return (folder / "compiled.json").read_bytes(), (folder / "learnt.json").read_text().replace(
+        str(runs), "RUNS"
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,12 +215,20 @@ def slowly(server, slow, until):
 @pytest.mark.parametrize(
     ("optimizer", "slow"),
     [
-        pytest.param("bootstrap_rs", lambda number, prompt: number > 4, id="evaluations, several at a time"),
-        pytest.param("bootstrap_rs", lambda number, prompt: number > 10, id="a bootstrap, one at a time"),
-        pytest.param("copro", lambda number, prompt: proposes(prompt), id="a writer of instructions"),
+        pytest.param(
+            "bootstrap_rs", lambda number, prompt: number > 4, id="evaluations, several at a time"
+        ),
+        pytest.param(
+            "bootstrap_rs", lambda number, prompt: number > 10, id="a bootstrap, one at a time"
+        ),
+        pytest.param(
+            "copro", lambda number, prompt: proposes(prompt), id="a writer of instructions"
+        ),
     ],
 )
-def test_ctrl_c_waits_for_what_is_in_flight_and_it_is_not_paid_for_again(optimizer, slow, server, compiles, tmp_path):
+def test_ctrl_c_waits_for_what_is_in_flight_and_it_is_not_paid_for_again(
+    optimizer, slow, server, compiles, tmp_path
+):
     _, _, whole = compiles(optimizer, tmp_path / "whole")
     arrived = threading.Event()
     server.requests.clear()
@@ -199,7 +247,9 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_it_is_not_paid_for_again(optimiz
 
 def test_a_second_ctrl_c_waits_for_nothing(server, tmp_path):
     arrived, over = threading.Event(), threading.Event()
-    server.answer = slowly(server, lambda number, prompt: number > 4, lambda: (arrived.set(), over.wait(60)))
+    server.answer = slowly(
+        server, lambda number, prompt: number > 4, lambda: (arrived.set(), over.wait(60))
+    )
     process = sent_off(server, "bootstrap_rs", tmp_path, "cut", hash_seed="7")
     assert arrived.wait(60)
     process.send_signal(signal.SIGINT)
@@ -209,7 +259,9 @@ def test_a_second_ctrl_c_waits_for_nothing(server, tmp_path):
     started = time.monotonic()
     err = process.communicate(timeout=60)[1]
     over.set()
-    assert process.returncode == 130 and time.monotonic() - started < 2.5, "well before the grace is over"
+    assert process.returncode == 130 and time.monotonic() - started < 2.5, (
+        "well before the grace is over"
+    )
     assert "Traceback" not in err and err.splitlines()[-1] == "interrupted"
 
 
@@ -226,10 +278,16 @@ def test_a_torn_last_line_is_made_again(compiles, tmp_path):
         assert kept(tmp_path) == expected
 
 
-def test_a_budget_stops_before_the_call_that_is_too_many_and_a_larger_one_goes_on(compiles, tmp_path):
+def test_a_budget_stops_before_the_call_that_is_too_many_and_a_larger_one_goes_on(
+    compiles, tmp_path
+):
     _, _, whole = compiles("bootstrap_rs", tmp_path / "whole")
     code, err, first = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 3)
-    assert (code, first) == (8, 3) and err.count("\n") == 1 and "there is nothing to choose from yet" in err
+    assert (
+        (code, first) == (8, 3)
+        and err.count("\n") == 1
+        and "there is nothing to choose from yet" in err
+    )
     assert not (the_folder(tmp_path / "small") / "compiled.json").exists()
     code, err, second = compiles("bootstrap_rs", tmp_path / "small", "--budget-calls", 13)
     assert (code, second) == (8, 10) and err.count("\n") == 1 and "the best so far is in" in err
@@ -250,7 +308,9 @@ OUTAGES = {
 
 
 @pytest.mark.parametrize("optimizer", OUTAGES)
-def test_an_outage_ends_it_with_what_is_done_and_the_command_goes_on(optimizer, server, compiles, tmp_path, no_waiting):
+def test_an_outage_ends_it_with_what_is_done_and_the_command_goes_on(
+    optimizer, server, compiles, tmp_path, no_waiting
+):
     _, _, whole = compiles(optimizer, tmp_path / "whole")
     failed, lock = [], threading.Lock()
 
@@ -286,7 +346,9 @@ def test_a_refused_key_ends_it_at_once(refused, server, compiles, tmp_path):
 
 def test_the_held_out_answer_is_not_paid_for_again(compiles, tmp_path):
     code, _, whole = compiles("bootstrap_rs", tmp_path, "--held-out")
-    assert code == 0 and whole > 2 * 2 * 48  # two calls for each of the test queries, before and compiled
+    assert (
+        code == 0 and whole > 2 * 2 * 48
+    )  # two calls for each of the test queries, before and compiled
     expected = kept(tmp_path)
     assert json.loads(expected[1])["held_out"]
     assert compiles("bootstrap_rs", tmp_path, "--held-out")[::2] == (0, 0)
@@ -296,7 +358,13 @@ def test_the_held_out_answer_is_not_paid_for_again(compiles, tmp_path):
 def test_two_models_of_one_name_at_two_addresses_are_two(server, compiles, tmp_path):
     with closing(OpenAIServer(answers)) as other:
         code, _, asked = compiles("bootstrap_rs", tmp_path, "--teacher", other.spec)
-        rows = [json.loads(line) for line in (the_folder(tmp_path) / "evaluations.jsonl").read_text().splitlines()]
-    assert code == 0 and {other.spec.partition("@")[2] in row["sample"] for row in rows} == {True, False}
+        rows = [
+            json.loads(line)
+            for line in (the_folder(tmp_path) / "evaluations.jsonl").read_text().splitlines()
+        ]
+    assert code == 0 and {other.spec.partition("@")[2] in row["sample"] for row in rows} == {
+        True,
+        False,
+    }
     assert sum(row["calls"] for row in rows if row["sample"]) == sent(other, "here")
     assert sum(row["calls"] for row in rows) - sent(other, "here") == asked

@@ -114,11 +114,19 @@ def both(outside):
         mini = environments.load("congress", "mini", "dev")
         corpus = Corpus(list(mini.documents.values())[:60])
         index = BM25(corpus)
-        toolbox = Toolbox(corpus, index, others={"bm25": index, "dense": index}, limits=Limits(searches=30))
+        toolbox = Toolbox(
+            corpus, index, others={"bm25": index, "dense": index}, limits=Limits(searches=30)
+        )
         apart = isolated.Isolated(name, f"{outside}:{name}", [])(toolbox)
         assert "outside" not in sys.modules, "what nobody vouches for is not imported here"
         here = find_program(f"{outside}:{name}")(toolbox)
-        return apart, here, mini.queries[0], corpus, lm.connect("offline", statistics=index.statistics)
+        return (
+            apart,
+            here,
+            mini.queries[0],
+            corpus,
+            lm.connect("offline", statistics=index.statistics),
+        )
 
     return made
 
@@ -142,28 +150,41 @@ def test_every_program_and_agent_and_every_end_comes_out_as_it_does_without(name
     for way in ways:
         asked = replace(query, query_id=way)
         there, wanted = runner.attempt(apart, asked, *world), runner.attempt(here, asked, *world)
-        assert timeless(there) == timeless(wanted) and (name == "Odd" or wanted["error"] is None), way
+        assert timeless(there) == timeless(wanted) and (name == "Odd" or wanted["error"] is None), (
+            way
+        )
     if name == "Odd":
         first = frozenset(there["ranking"][:1])
         masked = runner.attempt(apart, replace(asked, excluded=first), *world)["ranking"]
-        assert masked and not first & set(masked), "the program has opened its session without the mask"
+        assert masked and not first & set(masked), (
+            "the program has opened its session without the mask"
+        )
 
 
-def test_a_process_that_dies_is_the_programs_fault_and_one_that_hangs_is_ended(both, place, monkeypatch):
+def test_a_process_that_dies_is_the_programs_fault_and_one_that_hangs_is_ended(
+    both, place, monkeypatch
+):
     apart, _, query, corpus, model = both("Odd")
     monkeypatch.setattr(runner, "GRACE", 0.2)
-    queries, pending = [replace(query, query_id=way) for way in ("is killed", "submits", "hangs")], {}
+    queries, pending = (
+        [replace(query, query_id=way) for way in ("is killed", "submits", "hangs")],
+        {},
+    )
     impatient = lm.connect("offline", Terms(query_seconds=0.5), statistics=BM25(corpus).statistics)
     with run_folder.claim(place, CONFIG) as folder:
         runner.run(apart, queries[:2], corpus, folder, model)
         runner.run(apart, queries[2:], corpus, folder, impatient, on_pending=pending.__setitem__)
     error = folder.outcomes["is killed"]["error"]
     assert error == "ProcessEnded: the program's process ended by itself with exit code -9"
-    assert folder.outcomes.keys() == {"is killed", "submits"} and folder.outcomes["submits"]["ranking"]
+    assert (
+        folder.outcomes.keys() == {"is killed", "submits"} and folder.outcomes["submits"]["ranking"]
+    )
     assert pending.keys() == {"hangs"}
 
 
-def test_a_hostile_program_finds_no_judgement_no_key_and_no_file(run, tmp_path, folder, outside, monkeypatch):
+def test_a_hostile_program_finds_no_judgement_no_key_and_no_file(
+    run, tmp_path, folder, outside, monkeypatch
+):
     monkeypatch.setenv("SEXTANT_API_KEY", "KEY-OF-SOMEBODY")
 
     def found(*arguments):
@@ -174,7 +195,10 @@ def test_a_hostile_program_finds_no_judgement_no_key_and_no_file(run, tmp_path, 
 
     ways, told = found("--isolated")
     assert ways == ([] if "without files" in told else ["files", "package"])
-    assert found("--runs", tmp_path / "again") == (["files", "frames", "keys", "memory", "package"], None)
+    assert found("--runs", tmp_path / "again") == (
+        ["files", "frames", "keys", "memory", "package"],
+        None,
+    )
 
 
 def test_ctrl_c_ends_the_process_and_the_same_command_goes_on_to_the_same_scores(
@@ -183,13 +207,30 @@ def test_ctrl_c_ends_the_process_and_the_same_command_goes_on_to_the_same_scores
     (tmp_path / "t").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))  # where a process has a folder of its own
     bad.script = lambda number, body: fine() if number < 3 else latency(0.5)
-    arguments = ["--program", "planner", "--task", "congress", "--limit", 3, "--lm", bad.spec, "--max-concurrent", 1]
+    arguments = [
+        "--program",
+        "planner",
+        "--task",
+        "congress",
+        "--limit",
+        3,
+        "--lm",
+        bad.spec,
+        "--max-concurrent",
+        1,
+    ]
     arguments += ["--json", "--runs", tmp_path / "runs"]
-    process = subprocess.Popen([*shell, *map(str, arguments), "--isolated"], cwd=ROOT, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*shell, *map(str, arguments), "--isolated"], cwd=ROOT, stderr=subprocess.PIPE
+    )
     wait_for(lambda: len(bad._tries) > 3, 60)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == 130 and b"Traceback" not in err and not list((tmp_path / "t").iterdir())
+    assert (
+        process.returncode == 130
+        and b"Traceback" not in err
+        and not list((tmp_path / "t").iterdir())
+    )
     bad.script = lambda number, body: fine()
     apart = run(*arguments, "--isolated").json
     assert apart["usage"]["calls"] == len(bad.paid), "nothing was paid for twice"

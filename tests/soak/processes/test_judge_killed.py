@@ -21,16 +21,35 @@ def answer(prompt):
     """A grade that is a digest of the passage; a fifth of the passages have none, and are asked for alone."""
     shown = ids(prompt.rpartition("[[ ## passages ## ]]")[2])
     said = [one for one in shown if len(shown) == 1 or zlib.crc32(one.encode()) % 5]
-    rows = [{"id": one, "grade": zlib.crc32(one.encode()) % 3, "reason": f"about {one}"} for one in said]
+    rows = [
+        {"id": one, "grade": zlib.crc32(one.encode()) % 3, "reason": f"about {one}"} for one in said
+    ]
     return {"verdicts": json.dumps(rows)}
 
 
 def start(server, place):
     """`evals.judge` on the runs in a folder, as a process."""
-    words = ("--task", "twitter", "--runs", "runs", "--lm", server.spec, "--name", "killed", "--depth", "20", "--json")
+    words = (
+        "--task",
+        "twitter",
+        "--runs",
+        "runs",
+        "--lm",
+        server.spec,
+        "--name",
+        "killed",
+        "--depth",
+        "20",
+        "--json",
+    )
     command = [sys.executable, "-m", "evals.judge", *words, "--max-concurrent", str(WORKERS)]
-    surroundings = os.environ | {"PYTHONPATH": str(ROOT), "SEXTANT_HOME": str(place.parent / "home")}
-    return subprocess.Popen(command, cwd=place, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    surroundings = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "SEXTANT_HOME": str(place.parent / "home"),
+    }
+    return subprocess.Popen(
+        command, cwd=place, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def judgements(place):
@@ -40,10 +59,21 @@ def judgements(place):
     return sorted((row["query_id"], row["ranking"], row["scores"], row["answer"]) for row in rows)
 
 
-def test_killed_several_times_a_judge_ends_as_one_in_one_sitting_and_no_answer_is_asked_for_again(server, tmp_path):
+def test_killed_several_times_a_judge_ends_as_one_in_one_sitting_and_no_answer_is_asked_for_again(
+    server, tmp_path
+):
     one, two = tmp_path / "one", tmp_path / "two"
     for retriever in ("bm25", "rank_bm25(k1=3.0)"):
-        words = ("--program", "retrieve", "--task", "twitter", "--split", "all", "--retriever", retriever)
+        words = (
+            "--program",
+            "retrieve",
+            "--task",
+            "twitter",
+            "--split",
+            "all",
+            "--retriever",
+            retriever,
+        )
         run_folders.run_in(one, *words)
     shutil.copytree(one, two)
     server.answer = answer
@@ -56,18 +86,30 @@ def test_killed_several_times_a_judge_ends_as_one_in_one_sitting_and_no_answer_i
 
     drawn = random.Random(3)
     for _ in range(KILLS):
-        process, wanted = start(server, two), len(server.requests) + drawn.randint(1, whole.total() // KILLS)
+        process, wanted = (
+            start(server, two),
+            len(server.requests) + drawn.randint(1, whole.total() // KILLS),
+        )
         while process.poll() is None and len(server.requests) < wanted:
             time.sleep(0.002)
         assert process.poll() is None
         process.kill()
         process.communicate()
     process = start(server, two)
-    assert process.communicate()[0].replace(str(two).encode(), str(one).encode()) == said and process.returncode == 0
+    assert (
+        process.communicate()[0].replace(str(two).encode(), str(one).encode()) == said
+        and process.returncode == 0
+    )
     assert judgements(two) == judgements(one)
     sent = Counter(json.dumps(body, sort_keys=True) for body in server.requests)
     assert sent.keys() == whole.keys(), "what is asked does not depend on where it was ended"
-    assert sent.total() <= whole.total() + KILLS * WORKERS, "but for what was in flight, nothing is sent again"
+    assert sent.total() <= whole.total() + KILLS * WORKERS, (
+        "but for what was in flight, nothing is sent again"
+    )
     for _ in range(2):
         process = start(server, two)
-        assert process.communicate()[0] and process.returncode == 0 and len(server.requests) == sent.total()
+        assert (
+            process.communicate()[0]
+            and process.returncode == 0
+            and len(server.requests) == sent.total()
+        )

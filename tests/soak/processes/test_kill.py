@@ -50,14 +50,21 @@ def data(place: Path) -> Path:
     folder = place / "tip-of-tongue" / "congress"
     (folder / "corpus").mkdir(parents=True)
     (folder / "queries+qrels").mkdir()
-    documents = [{"_id": document.doc_id, "text": document.text} for document in mini.documents.values()]
+    documents = [
+        {"_id": document.doc_id, "text": document.text} for document in mini.documents.values()
+    ]
     queries, judged = [], ["query-id\tcorpus-id\tscore"]
     for number in range(QUERIES):
         query = mini.queries[number % len(mini.queries)]
         queries.append({"_id": f"Q{number}", "text": f"{query.text} ({number})"})
-        judged += [f"Q{number}\t{doc_id}\t{grade:g}" for doc_id, grade in mini.qrels[query.query_id].items()]
+        judged += [
+            f"Q{number}\t{doc_id}\t{grade:g}"
+            for doc_id, grade in mini.qrels[query.query_id].items()
+        ]
     for name, rows in (("corpus/corpus", documents), ("queries+qrels/queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
     (folder / "queries+qrels/qrels.tsv").write_text("\n".join(judged) + "\n", encoding="utf-8")
     return place
 
@@ -84,7 +91,10 @@ class Server:
         with os.fdopen(telling, "w") as told, os.fdopen(answered) as asked:
             print(json.dumps(server.spec), file=told, flush=True)
             for _ in asked:
-                tries = [(_name(one.asked), int(one.key.split("-")[-1]), one.usage) for one in server.tries]
+                tries = [
+                    (_name(one.asked), int(one.key.split("-")[-1]), one.usage)
+                    for one in server.tries
+                ]
                 server.forget()
                 print(json.dumps(tries), file=told, flush=True)
 
@@ -126,15 +136,21 @@ class Killed:
         os.environ["SEXTANT_HOME"] = str(place / "home")
         self.environment = environments.load("congress", str(data(place / "data")), "all")
         index = BM25(self.environment.documents)
-        self.program = MultiHop(Toolbox(self.environment.documents, index), depth=50, hops=1, per_hop=3, read_chars=150)
-        assert threading.active_count() == 1, "a fork takes one thread along, and the locks of the others for ever"
+        self.program = MultiHop(
+            Toolbox(self.environment.documents, index), depth=50, hops=1, per_hop=3, read_chars=150
+        )
+        assert threading.active_count() == 1, (
+            "a fork takes one thread along, and the locks of the others for ever"
+        )
         self.server = Server()
 
     def sit(self, path: Path, number: int = 0, ends: float = 3600.0) -> bool:
         """One sitting; whether it was killed after `ends` seconds, or had come to its end before."""
         pid = os.fork()
         if not pid:
-            os.environ["SEXTANT_API_KEY"] = f"sitting-{number}"  # by which the server tells sittings apart
+            os.environ["SEXTANT_API_KEY"] = (
+                f"sitting-{number}"  # by which the server tells sittings apart
+            )
             _apart(lambda: self._work(path))
         due = time.monotonic() + ends
         while time.monotonic() < due:
@@ -172,12 +188,19 @@ class Killed:
         scores = score(path, self.environment)
         outcomes = {}
         for query_id, outcome in sorted(run_folder.read_outcomes(path).items()):
-            steps = [(step["tool"], step["argument"], step["doc_ids"]) for step in outcome["trace"]["steps"]]
+            steps = [
+                (step["tool"], step["argument"], step["doc_ids"])
+                for step in outcome["trace"]["steps"]
+            ]
             outcomes[query_id] = outcome["ranking"], outcome["usage"], outcome["error"], steps
         books = open_ledger(path).books.json()
         lines = (path / "outcomes.jsonl").read_bytes().count(b"\n")
         with os.fdopen(writing, "w") as told:
-            same = {"metrics": scores["metrics"], "outcomes": outcomes, "csv": (path / "scores.csv").read_text()}
+            same = {
+                "metrics": scores["metrics"],
+                "outcomes": outcomes,
+                "csv": (path / "scores.csv").read_text(),
+            }
             json.dump({"same": same, "books": books, "lines": lines}, told)
 
     def check(self, seed: int, kills: int):
@@ -190,13 +213,21 @@ class Killed:
         calls = {call: usage for call, _, usage in self.server.books()}
         done = twice = runs = 0
         while done < kills:
-            path = self.place / f"killed-{runs}" / "task" / "run"  # another one, also where the last met no kill
+            path = (
+                self.place / f"killed-{runs}" / "task" / "run"
+            )  # another one, also where the last met no kill
             sittings = 0
             while self.sit(path, sittings, drawn.uniform(0.0, took / 2)):
                 sittings += 1
             done, runs = done + sittings, runs + 1
             twice += compare(self.told(path), reference, self.server.books(), calls)
-        return {"kills": done, "twice": twice, "calls": len(calls), "runs": runs, "seconds": round(took, 2)}
+        return {
+            "kills": done,
+            "twice": twice,
+            "calls": len(calls),
+            "runs": runs,
+            "seconds": round(took, 2),
+        }
 
 
 def compare(told, reference, tries, calls) -> int:
@@ -206,12 +237,21 @@ def compare(told, reference, tries, calls) -> int:
     for call, sitting, _ in tries:
         by_call[call].append(sitting)
     assert by_call.keys() == calls.keys(), "other calls"
-    vain = [sitting for sittings in by_call.values() for sitting in sorted(sittings)[:-1]]  # paid for, and asked again
-    most = max(Counter(vain).values(), default=0)  # a thread has its answer on disk before it asks again
+    vain = [
+        sitting for sittings in by_call.values() for sitting in sorted(sittings)[:-1]
+    ]  # paid for, and asked again
+    most = max(
+        Counter(vain).values(), default=0
+    )  # a thread has its answer on disk before it asks again
     assert most <= AT_ONCE, f"{most} calls of one sitting were paid twice"
     books = told["books"]
-    tokens = [sum(usage[name] for usage in calls.values()) for name in ("prompt_tokens", "completion_tokens")]
-    assert (books["sent"], books["answered"], books["failed"]) == (len(calls), len(calls), 0), "the ledger"
+    tokens = [
+        sum(usage[name] for usage in calls.values())
+        for name in ("prompt_tokens", "completion_tokens")
+    ]
+    assert (books["sent"], books["answered"], books["failed"]) == (len(calls), len(calls), 0), (
+        "the ledger"
+    )
     assert [books["input_tokens"], books["output_tokens"]] == tokens, "tokens in the ledger"
     return len(vain)
 
@@ -228,7 +268,10 @@ def main(seed: int, kills: int) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_run_that_is_killed_at_random_moments_is_resumed_to_the_undisturbed_one(seed):
     made = subprocess.run(
-        [sys.executable, __file__, str(seed), str(KILLS)], capture_output=True, text=True, timeout=300
+        [sys.executable, __file__, str(seed), str(KILLS)],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert made.returncode == 0, made.stderr[-3000:]
     told = json.loads(made.stdout)

@@ -33,7 +33,10 @@ def sent(server):
 
 def kept(home):
     """How many batches are on disk."""
-    return sum(path.read_bytes().count(b"\n") for path in home.glob("indexes/.annotations-*/annotations.jsonl"))
+    return sum(
+        path.read_bytes().count(b"\n")
+        for path in home.glob("indexes/.annotations-*/annotations.jsonl")
+    )
 
 
 def test_nothing_is_annotated_twice_but_the_batch_that_was_in_flight(server, tmp_path):
@@ -41,7 +44,9 @@ def test_nothing_is_annotated_twice_but_the_batch_that_was_in_flight(server, tmp
     spec = f"lens(bm25,attribute=stance,model={server.spec})"
     words = [sys.executable, "-c", KILLED, spec, str(tmp_path)]
     process = subprocess.Popen(words, cwd=ROOT, env={"PYTHONPATH": ":".join(sys.path), "PATH": ""})
-    wait_for(lambda: process.poll() is not None or (len(server.requests) == 3 and kept(tmp_path) == 2))
+    wait_for(
+        lambda: process.poll() is not None or (len(server.requests) == 3 and kept(tmp_path) == 2)
+    )
     process.kill()
     process.wait()
     before = sent(server)

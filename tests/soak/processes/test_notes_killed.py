@@ -23,9 +23,15 @@ from tools.session import Toolbox
 
 def alike(one, other):
     """Assert that two submissions differ in nothing but their times."""
-    steps = [[replace(step, started=0.0, seconds=0.0) for step in which.trace.steps] for which in (one, other)]
+    steps = [
+        [replace(step, started=0.0, seconds=0.0) for step in which.trace.steps]
+        for which in (one, other)
+    ]
     assert steps[0] == steps[1] and (one.ranking, one.usage) == (other.ranking, other.usage)
-    assert (one.trace.notes, one.trace.invented_ids) == (other.trace.notes, other.trace.invented_ids)
+    assert (one.trace.notes, one.trace.invented_ids) == (
+        other.trace.notes,
+        other.trace.invented_ids,
+    )
 
 
 class Counted(BM25):
@@ -50,7 +56,9 @@ def sitting(folder, spec):
     model = lm.connect(spec, statistics=index.statistics)
     model.begin(folder, Usage())
     with model.active():
-        return Notes(Toolbox(mini.documents, index, checkpoints=folder), per_hop=4)(query=mini.queries[0])
+        return Notes(Toolbox(mini.documents, index, checkpoints=folder), per_hop=4)(
+            query=mini.queries[0]
+        )
 
 
 WORDS = ["harbour ferry", "school roof", "hospital bridge", "farm water"]
@@ -72,8 +80,14 @@ def answers(prompt):
 def in_a_process(script, place, *arguments):
     """A process that runs a script which may import this file."""
     folders = (ROOT, ROOT / "tests", ROOT / "tests/support", Path(__file__).parent)
-    surroundings = {"PYTHONPATH": ":".join(map(str, folders)), "PATH": "", "SEXTANT_HOME": str(place)}
-    return subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], cwd=ROOT, env=surroundings)
+    surroundings = {
+        "PYTHONPATH": ":".join(map(str, folders)),
+        "PATH": "",
+        "SEXTANT_HOME": str(place),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)], cwd=ROOT, env=surroundings
+    )
 
 
 @pytest.mark.smoke
@@ -87,7 +101,9 @@ def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(serve
     reached, never = threading.Event(), threading.Event()
 
     def stuck(prompt):
-        if len(server.requests) == 6:  # search and reading of hops 1 and 2, the search of hop 3: its reading
+        if (
+            len(server.requests) == 6
+        ):  # search and reading of hops 1 and 2, the search of hop 3: its reading
             reached.set()
             never.wait(120)
         return answers(prompt)
@@ -104,7 +120,9 @@ def test_killed_in_hop_three_it_pays_and_searches_for_no_earlier_hop_again(serve
     assert len(server.requests) == whole + 1, "the call in flight is made again, and no other"
     alike(resumed, expected)
     searched = (broken / "searches.txt").read_text().splitlines()
-    assert searched == [*WORDS[:3], *WORDS[2:]], "the broken hop is searched again, those before are not"
+    assert searched == [*WORDS[:3], *WORDS[2:]], (
+        "the broken hop is searched again, those before are not"
+    )
     alike(sitting(broken, server.spec), expected)
     assert len(server.requests) == whole + 1
 
@@ -125,7 +143,9 @@ sitting(sys.argv[1], sys.argv[2])
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4])
-def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(writes, server, tmp_path):
+def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(
+    writes, server, tmp_path
+):
     broken = tmp_path / "broken/task/run"
     server.answer = answers
     expected = sitting(tmp_path / "whole/task/run", server.spec)
@@ -137,7 +157,9 @@ def test_killed_between_a_hops_end_and_its_checkpoint_it_makes_that_hop_again(wr
     assert again in (0, 1), "at most the call in flight at the kill is made again"
 
 
-def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(server, tmp_path, monkeypatch):
+def test_an_outage_in_hop_two_leaves_the_query_owed_and_it_goes_on_there(
+    server, tmp_path, monkeypatch
+):
     monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(first=0.0))
     folder = tmp_path / "runs/task/run"
 

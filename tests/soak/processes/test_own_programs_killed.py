@@ -67,24 +67,44 @@ class Ours(Program):
 def timeless(folder):
     """The outcomes of a run by query, without their times and calls that were kept."""
     rows = [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
-    return {row["query_id"]: (row["ranking"], row["error"], row["trace"]["invented_ids"]) for row in rows}
+    return {
+        row["query_id"]: (row["ranking"], row["error"], row["trace"]["invented_ids"])
+        for row in rows
+    }
 
 
 @pytest.mark.parametrize("name", ["later", "client", "raising", "Unknown", "graph", "Ours"])
-def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_another_run(name, server, tmp_path):
+def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_another_run(
+    name, server, tmp_path
+):
     server.delay = 0.1
     server.answer = lambda prompt: {"search": "harbour ferry " + prompt[-300:].lower()}
-    file, model = tmp_path / "elsewhere" / "mine.py", server.spec if name == "Unknown" else "offline"
+    file, model = (
+        tmp_path / "elsewhere" / "mine.py",
+        server.spec if name == "Unknown" else "offline",
+    )
     file.parent.mkdir()
     file.write_text(MINE)
     surroundings = {**os.environ, "OWN_SERVER": server.spec.partition("@")[2]}
 
     def start(module, *words):
         command = [sys.executable, "-m", module, *map(str, words)]
-        return subprocess.Popen(command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(
+            command, cwd=ROOT, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
 
     def sit(runs, program=f"{file}:{name}", spec=model, ends=lambda: False):
-        words = ("--task", "congress", "--max-concurrent", 1, "--runs", tmp_path / runs, "--lm", spec, "--json")
+        words = (
+            "--task",
+            "congress",
+            "--max-concurrent",
+            1,
+            "--runs",
+            tmp_path / runs,
+            "--lm",
+            spec,
+            "--json",
+        )
         process = start("evals.run", "--program", program, *words)
         wait_for(lambda: process.poll() is not None or ends())
         process.kill()
@@ -92,13 +112,18 @@ def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_
         return json.loads(out) if out else None
 
     def answered(runs):
-        return sum(len(path.read_text().splitlines()) for path in (tmp_path / runs).glob("*/*/outcomes.jsonl"))
+        return sum(
+            len(path.read_text().splitlines())
+            for path in (tmp_path / runs).glob("*/*/outcomes.jsonl")
+        )
 
     assert sit("killed", ends=lambda: answered("killed") >= 3) is None
     before = answered("killed")
     assert 3 <= before < 24
     resumed, whole = sit("killed"), sit("whole")
-    [folder], [undisturbed] = (list((tmp_path / runs).glob("*/mine*")) for runs in ("killed", "whole"))
+    [folder], [undisturbed] = (
+        list((tmp_path / runs).glob("*/mine*")) for runs in ("killed", "whole")
+    )
     assert timeless(folder) == timeless(undisturbed) and len(timeless(folder)) == 24
     assert resumed["metrics"] == whole["metrics"]
     assert resumed["failed"] == (9 if name == "raising" else 0)
@@ -113,7 +138,11 @@ def test_it_is_resumed_after_a_kill_and_compared_and_looked_at_and_edited_it_is_
     [ours] = (tmp_path / "killed").glob("*/multihop*")
     assert start("evals.compare", folder, ours).wait() == 0
     page = tmp_path / "page.html"
-    assert start("evals.view", folder, "--export", page).wait() == 0 and "MINI-q01" in page.read_text()
-    file.write_text(MINE.replace("20)", "21)").replace("0.1)", "0.01)").replace("an-id-of", "another-id-of"))
+    assert (
+        start("evals.view", folder, "--export", page).wait() == 0 and "MINI-q01" in page.read_text()
+    )
+    file.write_text(
+        MINE.replace("20)", "21)").replace("0.1)", "0.01)").replace("an-id-of", "another-id-of")
+    )
     sit("killed")
     assert len(list((tmp_path / "killed").glob("*/mine*"))) == 2

@@ -50,7 +50,9 @@ def test_nobody_listening_does_not_end_a_run(shell, tmp_path):
     assert json.loads(process.stdout.readline())["event"] == "started"
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait(LONGEST) == 0
-    counts = [path.read_bytes().count(b"\n") for path in (tmp_path / "runs").rglob("outcomes.jsonl")]
+    counts = [
+        path.read_bytes().count(b"\n") for path in (tmp_path / "runs").rglob("outcomes.jsonl")
+    ]
     assert sorted(counts) == [11, 12]
 
 
@@ -73,7 +75,9 @@ def test_a_full_disk_loses_nothing_that_was_reported_as_done(shell, tmp_path, ru
     _, err = process.communicate(timeout=LONGEST)
     assert process.returncode == 7, err
     assert "is pending" in err and "safe" in err and "Traceback" not in err
-    [path] = (path for path in (tmp_path / "runs").rglob("outcomes.jsonl") if path.stat().st_size > 30_000)
+    [path] = (
+        path for path in (tmp_path / "runs").rglob("outcomes.jsonl") if path.stat().st_size > 30_000
+    )
     safe = run_folder.read_outcomes(path.parent)
     assert 0 < len(safe) < 12 and f"the {len(safe)} before it are safe" in err
     assert path.read_bytes().endswith(b"\n"), "no torn line"
@@ -97,13 +101,28 @@ runpy.run_module("evals.run", run_name="__main__")
 
 @pytest.mark.smoke
 def test_the_default_run_works_with_the_network_unplugged(tmp_path):
-    command = [sys.executable, "-c", UNPLUGGED, "evals.run", "--program", "multihop", "--task", "congress"]
+    command = [
+        sys.executable,
+        "-c",
+        UNPLUGGED,
+        "evals.run",
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+    ]
     environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     process = subprocess.run(
-        [*command, "--runs", str(tmp_path / "runs")], cwd=ROOT, env=environment, capture_output=True, text=True
+        [*command, "--runs", str(tmp_path / "runs")],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert process.returncode == 0, process.stderr
-    assert "24 queries" in process.stdout and "\x1b" not in process.stdout + process.stderr, "a pipe gets plain lines"
+    assert "24 queries" in process.stdout and "\x1b" not in process.stdout + process.stderr, (
+        "a pipe gets plain lines"
+    )
 
 
 @pytest.mark.parametrize(("columns", "no_color"), [(80, None), (40, "1")])
@@ -148,10 +167,14 @@ def test_ctrl_c_keeps_the_annotations_that_are_in_flight(shell, server, tmp_path
     server.delay = 0.0
     assert run(*arguments).code == 0
     texts = [str(request["messages"][-1]["content"]) for request in server.requests]
-    assert len(server.requests) > asked and len(texts) == len(set(texts)), "nothing was paid for twice"
+    assert len(server.requests) > asked and len(texts) == len(set(texts)), (
+        "nothing was paid for twice"
+    )
 
 
-def test_the_second_ctrl_c_ends_a_run_whose_books_another_process_has_locked(shell, server, tmp_path):
+def test_the_second_ctrl_c_ends_a_run_whose_books_another_process_has_locked(
+    shell, server, tmp_path
+):
     server.delay = 0.3
     process = start(shell, tmp_path, *MULTIHOP, "--lm", server.spec)
     wait_for(lambda: len(server.requests) >= 6)

@@ -26,14 +26,27 @@ def test_offline_gives_the_same_answer_in_every_process():
     outputs = set()
     for seed in ("1", "2"):
         surroundings = {"PYTHONHASHSEED": seed, "PATH": "", "PYTHONPATH": str(ROOT)}
-        outputs.add(subprocess.check_output([sys.executable, "-c", script], env=surroundings, text=True))
+        outputs.add(
+            subprocess.check_output([sys.executable, "-c", script], env=surroundings, text=True)
+        )
     assert len(outputs) == 1 and outputs != {""}
 
 
 SPECS = [  # MODEL is a tiny one, made on the spot
-    *("bm25", "bm25(analyzer=english,k1=1.2)", "bm25s", "rank_bm25", "pool_bm25", "dense", "dense(search=int8)"),
+    *(
+        "bm25",
+        "bm25(analyzer=english,k1=1.2)",
+        "bm25s",
+        "rank_bm25",
+        "pool_bm25",
+        "dense",
+        "dense(search=int8)",
+    ),
     *("dense:MODEL", "chroma:dense:MODEL", "fusion(bm25,dense:MODEL,weights=[2,1])"),
-    *("rerank(fusion(bm25,rank_bm25),dense:MODEL)", "lens(dense:MODEL,attribute=authorship,query=true)"),
+    *(
+        "rerank(fusion(bm25,rank_bm25),dense:MODEL)",
+        "lens(dense:MODEL,attribute=authorship,query=true)",
+    ),
 ]
 QUERIES = ["blue blood octopus", "heart", "why is the blood of an octopus blue blue blood"]
 ELSEWHERE = """
@@ -53,10 +66,14 @@ print(json.dumps([[retriever.search(query, 5) for query in queries] for retrieve
 def test_another_process_gives_the_same_hits_to_the_last_digit(corpus, tmp_path):
     model = bert(tmp_path / "bert")
     specs = [spec.replace("MODEL", str(model)) for spec in SPECS]
-    given = json.dumps([str(tmp_path), specs, QUERIES, [(d.doc_id, d.text) for d in corpus.values()]])
+    given = json.dumps(
+        [str(tmp_path), specs, QUERIES, [(d.doc_id, d.text) for d in corpus.values()]]
+    )
     surroundings = os.environ | {"OMP_NUM_THREADS": "2"}
     words = [sys.executable, "-c", ELSEWHERE]
-    found = subprocess.run(words, input=given, capture_output=True, text=True, check=True, env=surroundings)
+    found = subprocess.run(
+        words, input=given, capture_output=True, text=True, check=True, env=surroundings
+    )
     built = [retrievers.build(spec, corpus, tmp_path, terms=Terms()) for spec in specs]
     here = [[retriever.search(query, 5) for query in QUERIES] for retriever in built]
     assert json.loads(found.stdout) == json.loads(json.dumps(here))

@@ -20,12 +20,18 @@ from tools.retriever import Search
 from tools.retrievers import build, check, contract
 
 CHANCE = random.Random(0)
-WORDS = [one + two for one in ("ship", "sea", "wind", "oar", "the") for two in ("", "s", "er", "ing", " and", ", 7")]
+WORDS = [
+    one + two
+    for one in ("ship", "sea", "wind", "oar", "the")
+    for two in ("", "s", "er", "ing", " and", ", 7")
+]
 
 
 def processes(of=None):
     """Those of parts, whose starter is not one of them."""
-    starters = [one for one in psutil.Process(of).children() if "be_starter" in " ".join(one.cmdline())]
+    starters = [
+        one for one in psutil.Process(of).children() if "be_starter" in " ".join(one.cmdline())
+    ]
     return [one for starter in starters for one in starter.children()]
 
 
@@ -33,10 +39,13 @@ def text(most):
     return " ".join(CHANCE.choices(WORDS, weights=range(1, 31), k=CHANCE.randint(1, most)))
 
 
-DOCUMENTS = [Document(f"{CHANCE.random()}", text(30), CHANCE.choice(["", "Wind"])) for _ in range(60)]
+DOCUMENTS = [
+    Document(f"{CHANCE.random()}", text(30), CHANCE.choice(["", "Wind"])) for _ in range(60)
+]
 IDS = [document.doc_id for document in DOCUMENTS]
 SEARCHES = [
-    Search(text(6), "", CHANCE.sample(IDS, 9), CHANCE.choice([None, CHANCE.sample(IDS, 20)])) for _ in range(40)
+    Search(text(6), "", CHANCE.sample(IDS, 9), CHANCE.choice([None, CHANCE.sample(IDS, 20)]))
+    for _ in range(40)
 ]
 INNER = ("bm25", "bm25(analyzer=english)", "bm25s", "dense:MODEL", "dense:MODEL(search=int8)")
 
@@ -55,7 +64,9 @@ def pair(request, model, tmp_path):
     inner = request.param.replace("MODEL", model)
 
     def make(parts):
-        for n in range(parts if inner.startswith("dense") else 0):  # so that no other process has to load the model
+        for n in range(
+            parts if inner.startswith("dense") else 0
+        ):  # so that no other process has to load the model
             build(inner, corpus.slice(60 * n // parts, 60 * (n + 1) // parts), tmp_path)
         return build(f"sharded({inner},parts={parts})", corpus, tmp_path)
 
@@ -63,7 +74,9 @@ def pair(request, model, tmp_path):
 
 
 def assert_same(whole, parts):
-    assert parts.name == whole.name and parts.left_out("ship " * 999) == whole.left_out("ship " * 999)
+    assert parts.name == whole.name and parts.left_out("ship " * 999) == whole.left_out(
+        "ship " * 999
+    )
     for k in (1, 7, 100):
         assert parts.search_many(SEARCHES, k) == whole.search_many(SEARCHES, k)
 
@@ -96,7 +109,11 @@ made = build("sharded(bm25,parts=3)", contract.CORPUS)
 print(flush=True)
 input()
 """)
-    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": os.environ | {"PYTHONPATH": str(ROOT)}}
+    how = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "env": os.environ | {"PYTHONPATH": str(ROOT)},
+    }
     with subprocess.Popen([sys.executable, file], cwd=ROOT, **how) as script:
         assert script.stdout.readline()
         [busy, _] = family = processes(script.pid)
@@ -106,7 +123,9 @@ input()
 
 
 def test_in_parts_it_keeps_the_contract_of_retrievers():
-    assert {holds: wrong for holds, wrong in contract.run(check("sharded(bm25,parts=3)")) if wrong} == {}
+    assert {
+        holds: wrong for holds, wrong in contract.run(check("sharded(bm25,parts=3)")) if wrong
+    } == {}
 
 
 def test_parts_can_be_actors_of_a_ray_cluster(pair):

@@ -6,7 +6,9 @@ import sys
 
 from conftest import ROOT
 
-LIMITS = range(15, 21)  # files that a run may open: from one that cannot begin to one that writes most of its files
+LIMITS = range(
+    15, 21
+)  # files that a run may open: from one that cannot begin to one that writes most of its files
 TIMES = 2  # with each, as what fails depends on the threads
 
 # Each run is a child of a process that has imported everything, which saves 4 seconds a run.
@@ -36,7 +38,9 @@ def test_a_run_short_of_descriptors_never_ends_by_a_signal_and_goes_on(tmp_path,
     words = ("--program", "notes", "--task", "congress", "--limit", "12", "--json")
     given = json.dumps([[*LIMITS], TIMES, str(tmp_path), *words, "--max-concurrent", "8"])
     script = [sys.executable, "-c", "import json\n" + SCRIPT, given]
-    done = subprocess.run(script, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=900, check=True)
+    done = subprocess.run(
+        script, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=900, check=True
+    )
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(str(tmp_path))]
     codes = {place: int(code) for place, code in rows}
     assert len(codes) == len(LIMITS) * TIMES
@@ -46,7 +50,9 @@ def test_a_run_short_of_descriptors_never_ends_by_a_signal_and_goes_on(tmp_path,
         assert not any("Traceback" in line for line in lines), lines
         if code:
             assert sum(line.startswith("error: ") for line in lines) == 1, lines
-    assert 7 in codes.values(), "no run was short of descriptors after its start: choose other LIMITS"
+    assert 7 in codes.values(), (
+        "no run was short of descriptors after its start: choose other LIMITS"
+    )
     ended = [place for place, code in codes.items() if code == 7]
     for place in (ended[0], ended[-1]):
         again = run(*words, "--runs", place)

@@ -33,20 +33,28 @@ def start(place: Path, *words: str) -> subprocess.Popen[str]:
     place.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "evals.study", str(place.parent / "study.toml"), *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environment = {"PYTHONPATH": str(ROOT), "SEXTANT_HOME": str(place.parent / "home"), "PATH": "/usr/bin:/bin"}
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "SEXTANT_HOME": str(place.parent / "home"),
+        "PATH": "/usr/bin:/bin",
+    }
     return subprocess.Popen(command, cwd=place, env=environment, **pipes)
 
 
 def results(place: Path) -> dict[str, bytes]:
     """The files of the study's folder that do not hold seconds."""
     folder = next((place / "runs/studies").iterdir())
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
     return {name: path.read_bytes() for name, path in found.items() if "seconds" not in name}
 
 
 def answered(place: Path) -> Counter[str]:
     """How many outcomes each run has of each query."""
-    lines = [(path.parent.name, line) for path in place.rglob("outcomes.jsonl") for line in path.open()]
+    lines = [
+        (path.parent.name, line) for path in place.rglob("outcomes.jsonl") for line in path.open()
+    ]
     return Counter(f"{name} {json.loads(line)['query_id']}" for name, line in lines)
 
 
@@ -82,7 +90,9 @@ def test_killed_ten_times_it_ends_in_the_same_bytes_and_so_do_two_at_once(tmp_pa
 
 
 @pytest.mark.smoke
-def test_equal_requests_are_sent_once_over_all_cells_and_one_budget_holds_for_them(tmp_path, server):
+def test_equal_requests_are_sent_once_over_all_cells_and_one_budget_holds_for_them(
+    tmp_path, server
+):
     text = f"""
         name = "equal"
         tasks = ["congress"]
@@ -92,14 +102,18 @@ def test_equal_requests_are_sent_once_over_all_cells_and_one_budget_holds_for_th
     file = tmp_path / "study.toml"
     file.write_text(f"{text}\n[budget]\ncalls = 5\n")
     first = start(tmp_path / "place")
-    assert "the budget of 5 model calls is used up" in first.communicate()[1] and first.returncode == 8
+    assert (
+        "the budget of 5 model calls is used up" in first.communicate()[1] and first.returncode == 8
+    )
     assert len(server.requests) == 5
     file.write_text(text)
     second = start(tmp_path / "place")
     assert second.communicate() and second.returncode == 0
     bodies = Counter(json.dumps(body, sort_keys=True) for body in server.requests)
     assert set(bodies.values()) == {1}
-    calls = [json.loads(path.read_text())["usage"]["calls"] for path in tmp_path.rglob("scores.json")]
+    calls = [
+        json.loads(path.read_text())["usage"]["calls"] for path in tmp_path.rglob("scores.json")
+    ]
     assert len(calls) == 4 and sum(calls) > 1.4 * len(bodies)
 
 
@@ -109,7 +123,9 @@ def test_a_model_that_refuses_leaves_the_other_cells_to_be_run(tmp_path, server)
 
     server.answer = refuse
     rows = f'rows = {{ lm = ["{server.spec}", "offline"] }}'
-    fixed = 'tasks = ["congress", "writing"]\nfixed = { data = "mini", limit = 2, program = "rewrite" }'
+    fixed = (
+        'tasks = ["congress", "writing"]\nfixed = { data = "mini", limit = 2, program = "rewrite" }'
+    )
     (tmp_path / "study.toml").write_text(f'name = "refused"\n{fixed}\n{rows}\n')
     process = start(tmp_path / "place")
     said, complained = process.communicate()
@@ -118,7 +134,9 @@ def test_a_model_that_refuses_leaves_the_other_cells_to_be_run(tmp_path, server)
     assert len(server.requests) <= 2  # of the first cell, at two queries at a time
 
 
-def test_a_model_whose_provider_is_out_is_found_out_before_all_its_cells_are_tried(tmp_path, server):
+def test_a_model_whose_provider_is_out_is_found_out_before_all_its_cells_are_tried(
+    tmp_path, server
+):
     def fail(prompt):
         if server.requests[-1]["model"] == "tiny":
             raise Failure(503)
@@ -133,10 +151,15 @@ def test_a_model_whose_provider_is_out_is_found_out_before_all_its_cells_are_tri
     )
     process = start(tmp_path / "place")
     said, complained = process.communicate()
-    assert process.returncode == 7 and "4 cells of 8 unfinished, and the same command goes on" in complained, complained
+    assert (
+        process.returncode == 7
+        and "4 cells of 8 unfinished, and the same command goes on" in complained
+    ), complained
     assert "the model's provider failed" in complained and "report: " in said
     sent = Counter(body["model"] for body in server.requests)
-    assert sent["large"] == 12 and sent["tiny"] == 6  # in the first two cells, of three queries each
+    assert (
+        sent["large"] == 12 and sent["tiny"] == 6
+    )  # in the first two cells, of three queries each
     server.answer = sensible
     assert start(tmp_path / "place").wait() == 0
 
@@ -155,11 +178,15 @@ def test_a_study_costs_less_than_two_per_cent_beside_its_cells(tmp_path, monkeyp
         return call
 
     rows = {"program": ["rewrite", "multihop"], "retriever": ["bm25", "rank_bm25"]}
-    study = plan.Study(name="cost", tasks=["congress", "legal_qa"], fixed={"data": "mini"}, rows=rows)
+    study = plan.Study(
+        name="cost", tasks=["congress", "legal_qa"], fixed={"data": "mini"}, rows=rows
+    )
     cells = plan.cells(study, tmp_path / "runs")
     work.run_cells(cells[:1])  # what is read and compiled once
     monkeypatch.setattr(work, "run", timed(work.run))
-    monkeypatch.setattr(work, "open_task", timed(work.open_task))  # which each run would do by itself
+    monkeypatch.setattr(
+        work, "open_task", timed(work.open_task)
+    )  # which each run would do by itself
     began = time.process_time()
     work.run_cells(cells)
     took = time.process_time() - began
@@ -177,8 +204,14 @@ def test_a_study_holds_one_task_and_the_retrievers_of_a_cell_or_two_however_many
             alive.append([sum(type(one) is kind for one in every) for kind in (BM25, Corpus)])
 
     rows = {"program": "retrieve", "retriever": [f"bm25(b=0.{number})" for number in range(10, 19)]}
-    study = plan.Study(name="many", tasks=["congress", "legal_qa"], fixed={"data": "mini", "limit": 1}, rows=rows)
+    study = plan.Study(
+        name="many", tasks=["congress", "legal_qa"], fixed={"data": "mini", "limit": 1}, rows=rows
+    )
     cells = plan.cells(study, tmp_path / "runs")
     work.run_cells(cells, Counts(cells))
     indexes, corpora = zip(*alive, strict=True)
-    assert len(cells) == len(alive) == 18 and max(indexes) - indexes[0] <= 1 and max(corpora) - corpora[0] <= 1
+    assert (
+        len(cells) == len(alive) == 18
+        and max(indexes) - indexes[0] <= 1
+        and max(corpora) - corpora[0] <= 1
+    )

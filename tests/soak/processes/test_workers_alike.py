@@ -30,10 +30,21 @@ ALL = (
 @pytest.fixture
 def sit(run, server, tmp_path):
     """Runs everything by a number of workers, in a folder of its own; its outcomes."""
-    server.answer = lambda prompt: annotate(prompt) if "## annotations ##" in prompt else fill(prompt)
+    server.answer = lambda prompt: (
+        annotate(prompt) if "## annotations ##" in prompt else fill(prompt)
+    )
 
     def ran(workers, *words, place="asked"):
-        given = (*ALL, *words, "--lm", server.spec, "--workers", workers, "--runs", tmp_path / f"{place}-{workers}")
+        given = (
+            *ALL,
+            *words,
+            "--lm",
+            server.spec,
+            "--workers",
+            workers,
+            "--runs",
+            tmp_path / f"{place}-{workers}",
+        )
         found = run(*given, "--json")
         assert found.code in (0, 7) and not found.json["owed"], found.err
         outcomes = lasting(Path(found.json["run"]))
@@ -50,7 +61,14 @@ def searched(kind, server, tmp_path):
     return {
         "dense": ("--retriever", dense, "-P", f"ties={api}", "-P", f"retrievers=bm25,{lens}"),
         "lens": ("--retriever", lens, "-P", f"ties={dense}", "-P", f"retrievers={api},bm25"),
-        "api": ("--retriever", f"fusion(bm25,{api})", "-P", f"ties={lens}", "-P", f"retrievers={dense}"),
+        "api": (
+            "--retriever",
+            f"fusion(bm25,{api})",
+            "-P",
+            f"ties={lens}",
+            "-P",
+            f"retrievers={dense}",
+        ),
         "pool": ("--retriever", dense, "--pool", "union:40", "-P", "ties=bm25"),
     }[kind]
 
@@ -66,6 +84,10 @@ def test_a_cassette_is_recorded_and_replayed_by_any_number(sit, server, tmp_path
     recorded = {many: sit(many, "--cassette", tmp_path / f"{many}.cassette") for many in (1, 2)}
     sent = len(server.requests)
     assert recorded[1] == recorded[2]
-    replayed = [sit(4 // by, "--cassette", tmp_path / f"{by}.cassette", place="replayed") for by in (1, 2)]
+    replayed = [
+        sit(4 // by, "--cassette", tmp_path / f"{by}.cassette", place="replayed") for by in (1, 2)
+    ]
     assert replayed[0] == replayed[1] and len(server.requests) == sent
-    assert [one["ranking"] for one in replayed[0].values()] == [recorded[1][key]["ranking"] for key in replayed[0]]
+    assert [one["ranking"] for one in replayed[0].values()] == [
+        recorded[1][key]["ranking"] for key in replayed[0]
+    ]

@@ -32,15 +32,39 @@ def start(tmp_path, folder, server):
     place = folder / "tip-of-tongue" / "congress" / "queries+qrels"
     texts = [{"_id": f"Q{n}", "text": f"Something about bridge {n}?"} for n in range(QUERIES)]
     (place / "queries.jsonl").write_text("".join(f"{json.dumps(text)}\n" for text in texts))
-    (place / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"Q{n}\tD1\t1\n" for n in range(QUERIES)))
+    (place / "qrels.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"Q{n}\tD1\t1\n" for n in range(QUERIES))
+    )
     (tmp_path / "own.py").write_text(PROGRAM)
     (tmp_path / "temporary").mkdir()
     server.answer = lambda prompt: {"search": "the bridge"}
-    asked = ["--program", tmp_path / "own.py:answer", "--task", "congress", "--split", "all", "--data", folder]
-    asked += ["--lm", server.spec, "--max-concurrent", 16, "--workers", 4, "--k", 5, "--runs", tmp_path / "runs"]
+    asked = [
+        "--program",
+        tmp_path / "own.py:answer",
+        "--task",
+        "congress",
+        "--split",
+        "all",
+        "--data",
+        folder,
+    ]
+    asked += [
+        "--lm",
+        server.spec,
+        "--max-concurrent",
+        16,
+        "--workers",
+        4,
+        "--k",
+        5,
+        "--runs",
+        tmp_path / "runs",
+    ]
     command = [sys.executable, "-m", "evals.run", *map(str, asked), "--json"]
     about = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
-    return lambda: psutil.Popen(command, env=about, stdout=subprocess.DEVNULL, stderr=(tmp_path / "err").open("w"))
+    return lambda: psutil.Popen(
+        command, env=about, stdout=subprocess.DEVNULL, stderr=(tmp_path / "err").open("w")
+    )
 
 
 def done(tmp_path: Path) -> int:
@@ -52,7 +76,9 @@ def family_of(keeper: psutil.Process) -> tuple[list[psutil.Process], set[str]]:
     found, shared = keeper.children(recursive=True), set[str]()
     for process in found:
         with suppress(psutil.Error):
-            shared |= {one.path for one in process.memory_maps() if one.path.startswith("/dev/shm/")}
+            shared |= {
+                one.path for one in process.memory_maps() if one.path.startswith("/dev/shm/")
+            }
     return found, shared
 
 
@@ -60,7 +86,11 @@ def left(tmp_path: Path, family: tuple[list[psutil.Process], set[str]]) -> list[
     """What is still there two seconds after the keeper's end: processes, temporary files, shared memory."""
     processes, shared = family
     alive = still_running(processes, 2.0)
-    return [*alive, *(tmp_path / "temporary").iterdir(), *(path for path in shared if Path(path).exists())]
+    return [
+        *alive,
+        *(tmp_path / "temporary").iterdir(),
+        *(path for path in shared if Path(path).exists()),
+    ]
 
 
 def test_ten_thousand_queries_take_no_more_memory_than_the_first(start, tmp_path):
@@ -68,7 +98,9 @@ def test_ten_thousand_queries_take_no_more_memory_than_the_first(start, tmp_path
     wait_for(lambda: done(tmp_path) >= FIRST, 600)
     family = family_of(keeper)
     with suppress(psutil.NoSuchProcess):
-        while done(tmp_path) < QUERIES and keeper.poll() is None:  # scoring them takes memory of its own
+        while (
+            done(tmp_path) < QUERIES and keeper.poll() is None
+        ):  # scoring them takes memory of its own
             sizes.append((keeper.memory_info().rss, keeper.num_fds()))
             with suppress(psutil.TimeoutExpired):
                 keeper.wait(0.5)
@@ -79,7 +111,9 @@ def test_ten_thousand_queries_take_no_more_memory_than_the_first(start, tmp_path
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL, None])
-def test_nothing_is_left_where_the_keeper_is_ended_or_the_disk_is_full(start, tmp_path, little_room, end):
+def test_nothing_is_left_where_the_keeper_is_ended_or_the_disk_is_full(
+    start, tmp_path, little_room, end
+):
     with nullcontext() if end else little_room(1 << 20):  # bytes; those of some hundred answers
         keeper = start()
     wait_for(lambda: done(tmp_path) >= 20)

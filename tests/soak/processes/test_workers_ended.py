@@ -25,7 +25,9 @@ def sitting(tmp_path, server):
     def start(runs, workers):
         asked = ["--program", ALL, "--task", "congress", "--split", "all", "--lm", server.spec]
         asked += ["--max-concurrent", 8, "--workers", workers, "--runs", tmp_path / runs, "--json"]
-        return subprocess.Popen([sys.executable, "-m", "evals.run", *map(str, asked)], stdout=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [sys.executable, "-m", "evals.run", *map(str, asked)], stdout=subprocess.DEVNULL
+        )
 
     return start
 
@@ -46,7 +48,16 @@ def wait_until_done(place: Path, count: int) -> None:
 @pytest.mark.smoke
 def test_a_budget_holds_over_all_workers_and_equal_requests_are_sent_once(run, server, tmp_path):
     server.delay = 0.05
-    asked = ("--program", "multihop", "--task", "congress", "--lm", server.spec, "--max-concurrent", 8)
+    asked = (
+        "--program",
+        "multihop",
+        "--task",
+        "congress",
+        "--lm",
+        server.spec,
+        "--max-concurrent",
+        8,
+    )
     stopped = run(*asked, "--workers", 2, "--budget-calls", 10, "--json")
     assert stopped.code == 8 and stopped.json["ledger"]["sent"] == len(server.requests) == 10
     assert len({str(body["messages"]) for body in server.requests}) == 10
@@ -54,7 +65,10 @@ def test_a_budget_holds_over_all_workers_and_equal_requests_are_sent_once(run, s
 
 def test_outcomes_are_the_same_by_any_number_of_workers_and_however_these_end(sitting, tmp_path):
     for workers in (1, 2, 4):
-        assert sitting(f"by-{workers}", workers).wait() in (0, 7)  # what is said fails some programs
+        assert sitting(f"by-{workers}", workers).wait() in (
+            0,
+            7,
+        )  # what is said fails some programs
     one = told(tmp_path / "by-1")
     assert one == told(tmp_path / "by-2") == told(tmp_path / "by-4")
 

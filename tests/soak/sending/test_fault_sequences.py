@@ -44,12 +44,25 @@ SITTINGS = 30  # after which a provider that is well again must have answered ev
 QUICK = Patience(attempts=4, first=0.005, before=0.4, after=0.4, call=1.5)
 UNIT = 0.01  # the first wait of an open circuit, in seconds
 
-SLOW = {"silent", "stalls", "huge", "trickle"}  # each costs a cut-off, or a lot of CPU: now and then
-TOLD = {kind: kind for kind in GOOD | PASSING | REFUSING | OWN} | {  # what the ledger calls a fault of the server
+SLOW = {
+    "silent",
+    "stalls",
+    "huge",
+    "trickle",
+}  # each costs a cut-off, or a lot of CPU: now and then
+TOLD = {
+    kind: kind for kind in GOOD | PASSING | REFUSING | OWN
+} | {  # what the ledger calls a fault of the server
     **dict.fromkeys(("refused", "reset", "hung_up", "reset_inside"), "reset"),
     **dict.fromkeys(("silent", "stalls"), "timeout"),
     **dict.fromkeys(("empty_choice", "cut_json", "bad_utf8", "page"), "unreadable"),
-    **{"huge": "too large", "no_quota": "429", "too_long": "400", "filtered_400": "400", "moved": "307"},
+    **{
+        "huge": "too large",
+        "no_quota": "429",
+        "too_long": "400",
+        "filtered_400": "400",
+        "moved": "307",
+    },
     **{"LiteLLM": "422", "Anthropic": "400", "inside 402": "error 402", "inside 502": "error 502"},
     **{"instead 502": "error 502", "instead server_error": "error 500"},
 }
@@ -94,7 +107,9 @@ def toolbox():
 
 def work(drawn, folder, model):
     queries, documents = drawn.queries, environment().documents
-    run(PROGRAMS[drawn.program](toolbox()), queries, documents, folder, model, workers=drawn.workers)
+    run(
+        PROGRAMS[drawn.program](toolbox()), queries, documents, folder, model, workers=drawn.workers
+    )
 
 
 class Undisturbed:
@@ -116,11 +131,15 @@ class Undisturbed:
 
 
 @contextmanager
-def sitting(drawn: Drawn, server: BadServer, runs: Path) -> Iterator[tuple[run_folder.RunFolder, lm.Model]]:
+def sitting(
+    drawn: Drawn, server: BadServer, runs: Path
+) -> Iterator[tuple[run_folder.RunFolder, lm.Model]]:
     """The run folder of a seed, and the model for one sitting in it."""
     # A name of its own for each seed: they share the file of answers, and must not answer each other's calls.
     spec = f"tiny-{drawn.seed}@{server.url}"
-    model = lm.connect(spec, Terms(patience=QUICK, gate=Gate(drawn.workers, unit=UNIT), query_seconds=20.0))
+    model = lm.connect(
+        spec, Terms(patience=QUICK, gate=Gate(drawn.workers, unit=UNIT), query_seconds=20.0)
+    )
     with run_folder.claim(runs / "task" / f"seed-{drawn.seed}", CONFIG) as folder:
         model.begin(folder.path, folder.usage)
         yield folder, model
@@ -149,7 +168,9 @@ def check(seed: int, runs: Path, undisturbed: Undisturbed, server: BadServer) ->
             seen = len(server.tries)
             if len(folder.outcomes) == len(drawn.queries):
                 break
-            assert troubled or number == drawn.troubled, "the provider is well, and queries are owed all the same"
+            assert troubled or number == drawn.troubled, (
+                "the provider is well, and queries are owed all the same"
+            )
     assert len(folder.outcomes) == len(drawn.queries), "queries are owed in the end"
     again(drawn, server, runs)
 
@@ -157,7 +178,9 @@ def check(seed: int, runs: Path, undisturbed: Undisturbed, server: BadServer) ->
 def bounded(tries: list[Try]) -> None:
     """No call was tried more often in one sitting than patience has it."""
     times = Counter(one.asked for one in tries)
-    assert not times or max(times.values()) <= QUICK.attempts, f"a call was sent {max(times.values())} times"
+    assert not times or max(times.values()) <= QUICK.attempts, (
+        f"a call was sent {max(times.values())} times"
+    )
 
 
 def books(server: BadServer, model: lm.Model) -> None:
@@ -166,31 +189,52 @@ def books(server: BadServer, model: lm.Model) -> None:
     twice = [tries for tries in server.by_call().values() if sum(one.paid for one in tries) > 1]
     assert not twice, f"a call was paid twice: requests {[one.number for one in twice[0]]}"
     expected = Counter(TOLD[one.kind] for one in tries if not one.paid)
-    expected["connection"] = ours.faults.get("connection", 0)  # a request that found no connection was seen by nobody,
-    unseen = ours.faults.get("reset", 0) - expected["reset"]  # nor one whose connection the kernel had taken last
+    expected["connection"] = ours.faults.get(
+        "connection", 0
+    )  # a request that found no connection was seen by nobody,
+    unseen = (
+        ours.faults.get("reset", 0) - expected["reset"]
+    )  # nor one whose connection the kernel had taken last
     closings = sum(one.kind == "refused" for one in tries)
-    assert 0 <= unseen <= WORKERS * closings, f"{unseen} resets that the server did not make, {closings} closings"
+    assert 0 <= unseen <= WORKERS * closings, (
+        f"{unseen} resets that the server did not make, {closings} closings"
+    )
     expected["reset"] += unseen
     assert ours.faults == +expected, f"the ledger has {ours.faults}, the server {+expected}"
-    assert (ours.sent, ours.answered) == (sum(expected.values()) + len(server.paid), len(server.paid)), "requests"
+    assert (ours.sent, ours.answered) == (
+        sum(expected.values()) + len(server.paid),
+        len(server.paid),
+    ), "requests"
     reports = [one.usage for one in tries if one.usage]  # those that are sent here are honest
-    tokens = [sum(report[name] for report in reports) for name in ("prompt_tokens", "completion_tokens")]
+    tokens = [
+        sum(report[name] for report in reports) for name in ("prompt_tokens", "completion_tokens")
+    ]
     assert [ours.usage.input_tokens, ours.usage.output_tokens] == tokens, "tokens"
     unmetered = sum(not one.usage for one in server.paid)
     assert (ours.usage.calls, ours.usage.unmetered) == (len(server.paid), unmetered), "calls"
 
 
-def answered(drawn: Drawn, folder: run_folder.RunFolder, server: BadServer, undisturbed: Undisturbed) -> None:
+def answered(
+    drawn: Drawn, folder: run_folder.RunFolder, server: BadServer, undisturbed: Undisturbed
+) -> None:
     """What is recorded is what it would have been without any fault of the provider's."""
     for query in drawn.queries:
         if query.query_id not in folder.outcomes:
             continue
         outcome = folder.outcomes[query.query_id]
-        own = [one.kind for one in server.tries if query.text in prompt_of(one.body) and one.kind in OWN]
+        own = [
+            one.kind
+            for one in server.tries
+            if query.text in prompt_of(one.body) and one.kind in OWN
+        ]
         if own or any(one.kind == "too_long" for one in server.tries):
             continue  # the model's or the program's doing: it may have changed what came after it, or every prompt
-        assert outcome["error"] is None, f"{query.query_id} scores 0 for the provider's fault: {outcome['error']}"
-        assert outcome["ranking"] == undisturbed(drawn.program, query), f"{query.query_id} is ranked otherwise"
+        assert outcome["error"] is None, (
+            f"{query.query_id} scores 0 for the provider's fault: {outcome['error']}"
+        )
+        assert outcome["ranking"] == undisturbed(drawn.program, query), (
+            f"{query.query_id} is ranked otherwise"
+        )
 
 
 def again(drawn: Drawn, server: BadServer, runs: Path) -> None:
@@ -211,7 +255,11 @@ def test_a_run_survives_a_random_sequence_of_faults(block, tmp_path, undisturbed
     seeds = range(block * SEEDS // BLOCKS, (block + 1) * SEEDS // BLOCKS)
     toolbox()  # made once, before threads ask for it
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        failures = [failure for failure in pool.map(lambda seed: failed(seed, tmp_path, undisturbed), seeds) if failure]
+        failures = [
+            failure
+            for failure in pool.map(lambda seed: failed(seed, tmp_path, undisturbed), seeds)
+            if failure
+        ]
     assert not failures, "\n".join(failures)
 
 
@@ -231,7 +279,12 @@ def test_the_sequences_have_every_fault_and_every_program_in_them():
     drawn = [Drawn(seed) for seed in range(SEEDS)]
     kinds = Counter(fault.kind for one in drawn for fault in one.faults)
     assert kinds.keys() >= (GOOD | PASSING | REFUSING | OWN).keys() and min(kinds.values()) >= 10
-    assert {one.program for one in drawn} == set(PROGRAMS) and {one.workers for one in drawn} == {1, 2, 3, 4}
+    assert {one.program for one in drawn} == set(PROGRAMS) and {one.workers for one in drawn} == {
+        1,
+        2,
+        3,
+        4,
+    }
 
 
 if __name__ == "__main__":
@@ -243,4 +296,6 @@ if __name__ == "__main__":
             check(int(sys.argv[1]), Path(place), Undisturbed(), server)
         finally:
             for one in server.tries:
-                print(f"{one.number:4} {one.kind:16} {one.status} {'paid' if one.paid else ''} {one.asked[:60]}")  # noqa: T201
+                print(
+                    f"{one.number:4} {one.kind:16} {one.status} {'paid' if one.paid else ''} {one.asked[:60]}"
+                )

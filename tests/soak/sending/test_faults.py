@@ -14,12 +14,35 @@ from typing import Any
 
 import bad_server
 import pytest
-from bad_server import OWN, PASSING, REFUSING, UNCLEAR, BadServer, Fault, always, fine, from_request, once, throttled
+from bad_server import (
+    OWN,
+    PASSING,
+    REFUSING,
+    UNCLEAR,
+    BadServer,
+    Fault,
+    always,
+    fine,
+    from_request,
+    once,
+    throttled,
+)
 from waiting import wait_for
 
 from tools.models.terms import Patience
 
-TASK = ("--program", "multihop", "-P", "hops=2", "--task", "congress", "--split", "dev", "--limit", "3")
+TASK = (
+    "--program",
+    "multihop",
+    "-P",
+    "hops=2",
+    "--task",
+    "congress",
+    "--split",
+    "dev",
+    "--limit",
+    "3",
+)
 # As ever, and fifty times as impatient; less so where calls hang, which a busy machine must not look like.
 QUICK = Patience(attempts=5, first=0.01, before=0.25, after=0.25, call=5.0)
 HANGING = Patience(attempts=5, first=0.01, before=0.8, after=0.8, call=0.4)
@@ -74,7 +97,9 @@ def rankings(result):
 
 def agree(ledger, bad: BadServer) -> None:
     """The ledger, over all sittings, has what the server's books have."""
-    unseen = ledger["faults"].get("connection", 0)  # a request that found no connection was seen by nobody
+    unseen = ledger["faults"].get(
+        "connection", 0
+    )  # a request that found no connection was seen by nobody
     assert (ledger["sent"] - unseen, ledger["answered"]) == (len(bad.tries), len(bad.paid))
     assert ledger["failed"] == sum(ledger["faults"].values()) == ledger["sent"] - ledger["answered"]
     statuses = Counter(str(one.status) for one in bad.tries if one.status not in (0, 200))
@@ -83,7 +108,9 @@ def agree(ledger, bad: BadServer) -> None:
     assert ledger["input_tokens"] == sum(report["prompt_tokens"] for report in reported)
     assert ledger["output_tokens"] == sum(report["completion_tokens"] for report in reported)
     assert ledger.get("unmetered", 0) == sum(one.usage not in reported for one in bad.paid)
-    assert all(sum(one.paid for one in tries) <= 1 for tries in bad.by_call().values()), "paid twice"
+    assert all(sum(one.paid for one in tries) <= 1 for tries in bad.by_call().values()), (
+        "paid twice"
+    )
 
 
 def counts(report) -> bool:
@@ -93,7 +120,9 @@ def counts(report) -> bool:
 
 
 @pytest.mark.parametrize("kind", PROVIDERS)
-def test_a_fault_that_comes_always_ends_the_run_and_the_same_command_finishes_it(kind, ask, bad, undisturbed):
+def test_a_fault_that_comes_always_ends_the_run_and_the_same_command_finishes_it(
+    kind, ask, bad, undisturbed
+):
     bad.script = from_request(4, PROVIDERS[kind])
     started = time.monotonic()
     result = ask()
@@ -125,7 +154,9 @@ def test_who_refuses_or_says_nothing_of_the_text_ends_the_run_is_asked_once_and_
     assert len(bad.tries) <= 3 + 3 or kind in UNCLEAR
     bad.script = always(fine())
     result = ask()
-    assert result.code == 0 and rankings(result) == undisturbed[0] and len(bad.paid) == undisturbed[1]
+    assert (
+        result.code == 0 and rankings(result) == undisturbed[0] and len(bad.paid) == undisturbed[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,10 +164,16 @@ def test_who_refuses_or_says_nothing_of_the_text_ends_the_run_is_asked_once_and_
     [(bad_server.filtered(), "refused"), (bad_server.null_content(), "empty")],
     ids=["filtered", "null_content"],
 )
-def test_an_answer_that_says_nothing_is_asked_for_once_more_and_counted(fault, kind, ask, bad, undisturbed):
+def test_an_answer_that_says_nothing_is_asked_for_once_more_and_counted(
+    fault, kind, ask, bad, undisturbed
+):
     bad.script = once(fault, at=5)
     result = ask()
-    assert result.code == 0 and result.json["unusable"] == {kind: 1} and result.json["usage"]["repairs"] == 1
+    assert (
+        result.code == 0
+        and result.json["unusable"] == {kind: 1}
+        and result.json["usage"]["repairs"] == 1
+    )
     assert len(bad.tries) == len(bad.paid), "it was an answer, and was paid for"
     bad.forget(always(fault))
     result = ask("-P", "read_chars=500")
@@ -162,8 +199,12 @@ def test_what_was_sent_is_at_fault_and_its_query_alone_fails(fault, ask, bad, un
     }
 
 
-@pytest.mark.parametrize("fault", [bad_server.filtered_400(), bad_server.null_content()], ids=lambda fault: fault.kind)
-def test_a_run_whose_queries_fail_alike_stops_once_and_what_failed_is_asked_again(fault, run, bad, tmp_path):
+@pytest.mark.parametrize(
+    "fault", [bad_server.filtered_400(), bad_server.null_content()], ids=lambda fault: fault.kind
+)
+def test_a_run_whose_queries_fail_alike_stops_once_and_what_failed_is_asked_again(
+    fault, run, bad, tmp_path
+):
     def ask(*arguments):  # what is asked again is paid for again
         return run(*TASK[:-1], 12, "--lm", bad.spec, "--max-concurrent", 1, "--json", *arguments)
 
@@ -177,14 +218,23 @@ def test_a_run_whose_queries_fail_alike_stops_once_and_what_failed_is_asked_agai
     assert second.json["failure"]["queries"] == 12
     bad.script = from_request(len(bad.tries) + 5, bad_server.failing(503))
     cut = ask("--again", "failed")
-    assert cut.code == 7 and cut.json["owed"] and cut.json["failed"] == 0 and cut.json["metrics"] == {}
+    assert (
+        cut.code == 7 and cut.json["owed"] and cut.json["failed"] == 0 and cut.json["metrics"] == {}
+    )
     bad.script = always(fine())
-    assert ask().json["failed"] == cut.json["owed"], "what failed before counts where nothing follows"
+    assert ask().json["failed"] == cut.json["owed"], (
+        "what failed before counts where nothing follows"
+    )
     result = ask("--again", "failed")
     assert result.code == 0 and rankings(result) == expected
-    assert len((Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines()) == 24, "the old are kept"
+    assert len((Path(result.json["run"]) / "outcomes.jsonl").read_text().splitlines()) == 24, (
+        "the old are kept"
+    )
     sent = len(bad.tries)
-    assert ask("--again", "failed").json["metrics"] == result.json["metrics"] and len(bad.tries) == sent
+    assert (
+        ask("--again", "failed").json["metrics"] == result.json["metrics"]
+        and len(bad.tries) == sent
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +247,11 @@ def test_what_a_provider_asks_to_wait_is_waited_by_all(fault: Fault, seconds, as
     assert ask(at_once=3).code == 0
     [told] = [one for one in bad.tries if one.kind == "429"]
     in_flight = [one for one in bad.tries if told.arrived < one.arrived < told.ended]
-    after = [one.arrived - told.ended for one in bad.tries if one.arrived > told.ended and one not in in_flight]
+    after = [
+        one.arrived - told.ended
+        for one in bad.tries
+        if one.arrived > told.ended and one not in in_flight
+    ]
     # On a busy machine, others may be on their way when the answer came, or leave before it is read.
     early = [wait for wait in after if wait < seconds - 0.02]
     assert max(early, default=0.0) < 0.1 and len(early) < len(after)
@@ -222,7 +276,9 @@ def test_a_provider_that_asks_for_an_hour_is_not_waited_for(ask, bad):
 
 
 def test_fewer_are_sent_at_once_when_the_provider_has_too_many(ask, bad, monkeypatch):
-    monkeypatch.setattr("tools.models.terms.PATIENCE", Patience(attempts=9, first=0.05, before=5.0, after=5.0))
+    monkeypatch.setattr(
+        "tools.models.terms.PATIENCE", Patience(attempts=9, first=0.05, before=5.0, after=5.0)
+    )
 
     def too_many(number, body):
         busy = sum(not one.ended for one in bad._tries)
@@ -231,11 +287,16 @@ def test_fewer_are_sent_at_once_when_the_provider_has_too_many(ask, bad, monkeyp
     bad.script = too_many
     result = ask("--limit", 6, at_once=6)
     assert result.code == 0, result.err
-    assert max(one.in_flight for one in bad.tries[:6]) > 3 and max(one.in_flight for one in bad.tries[-6:]) <= 3
+    assert (
+        max(one.in_flight for one in bad.tries[:6]) > 3
+        and max(one.in_flight for one in bad.tries[-6:]) <= 3
+    )
 
 
 @pytest.mark.parametrize(
-    "fault", [bad_server.silent(), bad_server.stalls(), bad_server.trickle(0.05)], ids=["silent", "stalls", "trickle"]
+    "fault",
+    [bad_server.silent(), bad_server.stalls(), bad_server.trickle(0.05)],
+    ids=["silent", "stalls", "trickle"],
 )
 def test_a_call_that_hangs_is_cut_off_in_time(fault, ask, bad, monkeypatch):
     monkeypatch.setattr("tools.models.terms.PATIENCE", HANGING)
@@ -261,4 +322,6 @@ def test_the_responses_protocol_is_held_to_the_same(kind, ask, bad, run):
     assert result.code == 0 and result.json["owed"] == result.json["failed"] == 0
     ledger = result.json["ledger"]
     assert (ledger["sent"], ledger["answered"]) == (len(bad.tries), len(bad.paid))
-    assert ledger["input_tokens"] == sum(one.usage["input_tokens"] for one in bad.tries if one.usage)
+    assert ledger["input_tokens"] == sum(
+        one.usage["input_tokens"] for one in bad.tries if one.usage
+    )

@@ -60,13 +60,17 @@ def test_it_finds_what_our_own_client_finds_and_its_books_are_the_servers(run, l
     through = run(*MULTIHOP, "--lm", SPEC, "--json")
     assert through.code == 0
     assert through.json["metrics"] == direct.json["metrics"]
-    assert sorted(map(str, (request["messages"] for request in litellm.requests))) == sorted(map(str, asked))
+    assert sorted(map(str, (request["messages"] for request in litellm.requests))) == sorted(
+        map(str, asked)
+    )
     books = through.json["ledger"]
     assert books["sent"] == books["answered"] == len(litellm.requests)
     assert books["input_tokens"] == direct.json["ledger"]["input_tokens"] > 0
 
 
-def test_an_agent_calls_tools_of_other_providers_and_its_signed_thoughts_go_back(run, server, monkeypatch):
+def test_an_agent_calls_tools_of_other_providers_and_its_signed_thoughts_go_back(
+    run, server, monkeypatch
+):
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     monkeypatch.setenv("ANTHROPIC_API_BASE", server.spec.partition("@")[2].removesuffix("/v1"))
     thought = {"type": "thinking", "thinking": f"Hm, {KEY}.", "signature": "signed"}
@@ -75,25 +79,55 @@ def test_an_agent_calls_tools_of_other_providers_and_its_signed_thoughts_go_back
     def reply(path, request):
         name, given = next(uses)
         content = [thought, {"type": "tool_use", "id": f"t_{name}", "name": name, "input": given}]
-        about = {"id": "m", "type": "message", "role": "assistant", "model": "x", "stop_reason": "tool_use"}
+        about = {
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "model": "x",
+            "stop_reason": "tool_use",
+        }
         return about | {"content": content, "usage": {"input_tokens": 2000, "output_tokens": 20}}
 
     server.reply = reply
-    ask = ("--program", "react", *MULTIHOP[2:], "--lm", "anthropic/claude-sonnet-4-5", "--limit", "1", "--json")
+    ask = (
+        "--program",
+        "react",
+        *MULTIHOP[2:],
+        "--lm",
+        "anthropic/claude-sonnet-4-5",
+        "--limit",
+        "1",
+        "--json",
+    )
     result = run(*ask, "--reasoning-tokens", "1500")
-    assert result.code == 0 and result.json["usage"]["calls"] == 2 and result.json["usage"]["paid_usd"] > 0
+    assert (
+        result.code == 0
+        and result.json["usage"]["calls"] == 2
+        and result.json["usage"]["paid_usd"] > 0
+    )
     first, second = server.requests
     assert {tool["name"] for tool in first["tools"]} == {"search", "read", "select", "finish"}
-    assert first["thinking"] == {"type": "enabled", "budget_tokens": 1500} and "temperature" not in first
+    assert (
+        first["thinking"] == {"type": "enabled", "budget_tokens": 1500}
+        and "temperature" not in first
+    )
     back, found = second["messages"][1:]
     assert [part["type"] for part in back["content"]] == ["thinking", "tool_use"]
-    assert back["content"][0] == thought | {"thinking": "Hm, ***."} and found["content"][0]["tool_use_id"] == "t_search"
+    assert (
+        back["content"][0] == thought | {"thinking": "Hm, ***."}
+        and found["content"][0]["tool_use_id"] == "t_search"
+    )
     assert "cache_control" in str(found) and "cache_control" not in str(first), "the first is short"
-    assert run(*ask[:-4], "groq/x", "--reasoning-tokens", "5").code == 2 and len(server.requests) == 2
+    assert (
+        run(*ask[:-4], "groq/x", "--reasoning-tokens", "5").code == 2 and len(server.requests) == 2
+    )
 
 
 def test_what_fails_is_sent_again_by_us_and_by_nobody_below(run, litellm):
-    answer, failures = litellm.answer, iter([Failure(500), Failure(429, retry_after=0.01), Failure(503)])
+    answer, failures = (
+        litellm.answer,
+        iter([Failure(500), Failure(429, retry_after=0.01), Failure(503)]),
+    )
 
     def sometimes(prompt):
         if failure := next(failures, None):
@@ -118,8 +152,12 @@ def test_a_call_is_cut_off_when_the_time_of_its_query_is_up(run, bad, monkeypatc
     assert result.json["ledger"]["answered"] == 1
 
 
-@pytest.mark.parametrize(("fault", "kind"), [(bomb(), "too large"), (Fault("slow", way=drips(0.1)), "timeout")])
-def test_an_answer_has_the_bounds_of_our_own_client_and_leaves_no_thread(fault, kind, bad, monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(bomb(), "too large"), (Fault("slow", way=drips(0.1)), "timeout")]
+)
+def test_an_answer_has_the_bounds_of_our_own_client_and_leaves_no_thread(
+    fault, kind, bad, monkeypatch
+):
     leads_to(monkeypatch, bad)
     model = lm.connect(SPEC, Terms(patience=Patience(attempts=1, call=3.0))).lm
     model("yes?")
@@ -165,14 +203,20 @@ def test_a_key_that_the_server_says_back_is_in_no_file(run, litellm, tmp_path):
         return {name: f"{text} {KEY}" for name, text in sensible(prompt).items()}
 
     litellm.answer = says_it
-    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--runs", tmp_path / "runs")
+    result = run(
+        "--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--runs", tmp_path / "runs"
+    )
     assert result.json["failed"] and result.json["queries"] > result.json["failed"]
     for path in (tmp_path / "runs").rglob("*"):
         assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.parametrize(("first", "seconds"), [(throttled(1.5), 1.4), (empty_choice(), 0.0)], ids=["wait", "nothing"])
-def test_a_wait_that_is_asked_for_is_kept_and_an_answer_without_a_choice_is_none(first, seconds, run, bad, monkeypatch):
+@pytest.mark.parametrize(
+    ("first", "seconds"), [(throttled(1.5), 1.4), (empty_choice(), 0.0)], ids=["wait", "nothing"]
+)
+def test_a_wait_that_is_asked_for_is_kept_and_an_answer_without_a_choice_is_none(
+    first, seconds, run, bad, monkeypatch
+):
     leads_to(monkeypatch, bad)
     bad.script = once(first, at=1)
     result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", SPEC, "--json", "--limit", "1")
@@ -182,8 +226,12 @@ def test_a_wait_that_is_asked_for_is_kept_and_an_answer_without_a_choice_is_none
 
 
 @pytest.mark.parametrize("status", [302, 307])
-@pytest.mark.parametrize("model", ["anthropic/claude", "gemini/gemini-2.5-flash", "azure/gpt-4o", "deepseek/v3", SPEC])
-def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, elsewhere, monkeypatch, model, status):
+@pytest.mark.parametrize(
+    "model", ["anthropic/claude", "gemini/gemini-2.5-flash", "azure/gpt-4o", "deepseek/v3", SPEC]
+)
+def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(
+    run, bad, elsewhere, monkeypatch, model, status
+):
     provider = model.partition("/")[0].upper()
     for name, value in {"KEY": KEY, "BASE": bad.url, "VERSION": "2024-10-21"}.items():
         monkeypatch.setenv(f"{provider}_API_{name}", value)
@@ -197,32 +245,52 @@ def test_a_redirect_is_named_and_not_followed_with_a_key_or_a_prompt(run, bad, e
 
 def test_neither_does_an_awaited_call_follow_one(bad, elsewhere):
     bad.script = always(moved(elsewhere.url))
-    asked = {"model": SPEC, "messages": [{"role": "user", "content": "?"}], "api_base": bad.url, "num_retries": 0}
+    asked = {
+        "model": SPEC,
+        "messages": [{"role": "user", "content": "?"}],
+        "api_base": bad.url,
+        "num_retries": 0,
+    }
     with bounding(time.monotonic() + 60, 1 << 20), pytest.raises(library.APIError):
         asyncio.run(library.acompletion(**asked))
     assert bad.tries and not elsewhere.tries
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(litellm, certificate, monkeypatch):
+def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(
+    litellm, certificate, monkeypatch
+):
     litellm._server.socket = certificate[1].wrap_socket(litellm._server.socket, server_side=True)
-    monkeypatch.setenv("HOSTED_VLLM_API_BASE", litellm.spec.partition("@")[2].replace("http:", "https:"))
+    monkeypatch.setenv(
+        "HOSTED_VLLM_API_BASE", litellm.spec.partition("@")[2].replace("http:", "https:")
+    )
     with pytest.raises(dspy.LMError, match=r"\$SSL_CERT_FILE") as error:
         lm.connect(SPEC, Terms(patience=Patience(attempts=1))).lm("x")
     assert faults.fault(error.value) == "refused" and not dspy.is_retryable_lm_error(error.value)
 
 
-def test_a_missing_key_and_a_provider_that_nobody_knows_are_said_before_anything_is_made(run, monkeypatch, tmp_path):
+def test_a_missing_key_and_a_provider_that_nobody_knows_are_said_before_anything_is_made(
+    run, monkeypatch, tmp_path
+):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", "anthropic/claude-sonnet-4-5")
-    assert result.code == 4 and result.err.count("error:") == 1 and "$ANTHROPIC_API_KEY" in result.err
+    assert (
+        result.code == 4 and result.err.count("error:") == 1 and "$ANTHROPIC_API_KEY" in result.err
+    )
     assert result.out == "" and not list(tmp_path.rglob("config.json"))
-    result = run("--program", "rewrite", *MULTIHOP[2:], "--lm", "antropic/claude-sonnet-4-5", "--dry-run")
+    result = run(
+        "--program", "rewrite", *MULTIHOP[2:], "--lm", "antropic/claude-sonnet-4-5", "--dry-run"
+    )
     assert result.code == 2 and "did you mean 'anthropic'" in result.err
 
 
 # (input, cached, output, reasoning, cache-written): short, long on both sides of where prices rise, cached, thinking
 CALLS = [
-    *((1_000, 0, 100, 0, 0), (1_000, 600, 100, 40, 0), (32_000, 0, 500, 0, 0), (128_001, 0, 500, 0, 0)),
+    *(
+        (1_000, 0, 100, 0, 0),
+        (1_000, 600, 100, 40, 0),
+        (32_000, 0, 500, 0, 0),
+        (128_001, 0, 500, 0, 0),
+    ),
     *((200_000, 50_000, 1_000, 300, 0), (200_001, 50_000, 1_000, 300, 0), (300_000, 0, 10, 0, 0)),
 ]
 MODELS = [
@@ -250,7 +318,9 @@ def by_litellm(spec, call):
         prompt_tokens=tokens_in,
         completion_tokens=tokens_out,
         total_tokens=tokens_in + tokens_out,
-        prompt_tokens_details=PromptTokensDetailsWrapper(cached_tokens=cached, cache_creation_tokens=written),
+        prompt_tokens_details=PromptTokensDetailsWrapper(
+            cached_tokens=cached, cache_creation_tokens=written
+        ),
         completion_tokens_details=CompletionTokensDetailsWrapper(reasoning_tokens=reasoning),
     )
     return sum(cost_per_token(model=model, custom_llm_provider=provider, usage_object=usage))
@@ -259,5 +329,9 @@ def by_litellm(spec, call):
 @pytest.mark.parametrize("spec", MODELS)
 def test_a_call_costs_what_litellm_calculates(spec):
     known = price(spec)
-    calls = [*CALLS, (10_000, 2_000, 100, 0, 5_000)] if spec.startswith("anthropic/") else CALLS  # writes to its cache
-    assert [known.of(*call) for call in calls] == pytest.approx([by_litellm(spec, call) for call in calls])
+    calls = (
+        [*CALLS, (10_000, 2_000, 100, 0, 5_000)] if spec.startswith("anthropic/") else CALLS
+    )  # writes to its cache
+    assert [known.of(*call) for call in calls] == pytest.approx(
+        [by_litellm(spec, call) for call in calls]
+    )

@@ -17,7 +17,9 @@ SILENCE = 1.0  # seconds; gateways have 60
 def pass_on(client, address):
     with client, socket.create_connection(address) as upstream, contextlib.suppress(OSError):
         asked = iter(lambda: client.recv(65536), b"")
-        threading.Thread(target=lambda: [upstream.sendall(data) for data in asked], daemon=True).start()
+        threading.Thread(
+            target=lambda: [upstream.sendall(data) for data in asked], daemon=True
+        ).start()
         upstream.settimeout(SILENCE)
         try:
             while data := upstream.recv(65536):
@@ -35,7 +37,9 @@ def gateway(server):
             with contextlib.suppress(OSError):
                 while True:
                     client, _ = listener.accept()
-                    threading.Thread(target=pass_on, args=(client, (url.hostname, url.port)), daemon=True).start()
+                    threading.Thread(
+                        target=pass_on, args=(client, (url.hostname, url.port)), daemon=True
+                    ).start()
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"tiny@http://127.0.0.1:{listener.getsockname()[1]}/v1"
@@ -45,7 +49,9 @@ def test_a_streamed_answer_comes_through_where_a_silent_one_is_cut_off(server, g
     server.answer = lambda prompt: {"raw": "on and on " * 20}
 
     def ask(stream):
-        return lm.connect(gateway, Terms(patience=Patience(attempts=1)), settings=lm.Settings(stream=stream)).lm("yes?")
+        return lm.connect(
+            gateway, Terms(patience=Patience(attempts=1)), settings=lm.Settings(stream=stream)
+        ).lm("yes?")
 
     server.pace = 0.1
     assert ask("on") == ["on and on " * 20]

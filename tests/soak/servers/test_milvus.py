@@ -32,7 +32,9 @@ def started(command, folder):
         port = str(free.getsockname()[1])
     options = ["server", "--data-dir", folder, "--host", "127.0.0.1", "--port", port]
     options = options if command == "milvus-lite" else ["--data", folder, "--proxy-port", port]
-    process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         wait_for(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{port}"))
         yield f"http://127.0.0.1:{port}", process
@@ -71,23 +73,38 @@ def test_both_kinds_keep_the_contract_of_retrievers(command, tmp_path, fills):
             assert {holds: wrong for holds, wrong in contract.run(check(spec)) if wrong} == {}
 
 
-def test_scores_are_those_of_the_formula(lite, fills):  # with k1 1.5, which is milvus-lite's; Milvus has 1.2
+def test_scores_are_those_of_the_formula(
+    lite, fills
+):  # with k1 1.5, which is milvus-lite's; Milvus has 1.2
     found = build(WORDS.format(lite), contract.CORPUS).search("blue blood octopus", 6)
-    words = {doc_id: Counter(re.findall(r"\w+", one.text.lower())) for doc_id, one in contract.CORPUS.items()}
+    words = {
+        doc_id: Counter(re.findall(r"\w+", one.text.lower()))
+        for doc_id, one in contract.CORPUS.items()
+    }
     mean, scores = sum(sum(one.values()) for one in words.values()) / 6, Counter[str]()
     for word in ("blue", "blood", "octopus"):
         having = sum(word in one for one in words.values())
         for doc_id, one in words.items():
             length = 1.5 * (0.25 + 0.75 * sum(one.values()) / mean)
-            scores[doc_id] += math.log(1 + (6.5 - having) / (having + 0.5)) * one[word] * 2.5 / (one[word] + length)
-    assert dict(found) == pytest.approx({doc_id: score for doc_id, score in scores.items() if score})
+            scores[doc_id] += (
+                math.log(1 + (6.5 - having) / (having + 0.5))
+                * one[word]
+                * 2.5
+                / (one[word] + length)
+            )
+    assert dict(found) == pytest.approx(
+        {doc_id: score for doc_id, score in scores.items() if score}
+    )
 
 
 def test_an_index_that_changes_under_a_run_is_no_longer_searched(tmp_path, fills):
     with started("milvus-lite", tmp_path) as (url, process):
         made = build(WORDS.format(url), contract.CORPUS)
         made._client.delete(made._name, ids=[0])
-        with pytest.raises(DataError, match=r"has version milvus_lite.*, 5 documents, and not .* 6 documents; .*push"):
+        with pytest.raises(
+            DataError,
+            match=r"has version milvus_lite.*, 5 documents, and not .* 6 documents; .*push",
+        ):
             made.search("blood", 3)
         with pytest.raises(DataError, match=r"and not version 2\.6\.1"):
             build(WORDS.format(url)[:-1] + ",server=2.6.1)", contract.CORPUS)
@@ -108,7 +125,10 @@ def test_a_push_that_was_killed_goes_on_and_a_run_before_its_end_says_so(lite, t
     client = pymilvus.MilvusClient(lite)
 
     def count():
-        return sum(client.query(name, output_fields=["count(*)"])[0]["count(*)"] for name in client.list_collections())
+        return sum(
+            client.query(name, output_fields=["count(*)"])[0]["count(*)"]
+            for name in client.list_collections()
+        )
 
     process = subprocess.Popen(push, cwd=ROOT)
     wait_for(lambda: process.poll() is not None or count() >= 1000)
@@ -116,8 +136,15 @@ def test_a_push_that_was_killed_goes_on_and_a_run_before_its_end_says_so(lite, t
     process.wait()
     left = count()
     result = run("--program", "retrieve", *words, "--retriever", spec)
-    assert 1000 <= left < 8000 and result.code == 3 and "python -m tools.retrievers push" in result.err
+    assert (
+        1000 <= left < 8000 and result.code == 3 and "python -m tools.retrievers push" in result.err
+    )
     for _ in range(2):
-        assert subprocess.run(push, cwd=ROOT, capture_output=True, text=True, check=True).stdout.count("8,000") == 1
+        assert (
+            subprocess.run(push, cwd=ROOT, capture_output=True, text=True, check=True).stdout.count(
+                "8,000"
+            )
+            == 1
+        )
         assert count() == 8000
     assert run("--program", "retrieve", *words, "--retriever", spec).code == 0

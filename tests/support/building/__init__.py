@@ -21,7 +21,9 @@ def prepare(folder: Path, name: str, corpus: str, /, **sections: Mapping[str, An
     made = pick("recipe", name, recipe.RECIPES)()
     sections = {"corpus": {}, **sections}
     sections["corpus"] = {"path": corpus, **sections["corpus"]}
-    made = replace(made, **{key: replace(getattr(made, key), **values) for key, values in sections.items()})
+    made = replace(
+        made, **{key: replace(getattr(made, key), **values) for key, values in sections.items()}
+    )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / recipe.FILE).write_text(recipe.write_toml(name, made), encoding="utf-8")
     return folder
@@ -38,7 +40,18 @@ def build(folder: Path, lm: str = "offline", **more: Any) -> dict[str, Any]:
 
 
 # Stages in which every unit that does not come out is left out, and named: each unit is a document, group or query.
-_ONE_BY_ONE = ("ingest", "screen", "extract", "validate", "select", "write", "distinct", "choose", "aspects", "split")
+_ONE_BY_ONE = (
+    "ingest",
+    "screen",
+    "extract",
+    "validate",
+    "select",
+    "write",
+    "distinct",
+    "choose",
+    "aspects",
+    "split",
+)
 _ONE_BY_ONE += ("recollect", "authors", "distractors", "scrub", "conditions")
 
 
@@ -65,10 +78,15 @@ def load(folder: Path) -> Environment:
 def relevant(environment: Environment, name: str = "gold") -> dict[str, frozenset[str]]:
     """What is relevant for each query."""
     qrels = environment.judgements[name].qrels
-    return {one.query_id: frozenset(d for d, g in qrels[one.query_id].items() if g > 0) for one in environment.queries}
+    return {
+        one.query_id: frozenset(d for d, g in qrels[one.query_id].items() if g > 0)
+        for one in environment.queries
+    }
 
 
-def bcubed(ours: Mapping[str, frozenset[str]], theirs: Mapping[str, frozenset[str]]) -> tuple[float, float, float]:
+def bcubed(
+    ours: Mapping[str, frozenset[str]], theirs: Mapping[str, frozenset[str]]
+) -> tuple[float, float, float]:
     """Extended BCubed precision, recall and F1 of overlapping groups (Amigo et al. 2009), over what theirs have."""
 
     def side(first: Mapping[str, frozenset[str]], second: Mapping[str, frozenset[str]]) -> float:

@@ -32,7 +32,10 @@ class Knowing:
             for number, query in enumerate(self.environment.queries)
         }
         self.texts = {_plain(documents[one].text): one for one in documents}
-        self.of_group = {name: {_plain(documents[one].text) for one in some} for name, some in self.groups.items()}
+        self.of_group = {
+            name: {_plain(documents[one].text) for one in some}
+            for name, some in self.groups.items()
+        }
         self.queries = dict[str, str]()  # text of a query that it wrote -> group
 
     def gold(self, query_id: str) -> Mapping[str, float]:
@@ -44,19 +47,33 @@ class Knowing:
         if named:
             return named
         plain = _plain(text)
-        known = plain if plain in self.texts else next((text for text in self.texts if text in plain), "")
+        known = (
+            plain
+            if plain in self.texts
+            else next((text for text in self.texts if text in plain), "")
+        )
         return [name for name, texts in self.of_group.items() if known in texts]
 
     def chance(self, kind: str, *about: str) -> bool:
-        return int(_digest(str(self.seed), kind, *about)[:8], 16) / 2**32 < self.noise.get(kind, 0.0)
+        return int(_digest(str(self.seed), kind, *about)[:8], 16) / 2**32 < self.noise.get(
+            kind, 0.0
+        )
 
     def __call__(self, prompt: str) -> dict[str, Any]:
         fields: dict[str, Any] = getattr(self, f"_{asked(prompt)}")(prompt)
-        return {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+        return {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in fields.items()
+        }
 
     def _sorted(self, prompt: str) -> dict[str, Any]:
         kinds = list(json.loads(given(prompt, "kinds")))
-        return {"sorted": [{"id": one, "kind": kinds[not self.of(text)], "why": ""} for one, text in passages(prompt)]}
+        return {
+            "sorted": [
+                {"id": one, "kind": kinds[not self.of(text)], "why": ""}
+                for one, text in passages(prompt)
+            ]
+        }
 
     def _found(self, prompt: str) -> dict[str, Any]:
         rows = []
@@ -74,22 +91,39 @@ class Knowing:
         return f"said otherwise: {group}" if self.chance("reworded", text) else group
 
     def _labels(self, prompt: str) -> dict[str, Any]:
-        return {"labels": [{"id": one, "label": self._label(self.of(text)[0], text)} for one, text in passages(prompt)]}
+        return {
+            "labels": [
+                {"id": one, "label": self._label(self.of(text)[0], text)}
+                for one, text in passages(prompt)
+            ]
+        }
 
     def _collapsed(self, prompt: str) -> dict[str, Any]:
         labels = list(json.loads(given(prompt, "labels")))
         first: dict[str, str] = {}
-        return {"collapsed": [{"label": one, "canonical": first.setdefault(self.of(one)[0], one)} for one in labels]}
+        return {
+            "collapsed": [
+                {"label": one, "canonical": first.setdefault(self.of(one)[0], one)}
+                for one in labels
+            ]
+        }
 
     def _merged(self, prompt: str) -> dict[str, Any]:
         by: dict[str, list[str]] = {}
         for one, text in passages(prompt):
             by.setdefault(self.of(text.partition("\n")[0])[0], []).append(one)
-        return {"merged": [{"ids": ids, "label": name, "why": ""} for name, ids in by.items() if len(ids) > 1]}
+        return {
+            "merged": [
+                {"ids": ids, "label": name, "why": ""} for name, ids in by.items() if len(ids) > 1
+            ]
+        }
 
     def _members(self, prompt: str) -> dict[str, Any]:
         named = self.of(given(prompt, "label"))
-        rows = [{"id": one, "belongs": named[0] in self.of(text), "why": ""} for one, text in passages(prompt)]
+        rows = [
+            {"id": one, "belongs": named[0] in self.of(text), "why": ""}
+            for one, text in passages(prompt)
+        ]
         return {"members": rows, "better": given(prompt, "label")}
 
     def _query(self, prompt: str) -> dict[str, Any]:
@@ -124,7 +158,8 @@ def _digest(*parts: str) -> str:
 
 def _letters(number: int) -> str:
     return (
-        "abcdefghijklmnopqrstuvwxyz"[number // 26] * (number // 26 + 1) + "abcdefghijklmnopqrstuvwxyz"[number % 26] * 3
+        "abcdefghijklmnopqrstuvwxyz"[number // 26] * (number // 26 + 1)
+        + "abcdefghijklmnopqrstuvwxyz"[number % 26] * 3
     )
 
 

@@ -32,4 +32,6 @@ class All:
             self.systems.append(made(toolbox, depth=depth, **known))
 
     def __call__(self, query: Query) -> Submission:
-        return self.systems[int(query.query_id.removeprefix("MINI-q")) % len(self.systems)](query=query)
+        return self.systems[int(query.query_id.removeprefix("MINI-q")) % len(self.systems)](
+            query=query
+        )

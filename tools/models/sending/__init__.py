@@ -1,1 +1,3 @@
-"""A request on its way to a provider: connection, protocol, what went wrong, and how many at a time."""
+"""A request on its way to a provider: connection, protocol, what went wrong, and how many at
+a time.
+"""

@@ -1,8 +1,9 @@
-"""Bounds for requests that other libraries send with httpx: a deadline of the whole, a largest answer, no redirects.
+"""Bounds for requests that other libraries send with httpx: a deadline of the whole, a largest
+answer, no redirects.
 
-httpx bounds the wait for the next bytes alone, and neither the whole time nor the size of what it unpacks. Libraries
-such as LiteLLM make their clients themselves, so the bounds are those of a context, and hold for every client in it.
-Left out: requests by other clients than httpx.
+httpx bounds the wait for the next bytes alone, and neither the whole time nor the size of what it
+unpacks. Libraries such as LiteLLM make their clients themselves, so the bounds are those of a
+context, and hold for every client in it. Left out: requests by other clients than httpx.
 """
 
 import time
@@ -21,7 +22,9 @@ from tools.session import setting
 _WRITTEN = 64 << 10  # bytes after which a request that is being sent looks at the deadline
 _UNPACKED = 1 << 20  # bytes that are unpacked at a time
 _ENCODINGS = ("gzip", "deflate")
-_ANY_HEADER = zlib.MAX_WBITS | 32  # for zlib: it looks itself whether it has data of gzip or of deflate
+_ANY_HEADER = (
+    zlib.MAX_WBITS | 32
+)  # for zlib: it looks itself whether it has data of gzip or of deflate
 
 
 class TooLarge(httpx.DecodingError):
@@ -101,7 +104,9 @@ def _send_bounded_async(send: Callable[..., Any]) -> Callable[..., Any]:
         if bounds is None:
             return await send(client, request, stream=stream, **options)  # type: ignore[no-any-return]
         _ask_for_known_encodings(request)
-        response: httpx.Response = await send(client, request, stream=True, **options | {"follow_redirects": False})
+        response: httpx.Response = await send(
+            client, request, stream=True, **options | {"follow_redirects": False}
+        )
         try:
             response.stream = _BoundedAsyncStream(response, bounds)
             if not stream:
@@ -115,7 +120,9 @@ def _send_bounded_async(send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ask_for_known_encodings(request: httpx.Request) -> None:
-    signed = request.headers.get("authorization", "").lower()  # AWS names there the headers that its signature is over
+    signed = request.headers.get(
+        "authorization", ""
+    ).lower()  # AWS names there the headers that its signature is over
     if "accept-encoding" not in signed:
         request.headers["accept-encoding"] = ", ".join(_ENCODINGS)
 
@@ -130,7 +137,9 @@ class _Unpacking:
         encoding = response.headers.pop("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
             if encoding not in _ENCODINGS:
-                raise httpx.DecodingError(f"the answer is packed as {encoding:.40}, which was not asked for")
+                raise httpx.DecodingError(
+                    f"the answer is packed as {encoding:.40}, which was not asked for"
+                )
             self._decompressor = zlib.decompressobj(_ANY_HEADER)
         self._bare = encoding == "deflate"  # which some servers send without the header of zlib
 

@@ -1,11 +1,12 @@
 """How many requests may be in flight, and when: one gate for all workers of a run.
 
-Additive increase, multiplicative decrease, as TCP avoids congestion (Chiu and Jain 1989; RFC 5681): the limit starts
-at the most that is allowed, falls to 0.7 of itself when the provider is overloaded (429, 503, 529, a timeout), at most
-once for the requests that were in flight together, and grows by one for each round of answers. A rest that a provider
-asks for, in Retry-After or in rate headers, holds for everybody. After several failures in a row the circuit opens: all
-wait, longer each time, and one request at a time is sent; after its answer the limit grows from one again, doubling up
-to half of what it was.
+Additive increase, multiplicative decrease, as TCP avoids congestion (Chiu and Jain 1989; RFC 5681):
+the limit starts at the most that is allowed, falls to 0.7 of itself when the provider is overloaded
+(429, 503, 529, a timeout), at most once for the requests that were in flight together, and grows by
+one for each round of answers. A rest that a provider asks for, in Retry-After or in rate headers,
+holds for everybody. After several failures in a row the circuit opens: all wait, longer each time,
+and one request at a time is sent; after its answer the limit grows from one again, doubling up to
+half of what it was.
 """
 
 import math
@@ -19,7 +20,8 @@ from email.utils import parsedate_to_datetime
 
 from tools.errors import Interrupted
 
-DECREASE = 0.7  # as CUBIC has it (RFC 9438): against a provider that has no queue, half would idle a quarter of it
+# As CUBIC has it (RFC 9438): against a provider that has no queue, half would idle a quarter of it
+DECREASE = 0.7
 CIRCUIT = 8  # failures in a row, without an answer in between, after which all wait
 LONGEST_PROBE = 15.0  # seconds between two tries while the circuit is open
 LONGEST_WAIT = 60.0  # seconds; a provider that asks for more is not waited for
@@ -29,13 +31,17 @@ _LOOK = 5.0  # seconds after which a waiting request looks again, whether it was
 class Gate:
     """Lets requests through. Threads share it."""
 
-    def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic, unit: float = 1.0) -> None:
+    def __init__(
+        self, most: int, *, clock: Callable[[], float] = time.monotonic, unit: float = 1.0
+    ) -> None:
         """At most `most` at once; `unit` is the first wait of an open circuit, in seconds."""
         self.most = most
         self._clock = clock
         self._unit = unit
         self.in_flight = self.waiting = 0
-        self._limit = self._threshold = float(most)  # on its way back, the limit doubles up to the threshold
+        self._limit = self._threshold = float(
+            most
+        )  # on its way back, the limit doubles up to the threshold
         self._free = threading.Condition()
         self._paused_until = 0.0
         self._reason = ""
@@ -47,7 +53,9 @@ class Gate:
         self._rest_ends = -math.inf  # when the rest that the provider asked for ends
         self._shut_until = -math.inf  # when a rest ends that is too long to wait for
         self._halted = threading.Event()
-        self.lost = 0  # queries in a row that the provider left unanswered, counted by who asks them
+        self.lost = (
+            0  # queries in a row that the provider left unanswered, counted by who asks them
+        )
 
     @property
     def limit(self) -> int:
@@ -128,7 +136,9 @@ class Gate:
 
     def rest(self, seconds: float = 0.0) -> None:
         """Wait outside of the gate, or only look, with 0 seconds. Interrupted after `halt`."""
-        if self._halted.wait(seconds):  # not on `_free`, where each wake-up is for a request that waits for a place
+        if self._halted.wait(
+            seconds
+        ):  # not on `_free`, where each wake-up is for a request that waits for a place
             raise Interrupted
 
     def halt(self) -> None:
@@ -147,7 +157,10 @@ class Gate:
         if not self._openings:
             self._threshold = max(1.0, self._limit / 2)
         self._limit, self._opened = 1.0, self._clock()
-        self._pause(min(LONGEST_PROBE, self._unit * 2.0**self._openings), f"the provider does not answer ({reason})")
+        self._pause(
+            min(LONGEST_PROBE, self._unit * 2.0**self._openings),
+            f"the provider does not answer ({reason})",
+        )
         self._openings += 1
 
     def _rest(self, seconds: float, reason: str) -> None:
@@ -170,7 +183,10 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     for name, read in (
         ("retry-after-ms", lambda text: float(text) / 1000),
         ("retry-after", float),
-        ("retry-after", lambda date: (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds()),
+        (
+            "retry-after",
+            lambda date: (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds(),
+        ),
     ):
         with suppress(KeyError, ValueError, TypeError, OverflowError):
             if (seconds := read(headers[name])) == seconds:  # no NaN
@@ -184,5 +200,7 @@ def read_rate(headers: Mapping[str, str]) -> float | None:
         used_up = headers.get(f"x-ratelimit-remaining-{what}") == "0"
         if used_up and (parts := _PARTS.findall(headers.get(f"x-ratelimit-reset-{what}", ""))):
             seconds = sum(float(many) * _UNITS[unit] for many, unit in parts)
-            return seconds if seconds <= LONGEST_WAIT else None  # for more, a 429 will tell whether it is meant
+            return (
+                seconds if seconds <= LONGEST_WAIT else None
+            )  # for more, a 429 will tell whether it is meant
     return None

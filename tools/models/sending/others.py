@@ -1,7 +1,8 @@
-"""Providers that DSPy and LiteLLM reach, and not our own client: what their calls need beside dspy.LM.
+"""Providers that DSPy and LiteLLM reach, and not our own client: what their calls need beside
+dspy.LM.
 
-Calls of tools go to LiteLLM itself, whose answer is read as our own client's are, because DSPy drops the signatures of
-thoughts. Left out: streams.
+Calls of tools go to LiteLLM itself, whose answer is read as our own client's are, because DSPy
+drops the signatures of thoughts. Left out: streams.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +14,27 @@ from tools.models.prompting import Message, mark
 from tools.models.sending.wire import Reply, read
 from tools.models.spec import no_such_limit
 
-_THINKING = ("anthropic/", "bedrock/", "gemini/", "vertex_ai/")  # those that LiteLLM gives a limit of reasoning
+_THINKING = (
+    "anthropic/",
+    "bedrock/",
+    "gemini/",
+    "vertex_ai/",
+)  # those that LiteLLM gives a limit of reasoning
 
 
-def converse(model: str, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> Reply:
+def converse(
+    model: str, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]
+) -> Reply:
     """Return the answer to a conversation with tools. Raises LiteLLM's errors."""
-    # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is missing.
+    # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is
+    # missing.
     said = [one if one["content"] else one | {"content": None} for one in messages]
-    asked = {"model": model, "messages": mark(model, said, grows=True), "tools": [*tools], **settings}
+    asked = {
+        "model": model,
+        "messages": mark(model, said, grows=True),
+        "tools": [*tools],
+        **settings,
+    }
     # Looking for tools of its MCP gateway, it imports a package that it comes without.
     answered = litellm_completion(asked | {"_skip_mcp_handler": True}, num_retries=0)
     return read("chat", answered.model_dump_json().encode(), model)

@@ -1,8 +1,10 @@
-"""Posts to a server: each is answered whole by a deadline, within a bound, by that server and no other.
+"""Posts to a server: each is answered whole by a deadline, within a bound, by that server and no
+other.
 
-libcurl does the work: of the clients that were measured (docs/decisions/call-overhead.md) it alone costs the processor
-no more than a bare socket. A request that a server may have seen is never sent twice, because answers are paid for.
-Left out: redirects (a 3xx is an answer), HTTP/2, and sending again.
+libcurl does the work: of the clients that were measured (docs/decisions/call-overhead.md) it alone
+costs the processor no more than a bare socket. A request that a server may have seen is never sent
+twice, because answers are paid for. Left out: redirects (a 3xx is an answer), HTTP/2, and sending
+again.
 """
 
 import math
@@ -32,7 +34,9 @@ IDLE = 30  # seconds that a connection may lie unused; servers close theirs afte
 LARGEST_HEAD = 64 << 10  # bytes of an answer's headers, interim answers included
 LONGEST = 3600.0  # seconds; a deadline further off is taken for this one
 
-Enough = Callable[[bytes], bool] | None  # given each part of an answer, says whether the rest can be left
+Enough = (
+    Callable[[bytes], bool] | None
+)  # given each part of an answer, says whether the rest can be left
 Kind = Literal["connection", "TLS", "timeout", "reset", "too large", "unreadable"]
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token, RFC 9110, 5.6.2
@@ -54,7 +58,9 @@ class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
-    arrivals: Sequence[tuple[int, float]] = ()  # how much of the body had come, and when, by time.monotonic
+    arrivals: Sequence[
+        tuple[int, float]
+    ] = ()  # how much of the body had come, and when, by time.monotonic
     left: bool = False  # whether there might have been more that was not waited for
 
 
@@ -69,7 +75,9 @@ class Unanswered(Exception):
 class Server:
     """Connections to one server, shared by any number of threads; the one used last is used next."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], *, largest: int, certificate: Path | None = None) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], *, largest: int, certificate: Path | None = None
+    ) -> None:
         """Take http(s)://host[:port][/path], headers, and the client's certificate with its key.
 
         UsageError where these, or the proxy, cannot be used.
@@ -79,7 +87,8 @@ class Server:
         self._headers = [_line(name, value) for name, value in headers.items()]
         self._proxy = _proxy(self._url)
         self._trusted = _trust(certificate) if self._url.startswith("https:") else {}
-        # libcurl's handles, each with its connection, and since when it is unused; deques append and pop atomically
+        # libcurl's handles, each with its connection, and since when it is unused; deques append
+        # and pop atomically
         self._idle: deque[tuple[Any, float]] = deque()
 
     def post(self, path: str, body: bytes, *, deadline: float, enough: Enough = None) -> Answer:
@@ -112,7 +121,9 @@ class Server:
         with suppress(IndexError):
             while True:
                 handle, since = self._idle.pop()
-                if time.monotonic() - since < IDLE and _is_silent(handle.getinfo(pycurl.ACTIVESOCKET)):
+                if time.monotonic() - since < IDLE and _is_silent(
+                    handle.getinfo(pycurl.ACTIVESOCKET)
+                ):
                     return handle
                 handle.close()
         return None
@@ -126,10 +137,17 @@ class Server:
             pycurl.CONNECTTIMEOUT_MS: int(1000 * CONNECT),
             pycurl.MAXCONNECTS: 1,
             pycurl.MAXFILESIZE_LARGE: self._largest,  # where the answer states its length
-            pycurl.TCP_KEEPALIVE: 1,  # routers forget a connection on which a model thinks for minutes
+            # Routers forget a connection on which a model thinks for minutes
+            pycurl.TCP_KEEPALIVE: 1,
             pycurl.PROXY: self._proxy,
-            pycurl.ACCEPT_ENCODING: "",  # compression that was not asked for is undone, so that it is bounded
-            pycurl.HTTPHEADER: [*self._headers, "Accept-Encoding: identity", "User-Agent: sextant", "Expect:"],
+            # Compression that was not asked for is undone, so that it is bounded
+            pycurl.ACCEPT_ENCODING: "",
+            pycurl.HTTPHEADER: [
+                *self._headers,
+                "Accept-Encoding: identity",
+                "User-Agent: sextant",
+                "Expect:",
+            ],
             **self._trusted,
         }
         for option, value in options.items():
@@ -149,19 +167,25 @@ class Server:
         if kind == "timeout":
             return Unanswered("no whole answer in time", kind)
         if kind == "reset":
-            return Unanswered(f"the server closed the connection without a whole answer: {words}", kind)
+            return Unanswered(
+                f"the server closed the connection without a whole answer: {words}", kind
+            )
         return Unanswered(f"the server's answer is not HTTP: {words}", "unreadable")
 
     def _unconnected(self, handle: Any, kind: Kind, words: str) -> Exception:
         place = urlsplit(self._url).netloc
         if kind == "timeout" and handle.getinfo(pycurl.TOTAL_TIME) < CONNECT - 0.1:
             return Unanswered(f"no connection to {place} in time", kind)
-        if kind == "TLS" or (words.startswith("TLS connect error: error:") and "unexpected eof" not in words):
+        if kind == "TLS" or (
+            words.startswith("TLS connect error: error:") and "unexpected eof" not in words
+        ):
             kind = "TLS"
         elif number := handle.getinfo(pycurl.OS_ERRNO):
             words = os.strerror(number)
         through = f" through the proxy {_hide_secrets(self._proxy)}" if self._proxy else ""
-        return Unanswered(f"cannot connect to {place}{through}: {words}", "TLS" if kind == "TLS" else "connection")
+        return Unanswered(
+            f"cannot connect to {place}{through}: {words}", "TLS" if kind == "TLS" else "connection"
+        )
 
 
 class _Exchange:
@@ -216,7 +240,13 @@ class _Exchange:
             if not colon:
                 break  # behind the empty line are trailers
             headers[name.lower()] = value.strip()
-        return Answer(int(self._lines[0].split(b" ", 2)[1]), headers, bytes(self._body), self._arrivals, self.left)
+        return Answer(
+            int(self._lines[0].split(b" ", 2)[1]),
+            headers,
+            bytes(self._body),
+            self._arrivals,
+            self.left,
+        )
 
     def whole_before_a_reset(self) -> bool:
         """Whether the answer is as long as it states: an error after it does not matter."""
@@ -244,7 +274,10 @@ def _address(url: str) -> str:
         parts = httpx.URL("")
     named = re.fullmatch(rb"[0-9A-Za-z._:-]+", parts.raw_host)
     if parts.scheme not in ("http", "https") or not named or (parts.port or 0) > 65_535:
-        raise UsageError(f"{_hide_secrets(url)!r} is not the address of a server; write it as http://host:port/v1")
+        raise UsageError(
+            f"{_hide_secrets(url)!r} is not the address of a server; write it as "
+            f"http://host:port/v1"
+        )
     if parts.query or parts.fragment or parts.userinfo:
         wrong = "has more than a host, a port and a path; a key belongs in the environment"
         raise UsageError(f"{_hide_secrets(url)!r} {wrong}")
@@ -290,13 +323,22 @@ def _trust(certificate: Path | None) -> dict[int, str]:
     try:
         context = ssl.create_default_context(cafile=file or None, capath=folder or None)
     except OSError as error:
-        raise UsageError(f"$SSL_CERT_FILE is {file!r}, which holds no certificates that can be read") from error
+        raise UsageError(
+            f"$SSL_CERT_FILE is {file!r}, which holds no certificates that can be read"
+        ) from error
     ours = str(certificate) if certificate else ""
     try:
         if ours:
-            context.load_cert_chain(ours, password="")  # an empty one, so that nobody is asked for it
+            context.load_cert_chain(
+                ours, password=""
+            )  # an empty one, so that nobody is asked for it
     except (OSError, ValueError) as error:
-        wrong = f"--client-certificate {ours!r} holds no certificate with its key that can be read: {error}"
-        raise UsageError(f"{wrong}; write both into one file in PEM, without a passphrase") from None
+        wrong = (
+            f"--client-certificate {ours!r} holds no certificate with its key that can be read: "
+            f"{error}"
+        )
+        raise UsageError(
+            f"{wrong}; write both into one file in PEM, without a passphrase"
+        ) from None
     named = {pycurl.CAINFO: file, pycurl.CAPATH: folder, pycurl.SSLCERT: ours, pycurl.SSLKEY: ours}
     return {option: value for option, value in named.items() if value}

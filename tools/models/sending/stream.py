@@ -1,7 +1,8 @@
 """Streamed answers, read into what the server would have sent in one piece.
 
-A stream is kept as it comes and read once, when it is whole: to parse each piece on its way would cost more than all
-else that is done for a call. Left out: more than one choice, and data of an event in several lines.
+A stream is kept as it comes and read once, when it is whole: to parse each piece on its way would
+cost more than all else that is done for a call. Left out: more than one choice, and data of an
+event in several lines.
 """
 
 import re
@@ -12,10 +13,16 @@ from typing import Any
 DONE = b"data: [DONE]\n\n"
 _STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _DATA = re.compile(rb"^data: ?([^\r\n]+)", re.MULTILINE)
-_SAID = re.compile(rb'"(?:content|reasoning_content|reasoning|refusal|arguments|text|delta)": ?"[^"]')
+_SAID = re.compile(
+    rb'"(?:content|reasoning_content|reasoning|refusal|arguments|text|delta)": ?"[^"]'
+)
 _CONTENT = re.compile(rb'"content": ?"((?:[^"\\]|\\.)+)"')
 _USAGE = re.compile(rb'"usage": ?\{')
-_GROWING = ("arguments", "text", "summary")  # texts within a tool call, or a piece of reasoning, that come in parts
+_GROWING = (
+    "arguments",
+    "text",
+    "summary",
+)  # texts within a tool call, or a piece of reasoning, that come in parts
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -33,7 +40,11 @@ def is_stream(body: bytes) -> bool:
 def events_json(body: bytes) -> bytes:
     """Return the events of a stream as one JSON array, with null for the mark of its end."""
     events = [found[1] for found in _DATA.finditer(body)]
-    return b"[" + b",".join([b"null" if event.strip() == b"[DONE]" else event for event in events]) + b"]"
+    return (
+        b"["
+        + b",".join([b"null" if event.strip() == b"[DONE]" else event for event in events])
+        + b"]"
+    )
 
 
 def begins(body: bytes) -> int:
@@ -63,7 +74,9 @@ def join(events: Sequence[Any]) -> dict[str, Any]:
             for name, value in (choice.get("delta") or choice.get("message") or {}).items():
                 if isinstance(value, str) and name != "role":
                     texts[name].append(value)
-                elif name == "content" and isinstance(value, list):  # in parts, of which some may be thoughts
+                elif name == "content" and isinstance(
+                    value, list
+                ):  # in parts, of which some may be thoughts
                     contents += value
                 else:
                     _add(message, {name: value})

@@ -1,8 +1,9 @@
-"""The connection to a server of OpenAI's protocols, Chat Completions or Responses: a request out, an answer back.
+"""The connection to a server of OpenAI's protocols, Chat Completions or Responses: a request out,
+an answer back.
 
-Many servers speak them (vLLM, llama.cpp, Ollama, SGLang, gateways), so every answer is checked. libcurl sends
-(tools/models/sending/post.py): DSPy's client and OpenAI's take milliseconds of CPU a call when many are in flight.
-Left out: images, audio, and sending again (tools/models/call.py).
+Many servers speak them (vLLM, llama.cpp, Ollama, SGLang, gateways), so every answer is checked.
+libcurl sends (tools/models/sending/post.py): DSPy's client and OpenAI's take milliseconds of CPU a
+call when many are in flight. Left out: images, audio, and sending again (tools/models/call.py).
 """
 
 import json
@@ -26,12 +27,22 @@ from tools.models.prompting import Message, mark
 from tools.models.sending import stream
 from tools.models.sending.gate import retry_after
 from tools.models.sending.post import Answer, Enough, Server, Unanswered
-from tools.models.spec import DEFAULTS, PROVIDERS, SECRET, SERVER_KEY, Kind, Settings, header_values, hide_within
+from tools.models.spec import (
+    DEFAULTS,
+    PROVIDERS,
+    SECRET,
+    SERVER_KEY,
+    Kind,
+    Settings,
+    header_values,
+    hide_within,
+)
 from tools.models.thoughts import part_thoughts
 from tools.session import Shared
 
 PATHS = {"chat": "/chat/completions", "responses": "/responses"}
-# Bytes of an answer: three times what 100 vectors of 4,096 numbers have, written out. A stream has some 300 a token.
+# Bytes of an answer: three times what 100 vectors of 4,096 numbers have, written out. A stream has
+# some 300 a token.
 LARGEST = 32 << 20
 MARK = "[[ ##"  # what an answer in DSPy's form begins with
 FINISH = 100  # letters of why an answer ended; the longest word for it has 20
@@ -66,19 +77,28 @@ class Unreadable(dspy.LMTransportError):
 class Wire(Shared):
     """The connection to one model on a server. Threads share it, and so do copies of a language model."""
 
-    def __init__(self, model: str, url: str = "", *, provider: str = "", settings: Settings = DEFAULTS) -> None:
+    def __init__(
+        self, model: str, url: str = "", *, provider: str = "", settings: Settings = DEFAULTS
+    ) -> None:
         """Name a server at `url`, or a `provider`; `model` is as the server calls it."""
         place, elsewhere, self.variable = PROVIDERS[provider] if provider else (url, (), SERVER_KEY)
         self.url = next((os.environ[name] for name in elsewhere if os.environ.get(name)), place)
-        self.model, self.api, self.key, self._settings = model, settings.api, models.secret(self.variable), settings
+        self.model, self.api, self.key, self._settings = (
+            model,
+            settings.api,
+            models.secret(self.variable),
+            settings,
+        )
         self._headers = header_values(settings.headers)
-        long = [value for value in self._headers.values() if len(value) >= SECRET]  # others are words: a region, a team
+        long = [
+            value for value in self._headers.values() if len(value) >= SECRET
+        ]  # others are words: a region, a team
         self._secrets = [value for value in (self.key, *long) if value]
         self._needs_key = bool(provider)
         self.server = servers.known(self.url, model)
         self._server: Server | None = None  # made for the first request
-        # Whether answers begin with their first field, so that the last line of their form is their end: a model that
-        # thinks aloud may write it in a draft, long before the answer.
+        # Whether answers begin with their first field, so that the last line of their form is their
+        # end: a model that thinks aloud may write it in a draft, long before the answer.
         self._answers_at_once = False
         self._thinks_aloud = False
         self._lock = threading.Lock()
@@ -89,7 +109,9 @@ class Wire(Shared):
             self.server = servers.find(self, self.model)
             kept |= {"kind": self.server.kind.name, "window": self.server.window}
         elif "kind" in kept:
-            self.server = self.server._replace(kind=servers.KINDS[kept["kind"]], window=kept["window"])
+            self.server = self.server._replace(
+                kind=servers.KINDS[kept["kind"]], window=kept["window"]
+            )
         self._limit_reasoning()
 
     def _limit_reasoning(self) -> Any:
@@ -101,7 +123,9 @@ class Wire(Shared):
             words = {name: words}
         return words
 
-    def body(self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]) -> bytes:
+    def body(
+        self, messages: Sequence[Message], tools: Sequence[Message], settings: Mapping[str, Any]
+    ) -> bytes:
         """Return the request for a chat, whose parts are given as Chat Completions has them, whichever the protocol.
 
         This is what is kept and what keys are made of, whatever server it goes to; see `dialect`. Settings come first,
@@ -110,7 +134,11 @@ class Wire(Shared):
         limit = settings.get("max_completion_tokens") or settings.get("max_tokens")
         request: dict[str, Any] = {"max_tokens": limit} if limit else {}
         request |= {"model": self.model}
-        request |= {name: settings[name] for name in settings if name not in ("max_completion_tokens", "max_tokens")}
+        request |= {
+            name: settings[name]
+            for name in settings
+            if name not in ("max_completion_tokens", "max_tokens")
+        }
         if self.api == "chat":
             request |= {"messages": list(messages)} | ({"tools": list(tools)} if tools else {})
         else:
@@ -118,12 +146,20 @@ class Wire(Shared):
             if "reasoning_effort" in request:
                 request["reasoning"] = {"effort": request.pop("reasoning_effort")}
             if "response_format" in request:
-                request["text"] = {"format": {"type": "json_schema", **request.pop("response_format")["json_schema"]}}
+                request["text"] = {
+                    "format": {
+                        "type": "json_schema",
+                        **request.pop("response_format")["json_schema"],
+                    }
+                }
             request.pop("seed", None)  # it has none
             request["input"] = [item for message in messages for item in _items(message)]
             if tools:
-                # Chat checks arguments strictly where it is told to, Responses where it is not told otherwise.
-                request["tools"] = [{"type": "function", "strict": False, **tool["function"]} for tool in tools]
+                # Chat checks arguments strictly where it is told to, Responses where it is not told
+                # otherwise.
+                request["tools"] = [
+                    {"type": "function", "strict": False, **tool["function"]} for tool in tools
+                ]
                 if "temperature" not in request:  # a reasoning model's; others refuse this
                     request["include"] = ["reasoning.encrypted_content"]
         request = merge(request, self._settings.extra_body)
@@ -133,7 +169,13 @@ class Wire(Shared):
             return json.dumps(request).encode()
 
     def send(
-        self, body: bytes, deadline: float, *, limit: int | None = None, tools: bool = False, last: str = ""
+        self,
+        body: bytes,
+        deadline: float,
+        *,
+        limit: int | None = None,
+        tools: bool = False,
+        last: str = "",
     ) -> tuple[Reply, Mapping[str, str]]:
         """Send the request for a chat, with another `limit` of the answer perhaps; return the answer and its headers.
 
@@ -155,13 +197,22 @@ class Wire(Shared):
             if not _OTHER_WORD.search(str(error)):
                 raise
             self.server = self.server._replace(kind=kind._replace(limit=("max_completion_tokens",)))
-            raise dspy.LMTransportError("the limit of an answer has another name here", model=self.model) from error
-        reply = read(self.api, answer.body + stream.DONE if answer.left else answer.body, self.model, clean=self.clean)
+            raise dspy.LMTransportError(
+                "the limit of an answer has another name here", model=self.model
+            ) from error
+        reply = read(
+            self.api,
+            answer.body + stream.DONE if answer.left else answer.body,
+            self.model,
+            clean=self.clean,
+        )
         if last:
             self._thinks_aloud |= bool(reply.reasoning or part_thoughts(reply.text).thoughts)
             self._answers_at_once = reply.text.lstrip().startswith(MARK) and not self._thinks_aloud
         if more and (place := stream.begins(answer.body)):
-            reply = reply._replace(first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began)
+            reply = reply._replace(
+                first=answer.arrivals[bisect_left(answer.arrivals, (place, 0.0))][1] - began
+            )
         if max(map(len, self._secrets), default=0) >= SECRET:
             reply = Reply(*hide_within(list(reply), partial(self.clean, least=SECRET)))
         return reply, answer.headers
@@ -171,12 +222,20 @@ class Wire(Shared):
         if limit := self._settings.reasoning_tokens:
             said = orjson.dumps(self._limit_reasoning())[1:-1]
             body = body.replace(b'"reasoning_tokens":%d' % limit, said, 1)
-        if self.api == "chat" and self.server.kind.name in ("openrouter", "litellm") and "claude" in self.model:
+        if (
+            self.api == "chat"
+            and self.server.kind.name in ("openrouter", "litellm")
+            and "claude" in self.model
+        ):
             request = json.loads(body)
-            body = json.dumps(request | {"messages": mark(self.model, request["messages"], grows=tools)}).encode()
+            body = json.dumps(
+                request | {"messages": mark(self.model, request["messages"], grows=tools)}
+            ).encode()
         return body
 
-    def post(self, path: str, body: bytes, deadline: float, *, tools: bool = False, enough: Enough = None) -> Answer:
+    def post(
+        self, path: str, body: bytes, deadline: float, *, tools: bool = False, enough: Enough = None
+    ) -> Answer:
         """Send any request, a GET without `body`; return its answer of status 200 by `deadline`. Raises LM errors."""
         try:
             answer = self._connect().post(path, body, deadline=deadline, enough=enough)
@@ -196,10 +255,20 @@ class Wire(Shared):
         with self._lock:
             if self._server is None:
                 if not self.key and self._needs_key:
-                    raise dspy.LMNotConfiguredError(f"${self.variable} is not set", model=self.model)
-                headers = {"authorization": f"Bearer {self.key or 'none'}", "content-type": "application/json"}
+                    raise dspy.LMNotConfiguredError(
+                        f"${self.variable} is not set", model=self.model
+                    )
+                headers = {
+                    "authorization": f"Bearer {self.key or 'none'}",
+                    "content-type": "application/json",
+                }
                 headers |= models.openai_account(self.url) | self._headers
-                self._server = Server(self.url, headers, largest=LARGEST, certificate=self._settings.client_certificate)
+                self._server = Server(
+                    self.url,
+                    headers,
+                    largest=LARGEST,
+                    certificate=self._settings.client_certificate,
+                )
             return self._server
 
     def clean(self, text: str, least: int = 0) -> str:
@@ -229,28 +298,50 @@ def adapt(body: bytes, kind: Kind, last: str) -> bytes:
         schema = request["response_format"]["json_schema"]["schema"]
         request["response_format"] = {"type": "json_object", "schema": schema}
         return json.dumps(request, separators=(",", ":")).encode()
-    if last and kind.stops == "stop" and last.encode() in body and not any(word in body for word in _NO_STOP):
+    if (
+        last
+        and kind.stops == "stop"
+        and last.encode() in body
+        and not any(word in body for word in _NO_STOP)
+    ):
         return body[:-1] + b',"stop":["%s"]}' % last.encode()
     return body
 
 
-def dialect(body: bytes, words: Sequence[str], limit: int | None = None, more: Mapping[str, Any] = {}) -> bytes:
+def dialect(
+    body: bytes, words: Sequence[str], limit: int | None = None, more: Mapping[str, Any] = {}
+) -> bytes:
     """Return a request for a chat with the limit of its answer, or another one, in the `words` of a server.
 
     `more` is what else is asked of the server; what the request itself says of that counts.
     """
-    head, model, rest = body.partition(b'"model":')  # before it are limits; parsing all would cost too much
+    head, model, rest = body.partition(
+        b'"model":'
+    )  # before it are limits; parsing all would cost too much
     limits = orjson.loads(head.rstrip(b", ") + b"}")
-    said = {**more, **(dict.fromkeys(words, limit or limits["max_tokens"]) if limits.get("max_tokens") else {})}
+    said = {
+        **more,
+        **(dict.fromkeys(words, limit or limits["max_tokens"]) if limits.get("max_tokens") else {}),
+    }
     return (orjson.dumps(said)[:-1] + b"," if said else b"{") + model + rest
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
     if message["role"] == "tool":
-        return [{"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}]
+        return [
+            {
+                "type": "function_call_output",
+                "call_id": message["tool_call_id"],
+                "output": message["content"],
+            }
+        ]
     asked = message.get("tool_calls") or ()
     calls = [{"type": "function_call", "call_id": call["id"], **call["function"]} for call in asked]
-    said = [{"role": message["role"], "content": message["content"]}] if message.get("content") or not calls else []
+    said = (
+        [{"role": message["role"], "content": message["content"]}]
+        if message.get("content") or not calls
+        else []
+    )
     return [*message.get("reasoning_items", ()), *said, *calls]
 
 
@@ -264,7 +355,9 @@ def read(api: str, data: bytes, model: str, *, clean: Clean = str) -> Reply:
         raise Unreadable("it has no message", model, usage) from None
     # Cleaned before it is cut, so that no secret is cut in two.
     finish = reply.finish if len(reply.finish) <= FINISH else clean(reply.finish)[:FINISH]
-    return reply._replace(finish="".join(letter if letter.isprintable() else "?" for letter in finish))
+    return reply._replace(
+        finish="".join(letter if letter.isprintable() else "?" for letter in finish)
+    )
 
 
 def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
@@ -277,28 +370,65 @@ def parse(data: bytes, model: str, *, clean: Clean = str) -> Any:
         except ValueError:
             if b"\\ud" not in text.lower():
                 raise
-            answer = json.loads(text)  # halves of surrogate pairs, which are no UTF-8: models write them
+            answer = json.loads(
+                text
+            )  # halves of surrogate pairs, which are no UTF-8: models write them
         if streamed:
             answer = stream.join(answer)
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise Unreadable(f"{str(error).partition(':')[0]} in {_start(data, 80, clean)!r}", model) from None
+        raise Unreadable(
+            f"{str(error).partition(':')[0]} in {_start(data, 80, clean)!r}", model
+        ) from None
     if isinstance(answer, dict) and (failed := _failure_inside(answer, model, clean)):
         raise failed
     return answer
 
 
-# Thoughts go back under the name they came with, and only with the calls that they led to: DeepSeek refuses calls
-# without them (https://api-docs.deepseek.com/guides/thinking_mode), models behind vLLM and SGLang lose the thread,
-# OpenRouter takes its details whole (https://openrouter.ai/docs/use-cases/reasoning-tokens), and LiteLLM Anthropic's
-# signed blocks. Gemini 3 refuses calls without the signature beside each
+# Thoughts go back under the name they came with, and only with the calls that they led to: DeepSeek
+# refuses calls without them (https://api-docs.deepseek.com/guides/thinking_mode), models behind
+# vLLM and SGLang lose the thread, OpenRouter takes its details whole
+# (https://openrouter.ai/docs/use-cases/reasoning-tokens), and LiteLLM Anthropic's signed blocks.
+# Gemini 3 refuses calls without the signature beside each
 # (https://ai.google.dev/gemini-api/docs/thought-signatures).
-_THOUGHTS = ("reasoning_details", "thinking_blocks", "reasoning_content", "reasoning", "thinking")  # the first of them
-_BESIDE_CALLS = ("extra_content", "provider_specific_fields")  # where Gemini's signatures are; the second is LiteLLM's
-# Where thoughts are told: the first that has a text. Blocks come last, because texts beside them say the same.
-_TOLD = ("reasoning_content", "reasoning", "reasoning_text", "thinking", "thinking_blocks", "reasoning_details")
-_THOUGHT_PARTS = ("thinking", "reasoning", "thought", "reasoning_content", "reasoning_text", "redacted_thinking")
-# Other words for an answer that was cut off: Mistral's, Anthropic's and Gemini's, which gateways pass on.
-_CUT_OFF = ("max_tokens", "model_length", "max_output_tokens", "max_length", "token_limit", "max_new_tokens")
+_THOUGHTS = (
+    "reasoning_details",
+    "thinking_blocks",
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+)  # the first of them
+_BESIDE_CALLS = (
+    "extra_content",
+    "provider_specific_fields",
+)  # where Gemini's signatures are; the second is LiteLLM's
+# Where thoughts are told: the first that has a text. Blocks come last, because texts beside them
+# say the same.
+_TOLD = (
+    "reasoning_content",
+    "reasoning",
+    "reasoning_text",
+    "thinking",
+    "thinking_blocks",
+    "reasoning_details",
+)
+_THOUGHT_PARTS = (
+    "thinking",
+    "reasoning",
+    "thought",
+    "reasoning_content",
+    "reasoning_text",
+    "redacted_thinking",
+)
+# Other words for an answer that was cut off: Mistral's, Anthropic's and Gemini's, which gateways
+# pass on.
+_CUT_OFF = (
+    "max_tokens",
+    "model_length",
+    "max_output_tokens",
+    "max_length",
+    "token_limit",
+    "max_new_tokens",
+)
 
 
 def _chat(answer: Any, usage: Any) -> Reply:
@@ -306,7 +436,9 @@ def _chat(answer: Any, usage: Any) -> Reply:
     message = choice["message"]
     written = message.get("tool_calls") or ()
     written = [written] if isinstance(written, dict) else written
-    if not written and isinstance(message.get("function_call"), dict):  # the protocol's form until 2023
+    if not written and isinstance(
+        message.get("function_call"), dict
+    ):  # the protocol's form until 2023
         written = [{"function": message["function_call"]}]
     calls = [_call(call, call.get("function", call)) for call in written]
     finish = str(choice.get("finish_reason") or "stop")
@@ -317,13 +449,17 @@ def _chat(answer: Any, usage: Any) -> Reply:
     elif finish.lower() in _CUT_OFF:
         finish = "length"
     inside = _thoughts_within(content)
-    reasoning = next(filter(None, (_text_within(message.get(name)) for name in _TOLD)), "") or inside
+    reasoning = (
+        next(filter(None, (_text_within(message.get(name)) for name in _TOLD)), "") or inside
+    )
     thoughts = next((name for name in _THOUGHTS if message.get(name)), None) if calls else None
     parts = {thoughts: message[thoughts]} if thoughts else {}
     if calls and inside:
         parts["content"] = content
     if any(call.get(name) for call in written for name in _BESIDE_CALLS):
-        parts["tool_calls"] = [{name: call[name] for name in call if name != "index"} for call in written]
+        parts["tool_calls"] = [
+            {name: call[name] for name in call if name != "index"} for call in written
+        ]
     return Reply(_text(content) or refusal, calls, finish, usage, reasoning, parts)
 
 
@@ -340,7 +476,9 @@ def _refusal_within(content: Any) -> str:
 def _thoughts_within(content: Any) -> str:
     """Return the thoughts of a content in parts, as Mistral and Anthropic have it."""
     parts = content if isinstance(content, list) else ()
-    return "".join(_text_within(part) for part in parts if isinstance(part, dict) and _is_thought(part))
+    return "".join(
+        _text_within(part) for part in parts if isinstance(part, dict) and _is_thought(part)
+    )
 
 
 def _text_within(value: Any) -> str:
@@ -349,7 +487,14 @@ def _text_within(value: Any) -> str:
         return "".join(map(_text_within, value))
     if isinstance(value, dict):
         return next(
-            filter(None, (_text_within(value.get(name)) for name in ("thinking", "text", "content", "summary"))), ""
+            filter(
+                None,
+                (
+                    _text_within(value.get(name))
+                    for name in ("thinking", "text", "content", "summary")
+                ),
+            ),
+            "",
         )
     return value if isinstance(value, str) else ""
 
@@ -365,12 +510,16 @@ def _responses(answer: Any, usage: Any) -> Reply:
             calls.append(_call({**item, "id": item.get("call_id")}, item))
         if item["type"] == "reasoning":
             thoughts += [_text(item.get("summary")), _text(item.get("content"))]
-            if item.get("encrypted_content") or item.get("content"):  # else it names one that is not stored
+            if item.get("encrypted_content") or item.get(
+                "content"
+            ):  # else it names one that is not stored
                 items.append(item)
         for part in item.get("content") or () if item["type"] == "message" else ():
             finish = "refusal" if part["type"] == "refusal" else finish
             texts.append(_text(part.get("text")) or _text(part.get("refusal")))
-    if answer.get("status") == "failed" or (not answer["output"] and answer.get("status") != "incomplete"):
+    if answer.get("status") == "failed" or (
+        not answer["output"] and answer.get("status") != "incomplete"
+    ):
         raise KeyError("output")
     if answer.get("status") == "incomplete":
         why = str((answer.get("incomplete_details") or {}).get("reason") or "incomplete")
@@ -381,7 +530,11 @@ def _responses(answer: Any, usage: Any) -> Reply:
 
 def _text(content: Any) -> str:
     if isinstance(content, list):  # parts, as some servers have it
-        return "".join(_text(part.get("text")) for part in content if isinstance(part, dict) and not _is_thought(part))
+        return "".join(
+            _text(part.get("text"))
+            for part in content
+            if isinstance(part, dict) and not _is_thought(part)
+        )
     return content if isinstance(content, str) else ""
 
 
@@ -391,10 +544,15 @@ def _call(call: Any, function: Any) -> dict[str, str]:
     arguments = function.get("arguments")
     if not isinstance(arguments, str):
         arguments = "" if arguments is None else json.dumps(arguments, default=str)
-    return {"id": str(call.get("id") or ""), "name": str(function.get("name") or ""), "arguments": arguments}
+    return {
+        "id": str(call.get("id") or ""),
+        "name": str(function.get("name") or ""),
+        "arguments": arguments,
+    }
 
 
-# OpenAI's models under a name of a gateway's: the request is sent again, with the limit in their word.
+# OpenAI's models under a name of a gateway's: the request is sent again, with the limit in their
+# word.
 _OTHER_WORD = re.compile(r"use '?max_completion_tokens", re.IGNORECASE)
 _NO_TOOLS = re.compile(r"\b(?:tools?|tool_choice|function(?:s| call\w*))\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<(script|style|head\b).*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
@@ -416,13 +574,17 @@ def failure(answer: Answer, model: str, *, tools: bool = False, clean: Clean = s
     except ValueError:
         page = _start(answer.body, 4000, clean)
         words = " ".join(_MARKUP.sub(" ", page).split())[:200]
-        said = faults.Said(f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ())
+        said = faults.Said(
+            f"status {status}" + (f", with a page that begins {words!r}" if words else ""), ()
+        )
     error = _error(status, said, model, clean, tools, page)
     error.retry_after = retry_after(answer.headers)
     return error
 
 
-def _error(status: int, said: faults.Said, model: str, clean: Clean, tools: bool, page: str = "") -> dspy.LMError:
+def _error(
+    status: int, said: faults.Said, model: str, clean: Clean, tools: bool, page: str = ""
+) -> dspy.LMError:
     about = faults.classify(status, said.codes, page or said.words)
     error = _type(status, about, said, tools)(
         message=clean(said.words) or f"status {status}",
@@ -435,18 +597,26 @@ def _error(status: int, said: faults.Said, model: str, clean: Clean, tools: bool
 
 
 def _type(status: int, about: faults.Subject, said: faults.Said, tools: bool) -> Any:
-    if tools and faults.CALL_IDS.search(said.words):  # whatever the status: it comes out of the model's template
+    if tools and faults.CALL_IDS.search(
+        said.words
+    ):  # whatever the status: it comes out of the model's template
         return partial(dspy.LMUnsupportedFeatureError, feature=faults.CALL_ID_FEATURE)
     if about == "account":
         unknown_model = "model_not_found" in said.codes
-        return dspy.LMUnsupportedModelError if unknown_model else _OF_ACCOUNT.get(status, dspy.LMInvalidRequestError)
+        return (
+            dspy.LMUnsupportedModelError
+            if unknown_model
+            else _OF_ACCOUNT.get(status, dspy.LMInvalidRequestError)
+        )
     if status in (408, 409, 425, 429):
         return dspy.LMRateLimitError
     if status >= 500 and status != 501:
         return dspy.LMServerError
     if not 400 <= status < 500:  # no server of this protocol sends it
         return dspy.LMTransportError
-    if about == "length":  # before tools: OpenAI counts the tokens "in the functions" of a conversation
+    if (
+        about == "length"
+    ):  # before tools: OpenAI counts the tokens "in the functions" of a conversation
         return dspy.ContextWindowExceededError
     if tools and about == "unknown" and _NO_TOOLS.search(said.words):
         return partial(dspy.LMUnsupportedFeatureError, feature="tools")
@@ -457,7 +627,9 @@ def _failure_inside(answer: dict[str, Any], model: str, clean: Clean) -> dspy.LM
     """Return the error that a gateway sends with status 200, in place of an answer or in its choice; None for none."""
     choices = answer.get("choices")
     usage = answer.get("usage")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    choice = (
+        choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    )
     broken = "the answer broke off" if choice.get("finish_reason") == "error" else None
     if not (error := answer.get("error") or choice.get("error") or broken):
         return None

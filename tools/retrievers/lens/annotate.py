@@ -1,9 +1,11 @@
-"""Annotators for the latent index (tools/retrievers/lens/index.py): each writes down one attribute of every document.
+"""Annotators for the latent index (tools/retrievers/lens/index.py): each writes down one attribute
+of every document.
 
-OBLIQ-Bench, section 4, steps 1 and 2: an attribute of documents is put in words, and a model reads the whole corpus for
-it. The attributes are those of LENSES (tools/models/prompting.py), or the user's own. A call has several documents, to
-pay for the instructions once; one that the answer leaves out is asked for alone. Without a model, words and signs are
-counted instead: tools/retrievers/lens/signs.py.
+OBLIQ-Bench, section 4, steps 1 and 2: an attribute of documents is put in words, and a model reads
+the whole corpus for it. The attributes are those of LENSES (tools/models/prompting.py), or the
+user's own. A call has several documents, to pay for the instructions once; one that the answer
+leaves out is asked for alone. Without a model, words and signs are counted instead:
+tools/retrievers/lens/signs.py.
 """
 
 import hashlib
@@ -30,7 +32,8 @@ from tools.retrievers.store import code
 from tools.session import Session, Toolbox
 from tools.text import TermStatistics
 
-FORMAT = 1  # raised when the prompt changes so that annotations do; they are paid for, so nothing else counts
+# Raised when the prompt changes so that annotations do; they are paid for, so nothing else counts
+FORMAT = 1
 BATCH = 8  # documents in a call
 WORKERS = 8  # calls at a time
 ANSWER_TOKENS = 80  # of an annotation, for the estimate, which leaves out reasoning
@@ -63,14 +66,23 @@ class AnnotateDocuments(dspy.Signature):
     """
 
     attribute: str = dspy.InputField(desc="what to write down of a passage")
-    passages: list[prompting.Passage] = dspy.InputField(desc="what is to be annotated, in no particular order")
+    passages: list[prompting.Passage] = dspy.InputField(
+        desc="what is to be annotated, in no particular order"
+    )
     annotations: list[Annotation] = dspy.OutputField(desc="one for every passage, with its id")
 
 
 def annotate(
-    session: Session, predictor: dspy.Predict, wording: str, doc_ids: list[str], chars: int, notes: dict[str, str]
+    session: Session,
+    predictor: dspy.Predict,
+    wording: str,
+    doc_ids: list[str],
+    chars: int,
+    notes: dict[str, str],
 ) -> None:
-    """Add to `notes`, in as many calls as the window needs; those that answers leave out, one by one, or as ""."""
+    """Add to `notes`, in as many calls as the window needs; those that answers leave out, one
+    by one, or as "".
+    """
 
     def fit(passages: list[prompting.Passage]) -> bool:
         return prompting.fits(predictor, attribute=wording, passages=passages)
@@ -83,8 +95,12 @@ def annotate(
                 notes |= alone or {passage.id: ""}
 
 
-def _annotate_shown(predictor: dspy.Predict, wording: str, passages: list[prompting.Passage]) -> dict[str, str]:
-    """Return what one call writes down of `passages`, by id; nothing where its answer cannot be used."""
+def _annotate_shown(
+    predictor: dspy.Predict, wording: str, passages: list[prompting.Passage]
+) -> dict[str, str]:
+    """Return what one call writes down of `passages`, by id; nothing where its answer cannot
+    be used.
+    """
     doc_ids = [passage.id for passage in passages]
     known = prompting.known_ids("annotations", doc_ids, needed=True)
 
@@ -94,7 +110,9 @@ def _annotate_shown(predictor: dspy.Predict, wording: str, passages: list[prompt
     try:
         answer = prompting.ask(predictor, check_ids, attribute=wording, passages=passages)
     except (prompting.UnusableAnswer, dspy.LMInvalidRequestError) as error:
-        if fault(error) != "system" or getattr(error, "learnt", False):  # nothing that these texts are refused for
+        if fault(error) != "system" or getattr(
+            error, "learnt", False
+        ):  # nothing that these texts are refused for
             raise
         return {}
     notes = dict[str, str]()
@@ -106,7 +124,9 @@ def _annotate_shown(predictor: dspy.Predict, wording: str, passages: list[prompt
 
 def annotate_text(predictor: dspy.Predict, wording: str, text: str) -> str:
     """Return the annotation of one text; "" where the answer cannot be used."""
-    return _annotate_shown(predictor, wording, [prompting.Passage(id="1", text=prompting.defuse(text))]).get("1", "")
+    return _annotate_shown(
+        predictor, wording, [prompting.Passage(id="1", text=prompting.defuse(text))]
+    ).get("1", "")
 
 
 class Prompt(TypedDict):
@@ -123,17 +143,27 @@ class _Compiled(TypedDict):
 
 
 def read_prompt(file: str) -> Prompt:
-    """Return the prompt in a compiled.json of programs.annotating:Annotator. DataError for any other file."""
-    how = "take a compiled.json of python -m optimizers.compile --program programs.annotating:Annotator, but of no knn"
+    """Return the prompt in a compiled.json of programs.annotating:Annotator.
+
+    DataError for any other file.
+    """
+    how = (
+        "take a compiled.json of python -m optimizers.compile --program "
+        "programs.annotating:Annotator, but of no knn"
+    )
     try:
         found: Prompt = forms.read_file(_Compiled, Path(file), how)["prompts"]["annotate_documents"]
         return found
     except (OSError, KeyError) as error:
-        raise DataError(f"lens: there is no prompt in {file} ({type(error).__name__}); {how}") from None
+        raise DataError(
+            f"lens: there is no prompt in {file} ({type(error).__name__}); {how}"
+        ) from None
 
 
 def check(model: str, attribute: str) -> None:
-    """Refuse a model or an attribute that there is not, before anything is loaded: UsageError, UnknownName."""
+    """Refuse a model or an attribute that there is not, before anything is loaded:
+    UsageError, UnknownName.
+    """
     try:
         spec.parse(model)
     except UsageError as error:
@@ -142,7 +172,9 @@ def check(model: str, attribute: str) -> None:
         prompting.lens(attribute)
     elif model == "offline":
         known = ", ".join(prompting.LENSES)
-        raise UsageError(f"offline only counts, by one of {known}; lens(..., model=...) takes any attribute")
+        raise UsageError(
+            f"offline only counts, by one of {known}; lens(..., model=...) takes any attribute"
+        )
 
 
 class ModelAnnotator:
@@ -156,14 +188,20 @@ class ModelAnnotator:
     workers = WORKERS
     paid = True  # costs are reported also where a command prints JSON
 
-    def __init__(self, model: str, attribute: str, terms: Terms, window: int = 0, prompts: str = "") -> None:
+    def __init__(
+        self, model: str, attribute: str, terms: Terms, window: int = 0, prompts: str = ""
+    ) -> None:
         self._attribute = attribute
         self._wording = attribute if " " in attribute else prompting.LENSES[attribute].annotate
         self._model = lm.connect(model, terms, settings=lm.Settings(context=window or None))
         self._model.lm.repeats = True  # a repeated prompt is the same call, and no further sample
-        self._prompt = read_prompt(prompts) if prompts else Prompt(instructions="", descriptions={}, demos=[])
+        self._prompt = (
+            read_prompt(prompts) if prompts else Prompt(instructions="", descriptions={}, demos=[])
+        )
         told = self._prompt["instructions"] or AnnotateDocuments.instructions
-        self._predictor = dspy.Predict(prompting.instructed(AnnotateDocuments, told, self._prompt["descriptions"]))
+        self._predictor = dspy.Predict(
+            prompting.instructed(AnnotateDocuments, told, self._prompt["descriptions"])
+        )
         self._predictor.demos = self._prompt["demos"]
         self._queries = dict[str, str]()
         self._useful = False  # whether it has given an annotation
@@ -171,25 +209,43 @@ class ModelAnnotator:
     def key(self) -> Mapping[str, object]:
         """Return all that shapes an annotation: the model with its settings, and the prompt."""
         bounds = ("window", "max_tokens")  # which change hardly an annotation, and are found out
-        settings = {name: value for name, value in self._model.settings.items() if name not in bounds}
+        settings = {
+            name: value for name, value in self._model.settings.items() if name not in bounds
+        }
         more = filter(None, (self._prompt["descriptions"], self._prompt["demos"]))
         instructions = self._predictor.signature.instructions
-        parts = self._model.name, {"batch": BATCH, "format": FORMAT}, instructions, self._wording, *more
-        written = [json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass") for part in parts]
-        told = hashlib.blake2b(b"".join(b"%d\0%s" % (len(one), one) for one in written), digest_size=8)
+        parts = (
+            self._model.name,
+            {"batch": BATCH, "format": FORMAT},
+            instructions,
+            self._wording,
+            *more,
+        )
+        written = [
+            json.dumps(part, sort_keys=True).encode("utf-8", "surrogatepass") for part in parts
+        ]
+        told = hashlib.blake2b(
+            b"".join(b"%d\0%s" % (len(one), one) for one in written), digest_size=8
+        )
         return {**settings, "attribute": self._attribute, "told": told.hexdigest()}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:
-        """Return a line with the estimated cost of annotating so many texts, of which `sample` are some.
+        """Return a line with the estimated cost of annotating so many texts, of which `sample` are
+        some.
 
-        `spent` is what was used for the same index before. BudgetReached or UsageError when it may not be done.
+        `spent` is what was used for the same index before. BudgetReached or UsageError when it may
+        not be done.
         """
         self._model.lm.meet()
         calls = -(-texts // BATCH)
         asked = self._predictor
-        prompt = Adapter().format(asked.signature, asked.demos, {"attribute": self._wording, "passages": []})
+        prompt = Adapter().format(
+            asked.signature, asked.demos, {"attribute": self._wording, "passages": []}
+        )
         overhead = sum(prompting.tokens(str(message["content"])) for message in prompt)
-        rate = sum(map(prompting.tokens, sample)) / max(1, sum(map(len, sample)))  # tokens a character
+        rate = sum(map(prompting.tokens, sample)) / max(
+            1, sum(map(len, sample))
+        )  # tokens a character
         tokens_in = calls * overhead + texts * _PASSAGE_TOKENS + round(rate * characters)
         tokens_out = texts * ANSWER_TOKENS
         price = self._model.price
@@ -197,7 +253,8 @@ class ModelAnnotator:
         usd = price.of(tokens_in, 0, tokens_out) if price else None
         cost = "price unknown" if usd is None else f"about ${usd:.4f} at list price"
         line = (
-            f"lens: {texts:,} texts are to be annotated by {self._model.name}: {calls:,} calls, about {tokens_in:,} "
+            f"lens: {texts:,} texts are to be annotated by {self._model.name}: {calls:,} calls, "
+            f"about {tokens_in:,} "
             f"tokens in and {tokens_out:,} out, {cost}"
         )
         terms.resume(self._model.lm.model, spent)
@@ -210,33 +267,54 @@ class ModelAnnotator:
         return line
 
     def annotate(self, texts: Sequence[str]) -> Annotated:
-        """Annotate one batch, in a session of its own, which counts its usage; "" where no answer could be used."""
-        documents = {str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)}
-        session = Toolbox(documents, NoRetriever()).open(Query("annotations", "", candidates=frozenset(documents)))
+        """Annotate one batch, in a session of its own, which counts its usage; "" where no
+        answer could be used.
+        """
+        documents = {
+            str(number): Document(str(number), text) for number, text in enumerate(texts, start=1)
+        }
+        session = Toolbox(documents, NoRetriever()).open(
+            Query("annotations", "", candidates=frozenset(documents))
+        )
         notes = dict[str, str]()
         problem = None
         try:
             with self._model.active():
                 for left in (2, 1, 0):  # tries, where a refusal tells how much the model takes
                     try:
-                        annotate(session, self._predictor, self._wording, list(documents), max(map(len, texts)), notes)
+                        annotate(
+                            session,
+                            self._predictor,
+                            self._wording,
+                            list(documents),
+                            max(map(len, texts)),
+                            notes,
+                        )
                         break
                     except dspy.LMInvalidRequestError as error:
                         if not (left and getattr(error, "learnt", False)):
                             raise
             if len(texts) == BATCH and not any(notes.values()) and not self._useful:
                 notes.clear()  # it will not do better with all the others
-                answers = f"nothing that {self._model.name} answered about {BATCH} texts could be used"
+                answers = (
+                    f"nothing that {self._model.name} answered about {BATCH} texts could be used"
+                )
                 raise RunIncomplete(f"lens: {answers}; take another model, or try again")
         except Exception as error:  # noqa: BLE001  # returned with the annotations so far, and raised by the caller
-            problem = self._explain(error, "; what was annotated is kept, and the same command goes on")
+            problem = self._explain(
+                error, "; what was annotated is kept, and the same command goes on"
+            )
         self._useful |= any(notes.values())
         shortened = sum(step.tool == "shorten" for step in session.trace.steps)
         unusable = sum(session.trace.unusable.values())
-        return Annotated([notes.get(doc_id) for doc_id in documents], session.usage, problem, unusable, shortened)
+        return Annotated(
+            [notes.get(doc_id) for doc_id in documents], session.usage, problem, unusable, shortened
+        )
 
     def query(self, text: str) -> str:
-        """Annotate a query, once in a process; the open session pays. "" when no answer could be used."""
+        """Annotate a query, once in a process; the open session pays. "" when no answer could
+        be used.
+        """
         if text in self._queries:
             return self._queries[text]
         try:
@@ -252,7 +330,9 @@ class ModelAnnotator:
                 return refusal(error, self._model.name)
             case "provider":
                 first = str(error).strip().partition("\n")[0]
-                return RunIncomplete(f"lens: the provider of {self._model.name} failed: {first}{kept}")
+                return RunIncomplete(
+                    f"lens: the provider of {self._model.name} failed: {first}{kept}"
+                )
         return error
 
 

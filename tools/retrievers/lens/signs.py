@@ -1,8 +1,10 @@
-"""The lenses without a model: what can be counted in a text of each attribute, written as words for an index.
+"""The lenses without a model: what can be counted in a text of each attribute, written as words for
+an index.
 
-A deterministic stand-in for a model's annotations (tools/retrievers/lens/annotate.py), which finds signs, not meanings.
-Stance and failure are put in people's words for them, because queries are descriptions; proof and authorship in names
-of our own, because queries are documents that are counted, too.
+A deterministic stand-in for a model's annotations (tools/retrievers/lens/annotate.py), which finds
+signs, not meanings. Stance and failure are put in people's words for them, because queries are
+descriptions; proof and authorship in names of our own, because queries are documents that are
+counted, too.
 """
 
 import re
@@ -26,29 +28,36 @@ _STANCE = {  # what is written -> the signs for it. Matched without regard to ca
     "asks rhetorical question": r"\?",
     "doubt sceptical suspicion unproven": r"\b(?:allegedly|supposedly|apparently|so-called|claim(?:s|ed)?|evidence|"
     r"proof|who knows|somehow|conveniently|coincidence|funny how|we are told|trust me)\b",
-    "irony sarcasm mocking ridicule": r"\b(?:of course|obviously|surely|how (?:convenient|kind|lovely|nice)|bravo|"
+    "irony sarcasm mocking ridicule": r"\b(?:of course|obviously|surely|how "
+    r"(?:convenient|kind|lovely|nice)|bravo|"
     r"genius|thank goodness|what a|great news|good news|congratulations|brave|heroic)\b"
     "|[\"'\u201c][\\w ]{2,30}[\"'\u201d]",
-    "hedging cautious uncertain": r"\b(?:perhaps|maybe|might|possibly|i suppose|i guess|sort of|kind of|not sure)\b",
+    "hedging cautious uncertain": r"\b(?:perhaps|maybe|might|possibly|i suppose|i guess|sort "
+    r"of|kind of|not sure)\b",
     "blame accuses responsible fault": r"\b(?:blame|fault|responsib\w*|caused|guilty|shame|disgrac\w*|excuse)\b",
     "sympathy suffering victims innocent": r"\b(?:poor|child(?:ren)?|mothers?|famil\w+|lost|died|dead|grie\w+|hungry|"
     r"cold|homes?|innocent|bless)\b",
     "fear worry danger threat": r"\b(?:afraid|fear\w*|worr\w+|danger\w*|threat\w*|scar\w+|nervous|warn\w*)\b",
     "anger outrage": r"!|\b(?:enough|outrag\w+|disgust\w*|sick of|fed up|unbelievable)\b",
-    "praise admiration support proud": r"\b(?:proud|admir\w+|thank\w*|salute|support\w*|well done|respect)\b",
+    "praise admiration support proud": r"\b(?:proud|admir\w+|thank\w*|salute|support\w*|well "
+    r"done|respect)\b",
     "hardship prices cost economy": r"\b(?:price\w*|cost\w*|bill\w*|wage\w*|fuel|bread|pay\w*|tax\w*|money|cheap\w*)\b",
     "official euphemism bureaucratic wording": r"\b(?:operation|measures?|incident|situation|regrettabl\w+|necessary|"
     r"authorit\w+|minist\w+|officials?|spokes\w+|statement)\b",
-    "exaggerates sweeping certainty": r"\b(?:always|never|everyone|everybody|nobody|every single|nothing but)\b",
+    "exaggerates sweeping certainty": r"\b(?:always|never|everyone|everybody|nobody|every "
+    r"single|nothing but)\b",
     "compares analogy": r"\b(?:like a|as if|as though|imagine|same as|reminds)\b",
     "personal experience everyday anecdote": r"\b(?:my|our|me|i)\b",
 }
 _TURN = re.compile(r"\[(User|Assistant)\]:(.*?)(?=\[(?:User|Assistant)\]:|\Z)", re.DOTALL)
 _USER = {
-    "user complains corrects assistant": r"\b(?:no,|wrong|incorrect|that's not|not what i|i said|i asked|i told you|"
+    "user complains corrects assistant": r"\b(?:no,|wrong|incorrect|that's not|not what i|i "
+    r"said|i asked|i told you|"
     r"again|you (?:forgot|missed|didn't))",
-    "user asks to be brief short": r"\b(?:short|brief|one (?:word|line|sentence)|concise|at most|no more than|only)\b",
-    "user sets condition constraint rule must": r"\b(?:must|don't|do not|never|without|has to|stay|keep|exactly)\b",
+    "user asks to be brief short": r"\b(?:short|brief|one (?:word|line|sentence)|concise|at "
+    r"most|no more than|only)\b",
+    "user sets condition constraint rule must": r"\b(?:must|don't|do not|never|without|has "
+    r"to|stay|keep|exactly)\b",
     "user thanks satisfied": r"\b(?:thanks|thank you|perfect|great)\b",
     "figures numbers units measurement": r"\d+ ?(?:km|kg|cm|mm|m|g|ml|l|miles?|lbs?|oz|inch\w*|ft|feet|%)\b",
     "role character persona pretend": r"\b(?:you are|act as|pretend|role|character|stay in)\b",
@@ -57,10 +66,13 @@ _USER = {
 }
 _ASSISTANT = {
     "assistant apologises": r"\b(?:sorry|apolog\w+)\b",
-    "assistant refuses declines unable": r"\b(?:i can(?:no|')t|i am unable|i'm unable|as an ai|i won't|not able to)\b",
-    "assistant agrees gives in flatters": r"\b(?:you(?:'re| are) (?:\w+ )?right|great question|good point)\b",
+    "assistant refuses declines unable": r"\b(?:i can(?:no|')t|i am unable|i'm unable|as an ai|i "
+    r"won't|not able to)\b",
+    "assistant agrees gives in flatters": r"\b(?:you(?:'re| are) (?:\w+ )?right|great "
+    r"question|good point)\b",
     "assistant asks question back": r"\?\s*$",
-    "assistant warns disclaimer advises professional": r"\b(?:consult|professional|important to note|please note)\b",
+    "assistant warns disclaimer advises professional": r"\b(?:consult|professional|important to "
+    r"note|please note)\b",
     "assistant answers list table": r"^\s*(?:[-*\u2022|]|\d+[.)])\s",
     "assistant figures numbers units conversion": r"\d+ ?(?:km|kg|cm|mm|m|g|ml|l|miles?|lbs?|oz|inch\w*|ft|feet|%)\b",
     "assistant promises claims done": r"\b(?:i have|i've|i will|i'll|done|updated|sent|saved|checked)\b",
@@ -68,16 +80,22 @@ _ASSISTANT = {
     "assistant quotes source citation": r"\b(?:according to|source|study|doi|http|et al)\b",
 }
 _PROOF = {
-    "move_invariant": r"\b(?:at each (?:turn|step)|each time|moves?|step|operation|replac\w+|starting (?:from|with)|"
+    "move_invariant": r"\b(?:at each (?:turn|step)|each "
+    r"time|moves?|step|operation|replac\w+|starting (?:from|with)|"
     r"reach|after (?:some|several|finitely)|can (?:it|they|one|you) ever|at first|turn)\b",
-    "move_parity": r"\b(?:even|odd|parity|chessboard|checkerboard|black and white|colou?r\w*|dominoe?s?)\b",
+    "move_parity": r"\b(?:even|odd|parity|chessboard|checkerboard|black and "
+    r"white|colou?r\w*|dominoe?s?)\b",
     "move_modular": r"\bmod(?:ulo)?\b|\\pmod|\\equiv|\b(?:divisible|divides|remainder|congruen\w+|residue)\b|\\mid",
-    "move_pigeonhole": r"\b(?:among|at least two|some two|there (?:are|exist) two|distinct|pairwise|any \w+ of)\b",
+    "move_pigeonhole": r"\b(?:among|at least two|some two|there (?:are|exist) "
+    r"two|distinct|pairwise|any \w+ of)\b",
     "move_extremal": r"\b(?:largest|smallest|maxim\w+|minim\w+|greatest|least|longest|shortest|extrem\w+)\b",
-    "move_induction": r"\b(?:for (?:all|every|each) (?:positive )?(?:integers?|natural)|recursi\w+|sequence)\b|n\+1",
-    "move_inequality": r"\\(?:le|ge|leq|geq)\b|\b(?:inequality|at most|at least|bound\w*|estimate)\b|[<>]",
+    "move_induction": r"\b(?:for (?:all|every|each) (?:positive "
+    r")?(?:integers?|natural)|recursi\w+|sequence)\b|n\+1",
+    "move_inequality": r"\\(?:le|ge|leq|geq)\b|\b(?:inequality|at most|at "
+    r"least|bound\w*|estimate)\b|[<>]",
     "move_symmetry": r"\b(?:symmetr\w+|random\w*|probability|expected|permut\w+|uniform\w*|equally likely|rotat\w+)\b",
-    "move_counting": r"\b(?:how many|number of (?:ways|subsets|pairs|sequences)|count\w*|subsets?|binom\w*)\b|\\binom",
+    "move_counting": r"\b(?:how many|number of "
+    r"(?:ways|subsets|pairs|sequences)|count\w*|subsets?|binom\w*)\b|\\binom",
     "move_game": r"\b(?:player\w*|game|wins?|winning|strategy|opponent|alternat\w+|takes? turns)\b",
     "move_continuity": r"\b(?:continuous|interval|intermediate|fixed point|zero of|\[0, ?1\])\b",
     "move_derivative": r"\b(?:differentiable|derivative|integral|convex|concave)\b|\\int|f'",
@@ -86,8 +104,10 @@ _PROOF = {
     "move_linear_algebra": r"\b(?:matri(?:x|ces)|determinant|rank|eigenvalue\w*|vector\w*|linear|invertible|trace)\b",
     "move_group": r"\b(?:group|subgroup|ring|field|homomorphism|order of|abelian|ideal)\b",
     "move_graph": r"\b(?:graph|edges?|vert(?:ex|ices)|tree|path|cycle|connected|friends|acquaint\w+|handshake\w*)\b",
-    "move_contradiction": r"\b(?:no such|impossible|cannot|does not exist|irrational|prove that no|infinitely many)\b",
-    "move_construction": r"\b(?:construct|exhibit|find (?:a|an|all)|give an example|does there exist|exist\w*)\b",
+    "move_contradiction": r"\b(?:no such|impossible|cannot|does not exist|irrational|prove that "
+    r"no|infinitely many)\b",
+    "move_construction": r"\b(?:construct|exhibit|find (?:a|an|all)|give an example|does there "
+    r"exist|exist\w*)\b",
     "move_geometry": r"\b(?:triangle|circle|plane|points?|line|angle|polygon|sphere|lattice|convex hull)\b",
 }
 _FUNCTION_WORDS = frozenset(
@@ -128,7 +148,9 @@ def seen(lens: str, text: str, statistics: Callable[[], TermStatistics]) -> str:
 def _recollection(text: str, statistics: TermStatistics) -> str:
     weight = {word: statistics.weight(word) * n**0.5 for word, n in Counter(words(text)).items()}
     heaviest = sorted(weight, key=lambda word: (-weight[word], word))[:HEAVIEST]
-    names = re.findall(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]+", text)  # capitals, but for the first word of a sentence
+    names = re.findall(
+        r"(?<![.!?] )(?<!^)\b[A-Z][a-z]+", text
+    )  # capitals, but for the first word of a sentence
     return " ".join([*heaviest, *dict.fromkeys(names)])
 
 
@@ -149,23 +171,33 @@ def _failure(text: str) -> list[str]:
 
 
 def _authorship(text: str) -> list[str]:
-    """Return the function words of a text, and rates in three steps around the middle of English prose."""
+    """Return the function words of a text, and rates in three steps around the middle of
+    English prose.
+    """
     tokens = re.findall(r"[a-z']+", text.lower())
     total = max(1, len(tokens))
     found = [f"has_{word}" for word in sorted(set(tokens) & _FUNCTION_WORDS)]
     for name, pattern in _MARKS.items():
         rate = 100 * len(re.findall(pattern, text)) / total
-        found.append(f"{name}_{'none' if rate == 0 else 'few' if rate < 1 else 'some' if rate < 4 else 'many'}")
+        found.append(
+            f"{name}_{'none' if rate == 0 else 'few' if rate < 1 else 'some' if rate < 4 else 'many'}"
+        )
     lengths = [len(sentence.split()) for sentence in sentences(text)] or [0]
     mean = sum(lengths) / len(lengths)
     found.append(f"sentences_{'short' if mean < 12 else 'middling' if mean < 20 else 'long'}")
-    found.append("sentences_varied" if max(lengths) > 3 * max(1, min(lengths)) else "sentences_even")
+    found.append(
+        "sentences_varied" if max(lengths) > 3 * max(1, min(lengths)) else "sentences_even"
+    )
     long = sum(len(word) > 6 for word in tokens) / total
     return [*found, f"words_{'plain' if long < 0.18 else 'middling' if long < 0.28 else 'learned'}"]
 
 
 def _signs(signs: Mapping[str, str], text: str) -> list[str]:
-    return [written for written, pattern in signs.items() if re.search(pattern, text, re.IGNORECASE | re.MULTILINE)]
+    return [
+        written
+        for written, pattern in signs.items()
+        if re.search(pattern, text, re.IGNORECASE | re.MULTILINE)
+    ]
 
 
 def _alike(first: str, second: str) -> bool:

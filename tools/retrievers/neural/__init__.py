@@ -1,1 +1,3 @@
-"""Retrievers with a neural model: embeddings, learned sparse weights, late interaction, cross-encoders."""
+"""Retrievers with a neural model: embeddings, learned sparse weights, late interaction,
+cross-encoders.
+"""

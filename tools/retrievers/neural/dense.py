@@ -1,4 +1,5 @@
-"""One vector a text, from a local model folder of sentence-transformers, or of transformers with a row in models.toml.
+"""One vector a text, from a local model folder of sentence-transformers, or of transformers with a
+row in models.toml.
 
 Vectors are kept and searched in vectors/; the model itself is in encoder.py.
 """
@@ -13,7 +14,14 @@ import numpy as np
 
 from tools.corpus import Corpus
 from tools.retriever import Search
-from tools.retrievers.neural.models import BUNDLED, RunsHere, index_key, name_model, open_model, require_model
+from tools.retrievers.neural.models import (
+    BUNDLED,
+    RunsHere,
+    index_key,
+    name_model,
+    open_model,
+    require_model,
+)
 from tools.retrievers.vectors.embedding import Embedder, Vectors
 from tools.retrievers.vectors.exact_search import Precision, VectorRetriever
 
@@ -40,7 +48,9 @@ class Dense(VectorRetriever):
         weights: str = "",
         run_code: str = "",
     ) -> None:
-        embedder = SentenceEmbedder(model, home=home, encoder=encoder, like=like, weights=weights, run_code=run_code)
+        embedder = SentenceEmbedder(
+            model, home=home, encoder=encoder, like=like, weights=weights, run_code=run_code
+        )
         super().__init__(corpus, home, embedder, embedder.name, search)
 
     @classmethod
@@ -70,7 +80,9 @@ class SentenceEmbedder(RunsHere, Embedder):
         self._precision = encoder
         self._home = home
         options: Any = {"like": like, "weights": self._found.weights, "run_code": run_code}
-        self.name = name_model("dense", model, encoder="" if encoder == "float32" else encoder, **options)
+        self.name = name_model(
+            "dense", model, encoder="" if encoder == "float32" else encoder, **options
+        )
         self._again = partial(SentenceEmbedder, model, home=home, encoder=encoder, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:  # another machine loads its own copy, of equal weights
@@ -92,12 +104,18 @@ class SentenceEmbedder(RunsHere, Embedder):
         in_8_bits = ("onnx", "onnxruntime") if self._precision == "int8" else ()
         return index_key("vectors", self.name, self._found.row, "dense quantized", *in_8_bits)
 
-    def documents(self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None) -> Vectors:
-        """Return the vectors of documents, shape (texts, dimension); a text of no tokens gets the zero vector."""
+    def documents(
+        self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None
+    ) -> Vectors:
+        """Return the vectors of documents, shape (texts, dimension); a text of no tokens gets
+        the zero vector.
+        """
         return self._vectors(texts, "document", self._found.row.document_text, done)
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
-        """Return the vectors of searches, shape (searches, dimension), the same to the last bit in any batch."""
+        """Return the vectors of searches, shape (searches, dimension), the same to the last
+        bit in any batch.
+        """
         vectors = np.empty((len(searches), self.dimension), dtype=np.float32)
         for place, search in enumerate(searches):
             read = partial(self._found.row.query_text, instruction=search.instruction)
@@ -105,13 +123,23 @@ class SentenceEmbedder(RunsHere, Embedder):
         return vectors
 
     def _vectors(
-        self, texts: Sequence[str], task: str, read: Callable[[str], str], done: Callable[[int], None] = lambda _: None
+        self,
+        texts: Sequence[str],
+        task: str,
+        read: Callable[[str], str],
+        done: Callable[[int], None] = lambda _: None,
     ) -> Vectors:
         before, _, _ = read("\0").partition("\0")  # what stands before any text
         prompt = before.rstrip(" ")  # a blank at its end belongs to the word after it
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        filled = [place for place, text in enumerate(texts) if _WORD.search(text) or self._encoder.has_tokens(text)]
-        for places, made in self._encoder.encode([read(texts[n])[len(prompt) :] for n in filled], task, prompt):
+        filled = [
+            place
+            for place, text in enumerate(texts)
+            if _WORD.search(text) or self._encoder.has_tokens(text)
+        ]
+        for places, made in self._encoder.encode(
+            [read(texts[n])[len(prompt) :] for n in filled], task, prompt
+        ):
             vectors[[filled[place] for place in places]] = made
             done(len(places))
         return vectors

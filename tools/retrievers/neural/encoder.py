@@ -1,7 +1,9 @@
-"""Models that turn each text into a vector, into weights of terms, or into a vector a token, by sentence-transformers.
+"""Models that turn each text into a vector, into weights of terms, or into a vector a token, by
+sentence-transformers.
 
-A folder that the library saved is loaded as it is, any other as its row of models.toml says. Beyond the library, this
-merges adapters, refuses missing weights (which it would draw at random), and never pads a text: no batch changes it.
+A folder that the library saved is loaded as it is, any other as its row of models.toml says. Beyond
+the library, this merges adapters, refuses missing weights (which it would draw at random), and
+never pads a text: no batch changes it.
 """
 
 from collections import defaultdict
@@ -23,7 +25,8 @@ from tools.retrievers.neural import loading
 from tools.retrievers.neural.models import LocalModel, Row, device, find_base, read_class
 from tools.text import encodable
 
-# Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one thread, 11 with two.
+# Tokens a thread. With fewer, MiniLM's last bits depended on the batch: at 3 tokens with one
+# thread, 11 with two.
 _FEW = 8
 _TOKENIZED = 256  # texts that are tokenized at a time, to know their lengths
 
@@ -52,10 +55,12 @@ class Encoder:
     def encode(
         self, texts: Sequence[str], task: str, prompt: str | None = None, **options: Any
     ) -> Iterator[tuple[list[int], Any]]:
-        """Yield, batch by batch, positions in `texts` and the model's output for them; `task` is "query" or "document".
+        """Yield, batch by batch, positions in `texts` and the model's output for them; `task` is
+        "query" or "document".
 
-        A `prompt` goes before every text; None is the folder's own. A batch has documents of equal length, or one
-        query, which is computed with one thread, for the same bits with every model and library.
+        A `prompt` goes before every text; None is the folder's own. A batch has documents of equal
+        length, or one query, which is computed with one thread, for the same bits with every model
+        and library.
         """
         model = self.models[task]
         options = options | self._cut(task)
@@ -71,7 +76,9 @@ class Encoder:
         for places in batches:
             batch = [texts[place] for place in places]
             with loading.threads(count):
-                made = encode(batch, prompt=prompt, batch_size=len(batch), show_progress_bar=False, **options)
+                made = encode(
+                    batch, prompt=prompt, batch_size=len(batch), show_progress_bar=False, **options
+                )
             yield places, made
 
     def left_out(self, text: str) -> int:
@@ -79,7 +86,12 @@ class Encoder:
         model = self.models["query"]
         expansion = getattr(model[0], "query_expansion", None) or {}
         fixed = expansion["length"] if expansion.get("strategy") == "fixed" else 0
-        limit = fixed or self._most["query"] or getattr(model[0], "query_length", 0) or model.max_seq_length
+        limit = (
+            fixed
+            or self._most["query"]
+            or getattr(model[0], "query_length", 0)
+            or model.max_seq_length
+        )
         [text] = encodable([(model.prompts.get("query") or "") + text])
         whole = self._tokenize(model.tokenizer, text, truncation=False, verbose=False)
         return max(0, len(whole["input_ids"]) - limit) if limit else 0
@@ -87,11 +99,15 @@ class Encoder:
     def has_tokens(self, text: str) -> bool:
         """Return whether a document has tokens, special ones apart."""
         tokenizer = self.models["document"].tokenizer
-        made = self._tokenize(tokenizer, encodable([text])[0], add_special_tokens=False, truncation=True)
+        made = self._tokenize(
+            tokenizer, encodable([text])[0], add_special_tokens=False, truncation=True
+        )
         return bool(made["input_ids"])
 
     def _tokenize(self, tokenize: Callable[..., Any], *texts: Any, **how: Any) -> Any:
-        with self._tokenizing:  # where to cut is told to the tokenizer, and would hold for another thread's text, too
+        with (
+            self._tokenizing
+        ):  # where to cut is told to the tokenizer, and would hold for another thread's text, too
             return tokenize(*texts, **how)
 
     def _lengths(self, texts: Sequence[str], task: str, prompt: str | None) -> Iterator[int]:
@@ -99,19 +115,27 @@ class Encoder:
         prompt = model.prompts.get(task) if prompt is None else prompt
         for first in range(0, len(texts), _TOKENIZED):
             some = texts[first : first + _TOKENIZED]
-            mask = model.preprocess(some, prompt=prompt or None, task=task, **self._cut(task)).get("attention_mask")
+            mask = model.preprocess(some, prompt=prompt or None, task=task, **self._cut(task)).get(
+                "attention_mask"
+            )
             # There is no mask in a model that is a table of terms.
             yield from [1] * len(some) if mask is None else map(int, mask.sum(dim=1))
 
     def _cut(self, task: str) -> dict[str, Any]:
-        return {"processing_kwargs": {"text": {"max_length": self._most[task]}}} if self._most[task] else {}
+        return (
+            {"processing_kwargs": {"text": {"max_length": self._most[task]}}}
+            if self._most[task]
+            else {}
+        )
 
 
 def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of the positions of texts with exactly equal lengths in tokens, the longest first.
+    """Yield batches of the positions of texts with exactly equal lengths in tokens, the longest
+    first.
 
-    A batch has at most `most_tokens` tokens, and at least one text. Padding would change a text's last bits; so would
-    sharing a batch for very short texts, for which matrix products take another path: each is a batch.
+    A batch has at most `most_tokens` tokens, and at least one text. Padding would change a text's
+    last bits; so would sharing a batch for very short texts, for which matrix products take another
+    path: each is a batch.
     """
     places = defaultdict[int, list[int]](list)
     for place, length in enumerate(lengths):
@@ -124,7 +148,10 @@ def batch_equal_lengths(lengths: Iterator[int], most_tokens: int) -> Iterator[li
 
 @loading.keep_loaded
 def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
-    """Load a model of one vector a text. With the `precision` int8, its 8-bit weights are kept in `home`."""
+    """Load a model of one vector a text.
+
+    With the `precision` int8, its 8-bit weights are kept in `home`.
+    """
     folder = model.folder
     row = model.row
     where = "cpu" if precision == "int8" else device()
@@ -136,16 +163,19 @@ def load_dense(model: LocalModel, precision: str, home: Path | None) -> Encoder:
         from tools.retrievers.neural.quantized import quantize  # imports onnx, an extra
 
         made[0].model = quantize(made[0].model, model, home)
-    # MiniLM on a CPU was slower with more than 1,024 tokens. In 8 bits, all that is computed at once shares a scale.
+    # MiniLM on a CPU was slower with more than 1,024 tokens. In 8 bits, all that is computed at
+    # once shares a scale.
     return Encoder(row, made, for_queries, batch_tokens=1 if precision == "int8" else 1024)
 
 
 @loading.keep_loaded
 def load_sparse(model: LocalModel, form: str) -> Encoder:
-    """Load a model of weights of terms; `form` is "saved", "masked" or "causal", see form_of in sparse.py.
+    """Load a model of weights of terms; `form` is "saved", "masked" or "causal", see form_of in
+    sparse.py.
 
-    A masked language model gets SPLADE's pooling, as the first SPLADE models were published; so does a decoder whose
-    tokens attend to both sides (Lion, Zeng et al. 2025), with logits divided by the fourth root of the width.
+    A masked language model gets SPLADE's pooling, as the first SPLADE models were published; so
+    does a decoder whose tokens attend to both sides (Lion, Zeng et al. 2025), with logits divided
+    by the fourth root of the width.
     """
     folder = model.folder
     row = model.row
@@ -155,7 +185,9 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
             made = SparseEncoder(str(folder), device=where, **_options(row, where))
             _mend_tokenizer(made[0])
         else:
-            first = _transformer(folder, row, where, "fill-mask" if form == "masked" else "text-generation")
+            first = _transformer(
+                folder, row, where, "fill-mask" if form == "masked" else "text-generation"
+            )
             divided = [_Divide(float(first.config.hidden_size) ** 0.25)] if form == "causal" else []
             made = SparseEncoder(modules=[first, *divided, SpladePooling("max")], device=where)
     made.prompts = {}  # the folder's own are in the row's formats, and go in once
@@ -166,9 +198,10 @@ def load_sparse(model: LocalModel, form: str) -> Encoder:
 def load_tokens(model: LocalModel, trained: bool) -> Encoder:
     """Load a model of one vector a token.
 
-    If it was `trained` for late interaction, markers, lengths, the expansion of queries and skipped tokens are as its
-    folder says. A plain encoder gives its tokens' vectors, through its own projection if it has one, of unit length:
-    MultiVectorEncoder would append a projection with new random numbers at every load.
+    If it was `trained` for late interaction, markers, lengths, the expansion of queries and skipped
+    tokens are as its folder says. A plain encoder gives its tokens' vectors, through its own
+    projection if it has one, of unit length: MultiVectorEncoder would append a projection with new
+    random numbers at every load.
     """
     folder = model.folder
     row = model.row
@@ -216,7 +249,9 @@ def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> Sent
         if row.pooling == "mean of unit tokens":
             modules.append(Normalize(module_input_name="token_embeddings"))
         mode = {"cls": "cls", "last": "lasttoken"}.get(row.pooling, "mean")
-        modules.append(Pooling(first.get_embedding_dimension(), mode, include_prompt=not row.pool_text_only))
+        modules.append(
+            Pooling(first.get_embedding_dimension(), mode, include_prompt=not row.pool_text_only)
+        )
     if row.normalize and not isinstance(modules[-1], Normalize):
         modules.append(Normalize())
     made = SentenceTransformer(modules=modules, device=where)
@@ -224,8 +259,12 @@ def _sentence_transformer(folder: Path, row: Row, where: str, task: str) -> Sent
     return made
 
 
-def _transformer(folder: Path, row: Row, where: str, task: Any = "feature-extraction") -> Transformer:
-    """Load a transformer and its tokenizer, with an adapter merged; other tasks than the default give all logits."""
+def _transformer(
+    folder: Path, row: Row, where: str, task: Any = "feature-extraction"
+) -> Transformer:
+    """Load a transformer and its tokenizer, with an adapter merged; other tasks than the
+    default give all logits.
+    """
     if base := find_base(folder, row.base):
         made = _transformer(base, row._replace(base=""), where, task)
         made.model = loading.merge_adapter(made.model, folder)
@@ -238,14 +277,20 @@ def _transformer(folder: Path, row: Row, where: str, task: Any = "feature-extrac
             model_kwargs={**loading.from_files(row), "dtype": loading.dtype(row, where)},
             processor_kwargs=dict(loading.from_files(row)),
             config_kwargs=dict(loading.from_files(row)),
-            modality_config={"text": {"method": "forward", "method_output_name": output}},  # and no chat template
+            modality_config={
+                "text": {"method": "forward", "method_output_name": output}
+            },  # and no chat template
             module_output_name="token_embeddings",
-            processing_kwargs={"text": {"logits_to_keep": 0}} if task == "text-generation" else {},  # 0 is all
+            processing_kwargs={"text": {"logits_to_keep": 0}}
+            if task == "text-generation"
+            else {},  # 0 is all
         )
         _require_weights(made.model, folder, row)
         _mend_tokenizer(made)
     if task == "text-generation":
-        made.processor.padding_side = "left"  # which the library asks of decoders; nothing is padded here
+        made.processor.padding_side = (
+            "left"  # which the library asks of decoders; nothing is padded here
+        )
         _attend_both_ways(made.model, folder)
     return made
 
@@ -256,11 +301,21 @@ def _mend_tokenizer(module: Any) -> None:
 
 
 def _require_weights(model: Any, folder: Path, row: Row) -> None:
-    """Raise DataError when weights of `model` are not in its folder: the library has drawn random ones."""
-    _, report = type(model).from_pretrained(  # on the device "meta", names are compared and no weights are read
-        model.name_or_path, config=model.config, device_map="meta", output_loading_info=True, **loading.from_files(row)
+    """Raise DataError when weights of `model` are not in its folder: the library has drawn
+    random ones.
+    """
+    _, report = type(
+        model
+    ).from_pretrained(  # on the device "meta", names are compared and no weights are read
+        model.name_or_path,
+        config=model.config,
+        device_map="meta",
+        output_loading_info=True,
+        **loading.from_files(row),
     )
-    if missing := [name for name in report["missing_keys"] if "pooler" not in name]:  # no pooler is used
+    if missing := [
+        name for name in report["missing_keys"] if "pooler" not in name
+    ]:  # no pooler is used
         lacking = f"{min(missing)} and {len(missing) - 1} more"
         raise DataError(f"the weights in {folder} lack {lacking}; is it another model?")
 
@@ -270,7 +325,9 @@ def _attend_both_ways(model: Any, folder: Path) -> None:
     model.config.is_causal = False  # what transformers makes its masks by
     for module in model.modules():
         if hasattr(module, "is_causal"):
-            module.is_causal = False  # what holds where there is no mask, as in a batch without padding
+            module.is_causal = (
+                False  # what holds where there is no mask, as in a batch without padding
+            )
     with torch.inference_mode():
         ids = torch.tensor([[1, 2, 3], [1, 2, 4]], device=next(model.parameters()).device)
         first, second = model(input_ids=ids, attention_mask=torch.ones_like(ids))[0][:, 0]

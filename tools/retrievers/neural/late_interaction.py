@@ -1,10 +1,13 @@
-"""Late interaction: every token keeps its vector, and each token of a query looks for its best match (MaxSim).
+"""Late interaction: every token keeps its vector, and each token of a query looks for its best
+match (MaxSim).
 
-Documents are encoded when they are first ranked, so `rerank(bm25,late,depth=200)` encodes only the pools. Without a
-pool all documents are compared; there is no approximate index (PLAID), because no library of one runs beside ours.
+Documents are encoded when they are first ranked, so `rerank(bm25,late,depth=200)` encodes only the
+pools. Without a pool all documents are compared; there is no approximate index (PLAID), because no
+library of one runs beside ours.
 
-Token vectors have eight bits a number. With all-MiniLM-L6-v2 (384 numbers), MaxSim over 12,000 pairs of a question and
-a passage of hearings was off by 0.02% on average and 0.19% at most, and of the best 100 documents 99.95 stayed.
+Token vectors have eight bits a number. With all-MiniLM-L6-v2 (384 numbers), MaxSim over 12,000
+pairs of a question and a passage of hearings was off by 0.02% on average and 0.19% at most, and of
+the best 100 documents 99.95 stayed.
 """
 
 import logging
@@ -40,8 +43,11 @@ Vectors = NDArray[np.float32]  # of the tokens of a text, shape (tokens, dimensi
 
 _BLOCK_TEXTS = 2048  # that are tokenized together, so that many have equal lengths
 _SEARCHES = 64  # whose scores for a whole corpus are held at a time
-_RECORD = struct.Struct("<16sQIII")  # digest, offset in bytes, tokens, dimension, checksum of the bytes
-_BLOCK_TOKENS = 4096  # of documents that are compared at a time; their products with a few queries stay in the cache
+_RECORD = struct.Struct(
+    "<16sQIII"
+)  # digest, offset in bytes, tokens, dimension, checksum of the bytes
+# Of documents that are compared at a time; their products with a few queries stay in the cache
+_BLOCK_TOKENS = 4096
 _QUERY_TOKENS = 512  # of queries that are compared at a time
 _EXACT = 1 << 24  # up to here, float32 has every whole number
 
@@ -78,17 +84,24 @@ class TokenVectors:
         self._sound = set[bytes]()  # texts whose checksum was compared
         self._writing = Lock()
 
-    def hold(self, digests: Sequence[bytes], encode: Callable[[list[int]], Iterable[tuple[int, Vectors]]]) -> None:
-        """Add the missing vectors of these texts. RunIncomplete when they cannot be written, as on a full disk.
+    def hold(
+        self, digests: Sequence[bytes], encode: Callable[[list[int]], Iterable[tuple[int, Vectors]]]
+    ) -> None:
+        """Add the missing vectors of these texts. RunIncomplete when they cannot be written, as on
+        a full disk.
 
-        `encode` gets the positions of missing texts, each text once, and yields positions and vectors in any order;
-        what it has yielded is kept even when it raises.
+        `encode` gets the positions of missing texts, each text once, and yields positions and
+        vectors in any order; what it has yielded is kept even when it raises.
         """
         if self._sound.issuperset(digests):
             return
         with self._writing, self._alone():
             self._read_records()
-            missing = {digest: position for position, digest in enumerate(digests) if not self._is_sound(digest)}
+            missing = {
+                digest: position
+                for position, digest in enumerate(digests)
+                if not self._is_sound(digest)
+            }
             if not missing:
                 return
             try:
@@ -96,16 +109,20 @@ class TokenVectors:
                     self._add(digests[position], vectors)
             except OSError as error:
                 why = f"{error.strerror or error}; make room, and the same command goes on"
-                raise RunIncomplete(f"token vectors cannot be written to {self._folder}: {why}") from error
+                raise RunIncomplete(
+                    f"token vectors cannot be written to {self._folder}: {why}"
+                ) from error
             finally:
                 self._map()
 
     def maxsim(self, queries: Sequence[Vectors], digests: Sequence[bytes]) -> NDArray[np.float32]:
-        """Return each query's sum, over its tokens, of the largest inner product with a token of the text.
+        """Return each query's sum, over its tokens, of the largest inner product with a token of
+        the text.
 
-        The score of Khattab and Zaharia (ColBERT, SIGIR 2020). Shape (queries, texts); the texts are held. A text or
-        query of no tokens scores 0. A score is the same to the last bit in any batch: vectors are whole numbers here,
-        their products are exact, and only then scaled and summed in a fixed order.
+        The score of Khattab and Zaharia (ColBERT, SIGIR 2020). Shape (queries, texts); the texts
+        are held. A text or query of no tokens scores 0. A score is the same to the last bit in any
+        batch: vectors are whole numbers here, their products are exact, and only then scaled and
+        summed in a fixed order.
         """
         scores = np.zeros((len(queries), len(digests)), dtype=np.float32)
         mapped = self._mapped
@@ -113,14 +130,23 @@ class TokenVectors:
         asked = [n for n, query in enumerate(queries) if len(query)]
         filled = [n for n, place in enumerate(places) if place.tokens]
         for some in (asked[run] for run in runs([len(queries[n]) for n in asked], _QUERY_TOKENS)):
-            tokens, scales = (np.concatenate(each) for each in zip(*(_round(queries[n]) for n in some), strict=True))
+            tokens, scales = (
+                np.concatenate(each)
+                for each in zip(*(_round(queries[n]) for n in some), strict=True)
+            )
             ends = np.cumsum([0, *(len(queries[n]) for n in some)])
-            for texts in (filled[run] for run in runs([places[n].tokens for n in filled], _BLOCK_TOKENS)):
+            for texts in (
+                filled[run] for run in runs([places[n].tokens for n in filled], _BLOCK_TOKENS)
+            ):
                 block = [_unpack(mapped, places[n]) for n in texts]
-                products = np.concatenate([numbers for numbers, _ in block], dtype=np.float32) @ tokens.T
+                products = (
+                    np.concatenate([numbers for numbers, _ in block], dtype=np.float32) @ tokens.T
+                )
                 products *= np.concatenate([text_scales for _, text_scales in block])[:, None]
                 starts = np.cumsum([0, *(places[n].tokens for n in texts[:-1])])
-                best = np.maximum.reduceat(products, starts, axis=0)  # shape (texts, tokens of the queries)
+                best = np.maximum.reduceat(
+                    products, starts, axis=0
+                )  # shape (texts, tokens of the queries)
                 best *= scales
                 for n, start, end in zip(some, ends, ends[1:], strict=False):
                     # One after the other: a plain sum would group them by the shape of the block.
@@ -160,7 +186,10 @@ class TokenVectors:
             self._mapped = mmap.mmap(self._vectors, size, access=mmap.ACCESS_READ)
 
     def _read_records(self) -> None:
-        """Read the records that others have added. The next one overwrites what follows the last whole record."""
+        """Read the records that others have added.
+
+        The next one overwrites what follows the last whole record.
+        """
         size = os.fstat(self._records).st_size
         while size - self._read >= _RECORD.size:
             whole = min(size - self._read, 1 << 20) // _RECORD.size * _RECORD.size
@@ -181,20 +210,25 @@ class TokenVectors:
 
 
 def _round(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    # Returns one query's vectors as whole numbers, and the scale of each. A text's numbers are at most 127, so its
-    # vectors are at most 127 sqrt(dimension) long. With query vectors no longer than 2^24 over that, every product and
-    # partial sum is a whole number below 2^24 (Cauchy and Schwarz), which float32 has exactly, in any order of
-    # summation. Rounding adds at most sqrt(dimension) / 2.
+    # Returns one query's vectors as whole numbers, and the scale of each. A text's numbers are at
+    # most 127, so its vectors are at most 127 sqrt(dimension) long. With query vectors no longer
+    # than 2^24 over that, every product and partial sum is a whole number below 2^24 (Cauchy and
+    # Schwarz), which float32 has exactly, in any order of summation. Rounding adds at most
+    # sqrt(dimension) / 2.
     root = float(np.sqrt(vectors.shape[1]))
     longest = np.float32(_EXACT / (127 * root) - root / 2 - 1)
     scales = np.sqrt(np.square(vectors).sum(axis=1)) / longest
     return np.rint(vectors / np.where(scales > 0, scales, 1)[:, None]), scales
 
 
-def _unpack(mapped: "mmap.mmap | bytes", place: _Place) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def _unpack(
+    mapped: "mmap.mmap | bytes", place: _Place
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return a text's numbers, shape (tokens, dimension), and their scales."""
     scales = np.frombuffer(mapped, "<f4", place.tokens, place.offset)
-    flat = np.frombuffer(mapped, np.int8, place.tokens * place.dimension, place.offset + scales.nbytes)
+    flat = np.frombuffer(
+        mapped, np.int8, place.tokens * place.dimension, place.offset + scales.nbytes
+    )
     return flat.reshape(place.tokens, place.dimension), scales
 
 
@@ -223,11 +257,16 @@ class LateInteraction(models.RunsHere, Retriever):
     ) -> None:
         self._found = models.open_model(_row(model, like, run_code), model, weights)
         self._row = self._found.row
-        self.name = models.name_model("late", model, like=like, weights=self._found.weights, run_code=run_code)
+        self.name = models.name_model(
+            "late", model, like=like, weights=self._found.weights, run_code=run_code
+        )
         self._corpus = corpus
         self._ranker = Ranker(corpus.doc_ids)
-        self._digests = dict[int, bytes]()  # of the texts that were asked for, by position in the corpus
-        # Without the corpus: a text has the same vectors in every one. It grows with what is asked for.
+        self._digests = dict[
+            int, bytes
+        ]()  # of the texts that were asked for, by position in the corpus
+        # Without the corpus: a text has the same vectors in every one. It grows with what is asked
+        # for.
         key = models.index_key("late", self.name, self._row, "late_interaction")
         self._tokens = open_index(home, key, build=lambda folder: None, load=_load)
 
@@ -244,7 +283,9 @@ class LateInteraction(models.RunsHere, Retriever):
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         texts = [self._row.query_text(search.text, search.instruction) for search in searches]
-        queries = [vectors.float().cpu().numpy() for _, [vectors] in self._encoder.encode(texts, "query")]
+        queries = [
+            vectors.float().cpu().numpy() for _, [vectors] in self._encoder.encode(texts, "query")
+        ]
         for search, vectors in zip(searches, queries, strict=True):
             require_finite(vectors, self.name, f"the query {search.text[:80]!r}")
         hits: list[list[Hit]] = [[] for _ in searches]
@@ -271,18 +312,33 @@ class LateInteraction(models.RunsHere, Retriever):
         return indexed_text(self._corpus[self._corpus.doc_ids[row]])
 
     def _hold(self, rows: Sequence[int]) -> None:
-        self._digests |= {row: digest_text(self._text(row)) for row in rows if row not in self._digests}
-        self._tokens.hold([self._digests[row] for row in rows], lambda missing: self._encode(missing, rows))
+        self._digests |= {
+            row: digest_text(self._text(row)) for row in rows if row not in self._digests
+        }
+        self._tokens.hold(
+            [self._digests[row] for row in rows], lambda missing: self._encode(missing, rows)
+        )
 
     def _encode(self, missing: Sequence[int], rows: Sequence[int]) -> Iterator[tuple[int, Vectors]]:
-        """Yield (position, vectors of the document at `rows[position]`) for all `missing` positions, block by block."""
+        """Yield (position, vectors of the document at `rows[position]`) for all `missing`
+        positions, block by block.
+        """
         lengths = {position: len(self._text(rows[position])) for position in missing}
         order = sorted(missing, key=lambda position: (-lengths[position], position))
-        if len(order) >= _BLOCK_TEXTS:  # long work says beforehand what it is and what it will take on disk
-            how = "" if is_trained(self._found.folder) else ", with a model that was not trained for it"
+        if (
+            len(order) >= _BLOCK_TEXTS
+        ):  # long work says beforehand what it is and what it will take on disk
+            how = (
+                ""
+                if is_trained(self._found.folder)
+                else ", with a model that was not trained for it"
+            )
             tokens = sum(lengths.values()) / 4  # as in English
             size = tokens * (self._encoder.dimension + 4) / 1e9
-            _LOG.info(f"{self.name}: {len(order):,} texts are encoded for MaxSim{how}; they take about {size:.1f} GB")
+            _LOG.info(
+                f"{self.name}: {len(order):,} texts are encoded for MaxSim{how}; they take about "
+                f"{size:.1f} GB"
+            )
         progress = Progress(self.name, len(order), "texts")
         for first in range(0, len(order), _BLOCK_TEXTS):
             block = order[first : first + _BLOCK_TEXTS]
@@ -300,7 +356,9 @@ def _load(folder: Path) -> TokenVectors:
     try:
         return TokenVectors(folder)
     except OSError as error:  # a home that others keep
-        _LOG.info(f"{folder} cannot be written ({error.strerror or error}); token vectors are not kept")
+        _LOG.info(
+            f"{folder} cannot be written ({error.strerror or error}); token vectors are not kept"
+        )
         with disk.temporary_folder() as temporary:
             return TokenVectors(temporary)
 
@@ -310,19 +368,30 @@ def _row(model: str, like: str, run_code: str) -> models.Row:
     trained = is_trained(models.find_folder(model))
     row = models.require_model(model, "late" if trained else "dense", like, run_code)
     if row.bidirectional or row.base:
-        raise UsageError(f"{row.name} is more than its folder says; late takes ColBERT-style models and plain encoders")
+        raise UsageError(
+            f"{row.name} is more than its folder says; late takes ColBERT-style models and plain "
+            f"encoders"
+        )
     # A trained model's marks are in its folder, and sentence-transformers puts them in.
     return row._replace(query="{query}", query_plain="", document="{text}") if trained else row
 
 
 def is_trained(folder: Path) -> bool:
-    """Return whether a model folder was trained for late interaction. DataError for a model of another kind.
+    """Return whether a model folder was trained for late interaction. DataError for a model of
+    another kind.
 
-    Of such a one, sentence-transformers would make a model with a new random projection at every load.
+    Of such a one, sentence-transformers would make a model with a new random projection at every
+    load.
     """
-    if any(name == "HF_ColBERT" or name.endswith("ForRetrieval") for name in models.read_architectures(folder)):
+    if any(
+        name == "HF_ColBERT" or name.endswith("ForRetrieval")
+        for name in models.read_architectures(folder)
+    ):
         return True
     kind = models.read_class(folder)
     if kind not in ("SentenceTransformer", "MultiVectorEncoder", "ColBERT"):  # the last is PyLate's
-        raise DataError(f"the model folder {folder} is a {kind}, which has no vectors of tokens; use another kind")
+        raise DataError(
+            f"the model folder {folder} is a {kind}, which has no vectors of tokens; use another "
+            f"kind"
+        )
     return kind != "SentenceTransformer"

@@ -1,6 +1,7 @@
 """Loading of local models: threads, tokenizers, adapters, and errors in words.
 
-Importing this takes seconds, for it imports the libraries; they are kept off the network and off the terminal.
+Importing this takes seconds, for it imports the libraries; they are kept off the network and off
+the terminal.
 """
 
 import os
@@ -34,7 +35,9 @@ _PROBE = "a retriever reads documents"  # lower case and single blanks, which no
 
 
 def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
-    """Return `load` with its last two results kept (a model may fill the memory), for threads to share."""
+    """Return `load` with its last two results kept (a model may fill the memory), for threads
+    to share.
+    """
     kept = lru_cache(maxsize=2)(load)
     lock = Lock()
 
@@ -46,12 +49,16 @@ def keep_loaded(load: Callable[..., T]) -> Callable[..., T]:
 
 
 def dtype(row: Row, where: str) -> str:
-    """Return the type of a model's weights: the row's on an accelerator, float32 on a CPU, where others are slower."""
+    """Return the type of a model's weights: the row's on an accelerator, float32 on a CPU,
+    where others are slower.
+    """
     return "float32" if where == "cpu" else row.dtype or "float32"
 
 
 def cores() -> int:
-    """Return how many threads may compute at once: $OMP_NUM_THREADS, or the cores that this process may use."""
+    """Return how many threads may compute at once: $OMP_NUM_THREADS, or the cores that this
+    process may use.
+    """
     return int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
 
 
@@ -67,7 +74,9 @@ def threads(count: int) -> Iterator[None]:
 
 
 def from_files(row: Row) -> dict[str, bool]:
-    """Return options by which transformers loads from this machine alone, and a model's own code only if allowed."""
+    """Return options by which transformers loads from this machine alone, and a model's own
+    code only if allowed.
+    """
     return {"local_files_only": True, "trust_remote_code": bool(row.run_code)}
 
 
@@ -76,11 +85,24 @@ def explaining(what: str, folder: Path, row: Row) -> Iterator[None]:
     """Turn the libraries' exceptions from loading `what`, a part of a model, into a DataError."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ImportError,
+        RuntimeError,
+    ) as error:
         if "trust_remote_code" in str(error) and not row.run_code:
-            allow = f"allow just that code with the option run_code={digest_code(folder, row.base)} of this retriever"
+            allow = (
+                f"allow just that code with the option run_code={digest_code(folder, row.base)} "
+                f"of this retriever"
+            )
             can = "which may do anything with your files and keys"
-            raise DataError(f"the {what} in {folder} is Python code of its own, {can}; read it, and {allow}") from error
+            raise DataError(
+                f"the {what} in {folder} is Python code of its own, {can}; read it, and {allow}"
+            ) from error
         line = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise DataError(f"the {what} in {folder} cannot be loaded: {line}") from error
 
@@ -95,10 +117,12 @@ def load_tokenizer(folder: Path, row: Row) -> Any:
 
 
 def mend_tokenizer(tokenizer: Any) -> Any:
-    """Return a tokenizer that has a padding token, and cuts words as the SentencePiece file of its folder has it.
+    """Return a tokenizer that has a padding token, and cuts words as the SentencePiece file of its
+    folder has it.
 
-    No text is padded here, but the library asks for the token. Where a folder has no tokenizer.json, transformers makes
-    a tokenizer of the SentencePiece file, and of that of a Mistral one which drops the blank before the first word.
+    No text is padded here, but the library asks for the token. Where a folder has no
+    tokenizer.json, transformers makes a tokenizer of the SentencePiece file, and of that of a
+    Mistral one which drops the blank before the first word.
     """
     folder = Path(getattr(tokenizer, "name_or_path", "") or os.devnull)
     expected = _read_pieces(folder)
@@ -106,14 +130,19 @@ def mend_tokenizer(tokenizer: Any) -> Any:
         tokenizer = LlamaTokenizer.from_pretrained(folder, local_files_only=True)
     if expected and (pieces := _cut(tokenizer)) != expected:
         differs = f"transformers cuts words otherwise ({pieces}) than SentencePiece ({expected})"
-        raise DataError(f"{differs} by the files in {folder}; add the tokenizer.json that its model was published with")
+        raise DataError(
+            f"{differs} by the files in {folder}; add the tokenizer.json that its model was "
+            f"published with"
+        )
     if getattr(tokenizer, "pad_token", "") is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     return tokenizer
 
 
 def _read_pieces(folder: Path) -> list[str]:
-    """Return _PROBE as a folder's SentencePiece file cuts it; [] where that does not count or is not known."""
+    """Return _PROBE as a folder's SentencePiece file cuts it; [] where that does not count or
+    is not known.
+    """
     files = [folder / name for name in PIECES if (folder / name).is_file()]
     if not files or (folder / "tokenizer.json").is_file():
         return []
@@ -142,16 +171,28 @@ def positions(config: Any) -> int:
 
 
 def merge_adapter(model: Any, folder: Path) -> Any:
-    """Return `model` with the adapter (peft) of `folder` merged in. DataError when it is for another model."""
+    """Return `model` with the adapter (peft) of `folder` merged in.
+
+    DataError when it is for another model.
+    """
     if not (folder / "adapter_config.json").is_file():
         raise DataError(f"{folder} is no adapter: it lacks adapter_config.json")
     peft = import_peft(folder)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the base model is not in the place that the adapter names
+        warnings.simplefilter(
+            "ignore"
+        )  # that the base model is not in the place that the adapter names
         adapted = peft.get_peft_model(model, peft.PeftConfig.from_pretrained(str(folder)))
-    report = peft.set_peft_model_state_dict(adapted, peft.load_peft_weights(str(folder), device="cpu"))
-    if strange := [*(name for name in report.missing_keys if "lora_" in name), *report.unexpected_keys]:
-        raise DataError(f"the adapter in {folder} was made for another base model: {strange[0]} does not fit")
+    report = peft.set_peft_model_state_dict(
+        adapted, peft.load_peft_weights(str(folder), device="cpu")
+    )
+    if strange := [
+        *(name for name in report.missing_keys if "lora_" in name),
+        *report.unexpected_keys,
+    ]:
+        raise DataError(
+            f"the adapter in {folder} was made for another base model: {strange[0]} does not fit"
+        )
     return adapted.merge_and_unload()
 
 
@@ -160,5 +201,7 @@ def import_peft(folder: Path) -> Any:
     try:
         import peft  # an extra
     except ImportError:
-        raise DataError(f"{folder} is an adapter; it needs {explain_missing('peft', 'adapters')}") from None
+        raise DataError(
+            f"{folder} is an adapter; it needs {explain_missing('peft', 'adapters')}"
+        ) from None
     return peft

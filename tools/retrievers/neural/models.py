@@ -1,7 +1,9 @@
-"""The table of models (models.toml), and the folders of models that run here: found, required whole, and digested.
+"""The table of models (models.toml), and the folders of models that run here: found, required
+whole, and digested.
 
-The table has what a model was trained to read (formats, instruction, pooling, lengths), so that a paper's figure can be
-repeated by the model's name alone. No model is loaded here, and nothing uses the network.
+The table has what a model was trained to read (formats, instruction, pooling, lengths), so that a
+paper's figure can be repeated by the model's name alone. No model is loaded here, and nothing uses
+the network.
 """
 
 import hashlib
@@ -28,10 +30,21 @@ Kind = Literal["dense", "sparse", "late", "cross", "api"]
 
 BUNDLED = "all-MiniLM-L6-v2"  # comes with an installed package
 # Files of SentencePiece, as the families of models call them.
-PIECES = ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model", "sentencepiece.model")
+PIECES = (
+    "tokenizer.model",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+    "sentencepiece.model",
+)
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", *PIECES)
 
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
+_WEIGHTS = (
+    "model.safetensors",
+    "pytorch_model.bin",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+)
 # Files without influence on the vectors: other exports of the same weights, text for people.
 _IRRELEVANT = ("onnx", "openvino", "README.md", "data_config.json", "train_script.py", "eval")
 _SETTINGS_BYTES = 1_000_000  # of a file of settings, at most; larger ones are vocabularies
@@ -60,19 +73,32 @@ class Row(NamedTuple):
     max_query_tokens: int = 0  # special tokens included; more is cut off at the end
     max_document_tokens: int = 0
     pooling: Literal["cls", "mean", "last", "mean of unit tokens", ""] = ""
-    pool_text_only: bool = False  # the mean leaves out what stands before the text: the instruction and its marks
+    pool_text_only: bool = (
+        False  # the mean leaves out what stands before the text: the instruction and its marks
+    )
     normalize: bool = True
     eos: bool = False  # whether the end-of-sequence token is appended, the last within the length
     bidirectional: bool = False  # a decoder whose tokens attend to both sides
     dtype: str = ""  # of the weights on an accelerator, e.g. "bfloat16"; on a CPU they are float32
-    run_code: str = ""  # the digest of the model's own Python code, which is run; never in the table, see require_model
-    task_query: str = ""  # the folder, in the model's, of the adapter (peft) that queries go through
+    # The digest of the model's own Python code, which is run; never in the table, see require_model
+    run_code: str = ""
+    task_query: str = (
+        ""  # the folder, in the model's, of the adapter (peft) that queries go through
+    )
     task_document: str = ""  # and documents
-    base: str = ""  # what the folder's adapter (peft) was trained on, when the folder names something else
+    base: str = (
+        ""  # what the folder's adapter (peft) was trained on, when the folder names something else
+    )
     unsupported: str = ""  # why it cannot be run here, and what to do instead
-    prompt: str = ""  # cross: one text with {query} and {text}, in place of a pair of query and document
-    relevant: str = ""  # cross: the token whose logit is the score; empty when the model has a head for it
-    irrelevant: str = ""  # cross: the token against which the first one's probability is taken; may be empty
+    prompt: str = (
+        ""  # cross: one text with {query} and {text}, in place of a pair of query and document
+    )
+    relevant: str = (
+        ""  # cross: the token whose logit is the score; empty when the model has a head for it
+    )
+    irrelevant: str = (
+        ""  # cross: the token against which the first one's probability is taken; may be empty
+    )
     price: float = 0.0  # api: dollars for a million tokens
 
     @property
@@ -86,7 +112,10 @@ class Row(NamedTuple):
         return {"sparse": "splade"}.get(self.kind, self.kind) + f":{self.name}"
 
     def query_text(self, text: str, instruction: str = "") -> str:
-        """Format a query for the model. An instruction goes in only where the model was trained with one."""
+        """Format a query for the model.
+
+        An instruction goes in only where the model was trained with one.
+        """
         form = self.query if instruction or not self.query_plain else self.query_plain
         return form.format(query=text, instruction=instruction)
 
@@ -99,34 +128,49 @@ class Row(NamedTuple):
 def rows() -> Mapping[str, Row]:
     """Return every model of the table, by name, in its order."""
     content: dict[Any, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    return {entry["name"]: Row(kind=kind, **entry) for kind, entries in content.items() for entry in entries}
+    return {
+        entry["name"]: Row(kind=kind, **entry)
+        for kind, entries in content.items()
+        for entry in entries
+    }
 
 
 def find_row(model: str, kind: Kind, like: str = "") -> Row:
-    """Return the row of a model, by its name or its folder's name; `like` names another row to take instead.
+    """Return the row of a model, by its name or its folder's name; `like` names another row to take
+    instead.
 
-    A model that is not in the table gets a plain row: everything as its folder says. UnknownName for a `like` that is
-    not in the table, UsageError for a model of another kind.
+    A model that is not in the table gets a plain row: everything as its folder says. UnknownName
+    for a `like` that is not in the table, UsageError for a model of another kind.
     """
     row = _find(like or model)
     if row is None and like:
-        raise UnknownName("model in the table", like, [row.name for row in rows().values() if row.kind == kind])
+        raise UnknownName(
+            "model in the table", like, [row.name for row in rows().values() if row.kind == kind]
+        )
     if row is None:
         return _plain(model, kind)
     if row.kind != kind:
-        raise UsageError(f"{row.name} is a {row.kind} model, not a {kind} one; write {row.expression}")
+        raise UsageError(
+            f"{row.name} is a {row.kind} model, not a {kind} one; write {row.expression}"
+        )
     return row
 
 
 def _find(model: str) -> Row | None:
-    """Return the row by its full name, or the last part of it, which a folder may have; some differ in case alone."""
+    """Return the row by its full name, or the last part of it, which a folder may have; some
+    differ in case alone.
+    """
     table = rows()
     if model in table:
         return table[model]
-    if in_cache := re.search(r"models--([^/]+?)--([^/]+)/snapshots/", f"{model}/"):  # of the hub's client
+    if in_cache := re.search(
+        r"models--([^/]+?)--([^/]+)/snapshots/", f"{model}/"
+    ):  # of the hub's client
         return table.get(f"{in_cache[1]}/{in_cache[2]}")
     last = Path(model).name.lower()
-    return next((row for row in table.values() if row.name.rpartition("/")[2].lower() == last), None)
+    return next(
+        (row for row in table.values() if row.name.rpartition("/")[2].lower() == last), None
+    )
 
 
 def _plain(model: str, kind: Kind) -> Row:
@@ -143,20 +187,27 @@ def _plain(model: str, kind: Kind) -> Row:
     )
     # Where the score is an inner product, lengths say something; the default is a cosine.
     normalize = own.get("similarity_fn_name") != "dot"
-    return Row(model, kind, query=query + "{query}", document=document + "{text}", normalize=normalize)
+    return Row(
+        model, kind, query=query + "{query}", document=document + "{text}", normalize=normalize
+    )
 
 
 def require_model(model: str, kind: Kind, like: str, run_code: str = "") -> Row:
-    """Return the model's row. Refuses a model that is not here, is half copied, is of another kind, or cannot be run.
+    """Return the model's row. Refuses a model that is not here, is half copied, is of another kind,
+    or cannot be run.
 
-    A model's own code may do whatever the user may, so it needs `run_code`, the digest of the code that was read.
+    A model's own code may do whatever the user may, so it needs `run_code`, the digest of the code
+    that was read.
     """
     row = find_row(model, kind, like)
     if row.unsupported:
         raise UsageError(f"{row.name} cannot be run here: {row.unsupported}")
     folder = find_folder(model)
     if run_code and run_code != (found := digest_code(folder, row.base)):
-        raise UsageError(f"run_code={run_code} is not the code of {folder}, {found or 'which has none'}; read it again")
+        raise UsageError(
+            f"run_code={run_code} is not the code of {folder}, {found or 'which has none'}; read "
+            f"it again"
+        )
     return row._replace(run_code=run_code)
 
 
@@ -182,33 +233,44 @@ class RunsHere:
 
 
 def open_model(row: Row, model: str, weights: str) -> LocalModel:
-    """Return the model of a required row. DataError when `weights` pins other weights than its folder's."""
+    """Return the model of a required row.
+
+    DataError when `weights` pins other weights than its folder's.
+    """
     folder = find_folder(model)
     digest = digest_weights(folder, row.base)
     if weights and weights != digest:
-        raise DataError(f"the weights in {folder} are {digest}, not {weights}; give the folder that has those")
+        raise DataError(
+            f"the weights in {folder} are {digest}, not {weights}; give the folder that has those"
+        )
     return LocalModel(row, folder, digest)
 
 
-def index_key(kind: str, name: str, row: Row, modules: str, *packages: str, **rooms: str) -> dict[str, object]:
+def index_key(
+    kind: str, name: str, row: Row, modules: str, *packages: str, **rooms: str
+) -> dict[str, object]:
     """Return the key of an index of a model's output for documents, without the corpus.
 
     `modules` of this folder, sources in other `rooms`, and further `packages` shape it, too.
     """
-    from tools.retrievers.store import code  # imports NumPy, and --help of `python -m tools.retrievers` reads this file
+    from tools.retrievers.store import (
+        code,
+    )  # imports NumPy, and --help of `python -m tools.retrievers` reads this file
 
     return {
         "kind": kind,
         "name": name,
         "row": {field: getattr(row, field) for field in _SHAPING_DOCUMENTS},
         "device": device() if row.dtype else "any",  # a row's type is used on an accelerator alone
-        "versions": versions("torch", "transformers", "tokenizers", "sentence-transformers", *packages),
+        "versions": versions(
+            "torch", "transformers", "tokenizers", "sentence-transformers", *packages
+        ),
         "code": code("tools/text", neural=f"{modules} encoder loading models", **rooms),
     }
 
 
-# As in tools/retrievers/devices.py. It stays here because the code of this file is in the keys of indexes, which would
-# be built again.
+# As in tools/retrievers/devices.py. It stays here because the code of this file is in the keys of
+# indexes, which would be built again.
 def device() -> str:
     """Return where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
     import torch  # seconds
@@ -217,7 +279,9 @@ def device() -> str:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the versions of installed packages; UsageError for one of encoder=int8 that is not installed."""
+    """Return the versions of installed packages; UsageError for one of encoder=int8 that is
+    not installed.
+    """
     try:
         return {package: version(package) for package in packages}
     except PackageNotFoundError as error:
@@ -225,28 +289,39 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def name_model(kind: str, model: str, **options: Value) -> str:
-    """Return the canonical expression of a retriever of one model; options that are empty or 0 are left out."""
+    """Return the canonical expression of a retriever of one model; options that are empty or
+    0 are left out.
+    """
     return spell(kind, model, (), {name: value for name, value in options.items() if value})
 
 
 def find_folder(model: str) -> Path:
-    """Return a model's folder: bundled, by its path, or downloaded before. DataError when it is not there or whole."""
+    """Return a model's folder: bundled, by its path, or downloaded before.
+
+    DataError when it is not there or whole.
+    """
     path = Path(os.path.expanduser(model))  # noqa: PTH111  # which leaves ~ and the name of nobody as it is
     if path.is_dir():
         folder = path.resolve()
     elif model.removeprefix("sentence-transformers/") == BUNDLED:
         folder = Path(get_model_path())
     elif model.startswith(("/", ".", "~")) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
-        raise DataError(f"there is no model folder {model}; give a folder with config.json, weights and tokenizer")
+        raise DataError(
+            f"there is no model folder {model}; give a folder with config.json, weights and "
+            f"tokenizer"
+        )
     else:
         folder = _downloaded(model)
     if lacks := _lacking(folder):
-        raise DataError(f"the model folder {folder} lacks {lacks}; copy or download it again, whole")
+        raise DataError(
+            f"the model folder {folder} lacks {lacks}; copy or download it again, whole"
+        )
     return folder
 
 
 def digest_code(folder: Path, base: str) -> str:
-    """Return sixteen hex digits over a model's Python code: its folder's, its `base`'s, and other models' they name.
+    """Return sixteen hex digits over a model's Python code: its folder's, its `base`'s, and other
+    models' they name.
 
     DataError when one of those is not on this machine.
     """
@@ -256,9 +331,15 @@ def digest_code(folder: Path, base: str) -> str:
         for place in folders
         for path in place.rglob("*.json")
         if path.stat().st_size < _SETTINGS_BYTES
-        for name in re.findall(r'"([\w.-]+/[\w.-]+)--[\w.]+"', path.read_text(encoding="utf-8", errors="replace"))
+        for name in re.findall(
+            r'"([\w.-]+/[\w.-]+)--[\w.]+"', path.read_text(encoding="utf-8", errors="replace")
+        )
     }
-    files = [path for place in [*folders, *map(_downloaded, sorted(named))] for path in sorted(place.rglob("*.py"))]
+    files = [
+        path
+        for place in [*folders, *map(_downloaded, sorted(named))]
+        for path in sorted(place.rglob("*.py"))
+    ]
     content = [f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files]
     return hashlib.blake2b("\n".join(content).encode(), digest_size=8).hexdigest() if files else ""
 
@@ -266,7 +347,9 @@ def digest_code(folder: Path, base: str) -> str:
 def _downloaded(model: str) -> Path:  # the newest revision in the cache of the Hugging Face client
     name = model if "/" in model else f"sentence-transformers/{model}"
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    kept = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    kept = (
+        Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    )
     branch = kept / "refs" / "main"
     if branch.is_file() and (folder := kept / "snapshots" / branch.read_text().strip()).is_dir():
         return folder
@@ -290,12 +373,18 @@ def _lacking(folder: Path) -> str:  # what it lacks, in words; "" where it is wh
         # Normalize keeps no files, and some copies drop its folder.
         if not entry["type"].endswith("Normalize") and not (folder / entry["path"]).is_dir():
             return f"the folder {entry['path']} that its modules.json names"
-    inner = folder / next((entry["path"] for entry in entries if entry["type"].endswith("Transformer")), "")
+    inner = folder / next(
+        (entry["path"] for entry in entries if entry["type"].endswith("Transformer")), ""
+    )
     adapter = (inner / "adapter_config.json").is_file()
     if not adapter and not (inner / "config.json").is_file():
         return "config.json"
-    has_tokenizer = any((place / name).is_file() for place in (inner, folder) for name in TOKENIZERS)
-    tokenizer = "" if has_tokenizer or adapter else "a tokenizer (tokenizer.json, vocab.txt or the like)"
+    has_tokenizer = any(
+        (place / name).is_file() for place in (inner, folder) for name in TOKENIZERS
+    )
+    tokenizer = (
+        "" if has_tokenizer or adapter else "a tokenizer (tokenizer.json, vocab.txt or the like)"
+    )
     return _lacking_weights(inner) or tokenizer
 
 
@@ -335,7 +424,10 @@ def _is_whole(weights: Path) -> bool:  # as long as its header, or its archive's
 
 
 def find_base(folder: Path, base: str) -> Path | None:
-    """Return the folder of an adapter's base model: `base`, or the one it names. None for no adapter."""
+    """Return the folder of an adapter's base model: `base`, or the one it names.
+
+    None for no adapter.
+    """
     adapter = folder / "adapter_config.json"
     if not adapter.is_file():
         return None
@@ -347,7 +439,8 @@ def find_base(folder: Path, base: str) -> Path | None:
 
 
 def digest_weights(folder: Path, base: str = "") -> str:
-    """Return eight hex digits over the files that shape a model's output: weights, configuration, tokenizer, code.
+    """Return eight hex digits over the files that shape a model's output: weights, configuration,
+    tokenizer, code.
 
     An adapter's base model counts, too. All files are read, once in a process: about a second a GB.
     """
@@ -361,13 +454,17 @@ def digest_weights(folder: Path, base: str = "") -> str:
             continue
         digest.update(name.as_posix().encode() + b"\0")
         state = path.stat()
-        digest.update(_digest(path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
+        digest.update(
+            _digest(path, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        )
     return digest.hexdigest()
 
 
 @cache
 def _digest(path: Path, *state: int) -> bytes:
-    """Return the digest of a file's content, cached by its `state` too, so that a changed file is read again."""
+    """Return the digest of a file's content, cached by its `state` too, so that a changed
+    file is read again.
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, hashlib.blake2b).digest()
 
@@ -379,8 +476,14 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_class(folder: Path) -> str:
-    """Return the class of sentence-transformers that saved a model folder, or that loads one that names none."""
-    return str(read_settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer"))
+    """Return the class of sentence-transformers that saved a model folder, or that loads one
+    that names none.
+    """
+    return str(
+        read_settings(folder / "config_sentence_transformers.json").get(
+            "model_type", "SentenceTransformer"
+        )
+    )
 
 
 def read_architectures(folder: Path) -> list[str]:

@@ -1,4 +1,5 @@
-"""An encoder's transformer with 8-bit weights, for the CPU: exported to ONNX, quantised, and run by onnxruntime.
+"""An encoder's transformer with 8-bit weights, for the CPU: exported to ONNX, quantised, and run by
+onnxruntime.
 
 Activations are quantised too, with one scale for a batch; so texts are computed one at a time.
 """
@@ -21,19 +22,35 @@ from tools.retrievers.neural import loading
 from tools.retrievers.neural.models import LocalModel, versions
 from tools.retrievers.store import code, open_index
 
-FAMILIES = ("bert", "roberta", "xlm-roberta", "mpnet")  # whose export was compared with the original
+FAMILIES = (
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "mpnet",
+)  # whose export was compared with the original
 _FILE = "transformer.onnx"
 _OPSET = 17  # of ONNX: the newest that torch's exporter by tracing is sure of
 
 
 def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn.Module:
-    """Return an encoder's `transformer` with 8-bit weights, kept under `home` as an index of kind "encoder"."""
+    """Return an encoder's `transformer` with 8-bit weights, kept under `home` as an index of
+    kind "encoder".
+    """
     if (family := transformer.config.model_type) not in FAMILIES:
-        raise UsageError(f"encoder=int8 is for the families {', '.join(FAMILIES)}; {model.folder} is {family}")
+        raise UsageError(
+            f"encoder=int8 is for the families {', '.join(FAMILIES)}; {model.folder} is {family}"
+        )
     libraries = versions("onnx", "onnxruntime", "torch", "transformers")
-    key = {"kind": "encoder", "weights": model.weights, "versions": libraries, "code": code(neural="quantized")}
+    key = {
+        "kind": "encoder",
+        "weights": model.weights,
+        "versions": libraries,
+        "code": code(neural="quantized"),
+    }
     build = partial(_export, transformer, model.folder)
-    return open_index(home, key, build=build, load=lambda place: _Quantized(transformer.config, place / _FILE))
+    return open_index(
+        home, key, build=build, load=lambda place: _Quantized(transformer.config, place / _FILE)
+    )
 
 
 class _Quantized(torch.nn.Module):
@@ -43,7 +60,9 @@ class _Quantized(torch.nn.Module):
         super().__init__()
         self.config = config
         self._weights = file.read_bytes()
-        self._session = loading.keep_loaded(self._open)  # by its number of threads: one, or as many as there are cores
+        self._session = loading.keep_loaded(
+            self._open
+        )  # by its number of threads: one, or as many as there are cores
 
     def forward(self, input_ids: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
         [states] = self._session(torch.get_num_threads()).run(None, {"ids": input_ids.numpy()})
@@ -56,14 +75,21 @@ class _Quantized(torch.nn.Module):
         options.log_severity_level = 3  # errors only
         # A thread that spins while it waits takes the core from whoever else has work.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return onnxruntime.InferenceSession(self._weights, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            self._weights, options, providers=["CPUExecutionProvider"]
+        )
 
 
 def _export(model: Any, source: Path, folder: Path) -> None:
-    """Write `model`, loaded from `source`, to `folder`, its matrices in 8 bits with a scale a column."""
+    """Write `model`, loaded from `source`, to `folder`, its matrices in 8 bits with a scale a
+    column.
+    """
     for name, weights in model.named_parameters():
         if not weights.isfinite().all():
-            raise DataError(f"the weights {name} in {source} have NaN or infinity; copy or download it again, whole")
+            raise DataError(
+                f"the weights {name} in {source} have NaN or infinity; copy or download it again, "
+                f"whole"
+            )
 
     class Traced(torch.nn.Module):
         def __init__(self) -> None:
@@ -78,7 +104,8 @@ def _export(model: Any, source: Path, folder: Path) -> None:
     axes = {0: "texts", 1: "tokens"}
     with _quiet():
         torch.onnx.export(
-            Traced().eval(),  # the exporter leaves it as it was, and a new module is in training, with dropout
+            # The exporter leaves it as it was, and a new module is in training, with dropout
+            Traced().eval(),
             (torch.arange(10).reshape(2, 5),),
             str(exact),
             dynamo=False,
@@ -89,12 +116,15 @@ def _export(model: Any, source: Path, folder: Path) -> None:
         )
     graph = onnx.load(exact).graph
     sizes = {weight.name: weight.dims for weight in graph.initializer}
-    # A layer's wide part puts out a few large numbers, which 8 bits serve badly. With the matrices behind it in float32
-    # the cosine to the exact vector was at least 0.992, and 0.985 without; that costs a sixth of the speed.
+    # A layer's wide part puts out a few large numbers, which 8 bits serve badly. With the matrices
+    # behind it in float32 the cosine to the exact vector was at least 0.992, and 0.985 without;
+    # that costs a sixth of the speed.
     narrowing = [
         node.name
         for node in graph.node
-        if node.op_type == "MatMul" and len(size := sizes.get(node.input[1], ())) == 2 and size[0] > size[1]
+        if node.op_type == "MatMul"
+        and len(size := sizes.get(node.input[1], ())) == 2
+        and size[0] > size[1]
     ]
     with _quiet():
         quantize_dynamic(
@@ -103,14 +133,17 @@ def _export(model: Any, source: Path, folder: Path) -> None:
             op_types_to_quantize=["MatMul"],
             nodes_to_exclude=narrowing,
             per_channel=True,
-            reduce_range=True,  # 7 bits of the 8: sums of two products saturate where there is no VNNI
+            # 7 bits of the 8: sums of two products saturate where there is no VNNI
+            reduce_range=True,
             weight_type=QuantType.QInt8,
         )
     exact.unlink()
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:  # silence what the libraries log on the root logger and warn of during an export
+def _quiet() -> Iterator[
+    None
+]:  # silence what the libraries log on the root logger and warn of during an export
     root = logging.getLogger()
     before = root.disabled
     root.disabled = True

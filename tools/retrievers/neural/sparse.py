@@ -1,11 +1,14 @@
-"""Learned sparse retrieval: a model gives a text a weight for every term of its vocabulary, most of them zero.
+"""Learned sparse retrieval: a model gives a text a weight for every term of its vocabulary, most of
+them zero.
 
-SPLADE (Formal et al., SIGIR 2021; max pooling and this form: "SPLADE v2", arXiv 2109.10086): term j of a text weighs
+SPLADE (Formal et al., SIGIR 2021; max pooling and this form: "SPLADE v2", arXiv 2109.10086): term j
+of a text weighs
 
     max over the text's tokens i of ln(1 + max(0, logit of j at i))
 
-with the logits of a language model's head, and the score is the inner product of query and document. Weights are kept
-in an inverted index, and all documents are scored exactly. The model is in encoder.py.
+with the logits of a language model's head, and the score is the inner product of query and
+document. Weights are kept in an inverted index, and all documents are scored exactly. The model is
+in encoder.py.
 """
 
 import zipfile
@@ -42,12 +45,25 @@ class Sparse(models.RunsHere, Retriever):
     """The documents whose learned term weights have the largest inner product with the query's; 0 is no hit."""
 
     def __init__(
-        self, corpus: Corpus, home: Path | None, model: str, *, like: str = "", weights: str = "", run_code: str = ""
+        self,
+        corpus: Corpus,
+        home: Path | None,
+        model: str,
+        *,
+        like: str = "",
+        weights: str = "",
+        run_code: str = "",
     ) -> None:
-        self._found = models.open_model(models.require_model(model, "sparse", like, run_code), model, weights)
-        self.name = models.name_model("splade", model, like=like, weights=self._found.weights, run_code=run_code)
+        self._found = models.open_model(
+            models.require_model(model, "sparse", like, run_code), model, weights
+        )
+        self.name = models.name_model(
+            "splade", model, like=like, weights=self._found.weights, run_code=run_code
+        )
         ranker = Ranker(corpus.doc_ids)
-        key = models.index_key("splade", self.name, self._found.row, "sparse ../kernels", vectors="embedding")
+        key = models.index_key(
+            "splade", self.name, self._found.row, "sparse ../kernels", vectors="embedding"
+        )
         self._postings, self._terms = open_index(
             home,
             {**key, "corpus": corpus.fingerprint},
@@ -58,7 +74,10 @@ class Sparse(models.RunsHere, Retriever):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse a model that cannot be run here."""
-        form_of(models.find_folder(model), models.require_model(model, "sparse", options["like"], options["run_code"]))
+        form_of(
+            models.find_folder(model),
+            models.require_model(model, "sparse", options["like"], options["run_code"]),
+        )
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         texts = [self._found.row.query_text(search.text, search.instruction) for search in searches]
@@ -68,9 +87,13 @@ class Sparse(models.RunsHere, Retriever):
             search = searches[place]
             query = weights[[place]]
             require_finite(query.data, self.name, f"the query {search.text[:80]!r}")
-            _, rows, known = np.intersect1d(self._terms, query.indices, assume_unique=True, return_indices=True)
+            _, rows, known = np.intersect1d(
+                self._terms, query.indices, assume_unique=True, return_indices=True
+            )
             amounts = query.data[known]
-            return self._postings.search(rows, k, amounts=amounts, excluded=search.excluded, among=search.among)
+            return self._postings.search(
+                rows, k, amounts=amounts, excluded=search.excluded, among=search.among
+            )
 
         return run_in_threads(ranked, range(len(searches)))
 
@@ -85,13 +108,17 @@ class Sparse(models.RunsHere, Retriever):
         order = order_of(corpus, _BLOCK_TEXTS)
         bounds = pairwise(order.blocks.tolist())
         files = {folder / f"block-{first}.npz": order.rows[first:last] for first, last in bounds}
-        done = sum(len(block) for file, block in files.items() if file.is_file())  # of an interrupted build
+        done = sum(
+            len(block) for file, block in files.items() if file.is_file()
+        )  # of an interrupted build
         progress = Progress(self.name, len(order.rows), "texts", done=done)
         blocks = []
         for file, block in files.items():
             weights = _read(file, len(block))
             if weights is None:
-                weights = self._weigh_documents([corpus.doc_ids[row] for row in block], corpus, progress.add)
+                weights = self._weigh_documents(
+                    [corpus.doc_ids[row] for row in block], corpus, progress.add
+                )
                 with disk.drafting(file, disk.SHARED) as draft, draft.open("wb") as opened:
                     sparse.save_npz(opened, weights)
                     draft.replace(file)
@@ -100,15 +127,21 @@ class Sparse(models.RunsHere, Retriever):
         for file in files:
             file.unlink()
 
-    def _weigh_documents(self, doc_ids: Sequence[str], corpus: Corpus, done: Callable[[int], None]) -> Weights:
+    def _weigh_documents(
+        self, doc_ids: Sequence[str], corpus: Corpus, done: Callable[[int], None]
+    ) -> Weights:
         texts = [self._found.row.document_text(indexed_text(corpus[doc_id])) for doc_id in doc_ids]
         weights = self._weigh(texts, "document", done)
         for doc_id, (first, last) in zip(doc_ids, pairwise(weights.indptr.tolist()), strict=True):
             whose = f"the document {doc_id!r}"
-            require_finite(weights.data[first:last], self.name, whose, "the blocks of documents before it")
+            require_finite(
+                weights.data[first:last], self.name, whose, "the blocks of documents before it"
+            )
         return weights
 
-    def _weigh(self, texts: Sequence[str], task: str, done: Callable[[int], None] = lambda _: None) -> Weights:
+    def _weigh(
+        self, texts: Sequence[str], task: str, done: Callable[[int], None] = lambda _: None
+    ) -> Weights:
         """Return the weights of each text's terms; the same to the last bit in any batch."""
         places = list[int]()
         blocks = []
@@ -120,13 +153,16 @@ class Sparse(models.RunsHere, Retriever):
 
 
 def _save_by_term(weights: Weights, folder: Path) -> None:
-    # As Postings reads it. It has the terms of any document; `terms.npy` are their numbers in the model, ascending.
+    # As Postings reads it. It has the terms of any document; `terms.npy` are their numbers in the
+    # model, ascending.
     by_term = weights.tocsc()
     used: NDArray[np.int64] = np.flatnonzero(np.diff(by_term.indptr))
     if not len(used):
         raise DataError("the model gives no term of any document a weight; nothing can be searched")
     np.save(folder / "terms.npy", used)
-    np.save(folder / "indptr.npy", np.append(by_term.indptr[used], by_term.indptr[-1]).astype(np.int64))
+    np.save(
+        folder / "indptr.npy", np.append(by_term.indptr[used], by_term.indptr[-1]).astype(np.int64)
+    )
     np.save(folder / "documents.npy", by_term.indices.astype(np.int32))
     np.save(folder / "weights.npy", by_term.data)
     complete_lists(folder, weights.shape[0])
@@ -141,14 +177,19 @@ def _read(file: Path, texts: int) -> Weights | None:
 
 
 def form_of(folder: Path, row: models.Row) -> str:
-    """Name the kind of model in a folder: "saved" (by SparseEncoder), "masked" or "causal" (with its head).
+    """Name the kind of model in a folder: "saved" (by SparseEncoder), "masked" or "causal" (with
+    its head).
 
-    DataError for anything else, of which sentence-transformers would make a sparse encoder with random weights.
+    DataError for anything else, of which sentence-transformers would make a sparse encoder with
+    random weights.
     """
     if (folder / "modules.json").is_file():
         if (kind := models.read_class(folder)) == "SparseEncoder":
             return "saved"
-        raise DataError(f"the model folder {folder} is a {kind}, not a SparseEncoder; use another kind of retriever")
+        raise DataError(
+            f"the model folder {folder} is a {kind}, not a SparseEncoder; use another kind of "
+            f"retriever"
+        )
     if row.bidirectional:
         return "causal"
     names = models.read_architectures(folder)

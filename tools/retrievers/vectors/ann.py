@@ -1,8 +1,10 @@
-"""Vectors in inverted lists of faiss (IVF with 8-bit codes, https://arxiv.org/abs/2401.08281), in a memory-mapped file.
+"""Vectors in inverted lists of faiss (IVF with 8-bit codes, https://arxiv.org/abs/2401.08281), in a
+memory-mapped file.
 
-For millions of documents, where exact search takes longer than a query is worth. How many of the exact results it finds
-is measured when it is first used, and is part of its name, so that it stands beside every result. Up to _ALL documents,
-all are compared. Why lists and no graph: docs/decisions/approximate.md.
+For millions of documents, where exact search takes longer than a query is worth. How many of the
+exact results it finds is measured when it is first used, and is part of its name, so that it stands
+beside every result. Up to _ALL documents, all are compared. Why lists and no graph:
+docs/decisions/approximate.md.
 """
 
 from collections.abc import Mapping
@@ -48,15 +50,30 @@ class Ann(Approximate):
         # an extra
         vectors = open_vectors(embedder, corpus, home)
         faiss = import_module("faiss")
-        key = {**vectors_key(embedder, corpus), "kind": "ann", "ann": _FORMAT, "faiss": faiss.__version__}
-        self._index = Index(vectors, open_index(home, key, build=partial(_build, faiss, vectors), load=_open))
+        key = {
+            **vectors_key(embedder, corpus),
+            "kind": "ann",
+            "ann": _FORMAT,
+            "faiss": faiss.__version__,
+        }
+        self._index = Index(
+            vectors, open_index(home, key, build=partial(_build, faiss, vectors), load=_open)
+        )
 
         def measure(folder: Path) -> None:
-            recall = measure_recall(vectors, self._index.near, nprobe) if len(corpus) > _ALL else (1.0, 1.0)
+            recall = (
+                measure_recall(vectors, self._index.near, nprobe)
+                if len(corpus) > _ALL
+                else (1.0, 1.0)
+            )
             np.save(folder / "recall.npy", recall)
 
         key |= {"kind": "recall", "nprobe": nprobe}
-        found = tuple(open_index(home, key, build=measure, load=lambda folder: np.load(folder / "recall.npy")).tolist())
+        found = tuple(
+            open_index(
+                home, key, build=measure, load=lambda folder: np.load(folder / "recall.npy")
+            ).tolist()
+        )
         if any(share < least for share, least in zip(found, recall, strict=False)):
             lacks = f"ann finds {found} of the best {_CUTS}, less than {recall}"
             raise DataError(f"{lacks}; raise nprobe, or search exactly")
@@ -84,13 +101,18 @@ def _build(faiss: Any, vectors: Vectors, folder: Path) -> None:
 def _open(folder: Path) -> Near:
     file = folder / "lists.faiss"
     faiss = import_module("faiss")
-    lists = faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY) if file.is_file() else None
+    lists = (
+        faiss.read_index(str(file), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
+        if file.is_file()
+        else None
+    )
 
     def near(queries: Vectors, n: int, nprobe: int) -> list[Rows]:
         if lists is None:
             return [np.empty(0, dtype=np.int64) for _ in queries]
         probe = faiss.SearchParametersIVF(nprobe=nprobe)
-        # One by one: for a batch, faiss picks the lists by a matrix product, which rounds otherwise.
+        # One by one: for a batch, faiss picks the lists by a matrix product, which rounds
+        # otherwise.
         found = [lists.search(query[None], n + _SPARE, params=probe)[1][0] for query in queries]
         return [rows[rows >= 0] for rows in found]
 
@@ -102,9 +124,11 @@ def _draw(count: int, most: int) -> Rows:
 
 
 def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ...]:
-    """Return the shares of the best 10 and 100 that `near` finds, for some of the vectors, each without itself.
+    """Return the shares of the best 10 and 100 that `near` finds, for some of the vectors, each
+    without itself.
 
-    What ties with the last of them counts as well. Real queries may be farther from all documents, and have less.
+    What ties with the last of them counts as well. Real queries may be farther from all documents,
+    and have less.
     """
     own = _draw(len(vectors), _SAMPLE)
     shares = list[list[float]]()
@@ -112,7 +136,9 @@ def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ..
     best = np.empty((len(own), 0), np.int64)
     scores = np.empty((len(own), 0), np.float32)
     for place, block in in_blocks(vectors):
-        rows = np.broadcast_to(np.arange(place.start, place.start + len(block)), (len(own), len(block)))
+        rows = np.broadcast_to(
+            np.arange(place.start, place.start + len(block)), (len(own), len(block))
+        )
         best = np.hstack([best, rows])
         scores = np.hstack([scores, queries @ block.T])
         kept = np.argsort(-scores, axis=1)[:, : max(_CUTS) + _SPARE]
@@ -120,6 +146,8 @@ def measure_recall(vectors: Vectors, near: Near, effort: int) -> tuple[float, ..
         scores = np.take_along_axis(scores, kept, 1)
     for row, query, rows in zip(own, queries, best, strict=True):
         found = near(query[None], max(_CUTS) + 1, effort)[0]
-        wanted, got = (exact(np.asarray(vectors), some[some != row], query) for some in (rows, found))
+        wanted, got = (
+            exact(np.asarray(vectors), some[some != row], query) for some in (rows, found)
+        )
         shares.append([min(k, np.sum(got >= np.sort(wanted)[-k])) / k for k in _CUTS])
     return tuple(np.mean(shares, axis=0).round(3).tolist())

@@ -1,4 +1,6 @@
-"""What approximate indexes share: the documents that one finds are scored exactly; where it finds too few, all are."""
+"""What approximate indexes share: the documents that one finds are scored exactly; where it
+finds too few, all are.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -14,7 +16,9 @@ from tools.retrievers.vectors.exact_search import exact
 
 Rows = NDArray[np.int64]  # positions in the corpus
 Scores = NDArray[np.float64]
-Near = Callable[[Vectors, int, int], list[Rows]]  # at least so many of the nearest documents of queries, by an effort
+Near = Callable[
+    [Vectors, int, int], list[Rows]
+]  # at least so many of the nearest documents of queries, by an effort
 
 
 class Index:
@@ -49,8 +53,8 @@ class Approximate(OfVectors):
         return rankings
 
     def _ask_index(self, searches: Sequence[Search], queries: Vectors, k: int) -> dict[int, Rows]:
-        # By the places of searches, without what is excluded; none where too few are left. What the index is asked for
-        # a search depends on that search alone, so its hits do, too.
+        # By the places of searches, without what is excluded; none where too few are left. What the
+        # index is asked for a search depends on that search alone, so its hits do, too.
         excluded = [self._ranker.rows(search.excluded) for search in searches]
         places = defaultdict[int, list[int]](list)  # by how many documents are needed
         for i, search in enumerate(searches):
@@ -59,7 +63,9 @@ class Approximate(OfVectors):
                 places[needed].append(i)
         enough = {}
         for needed, some in places.items():
-            for i, near in zip(some, self._index.near(queries[some], needed, self._effort), strict=True):
+            for i, near in zip(
+                some, self._index.near(queries[some], needed, self._effort), strict=True
+            ):
                 left = np.setdiff1d(near, excluded[i])
                 if len(left) >= k:  # a graph may be in parts, of which a search sees one
                     enough[i] = left

@@ -1,11 +1,13 @@
-"""Vectors in Chroma: an approximate index (HNSW, https://arxiv.org/abs/1603.09320) in a folder or on a Chroma server.
+"""Vectors in Chroma: an approximate index (HNSW, https://arxiv.org/abs/1603.09320) in a folder or
+on a Chroma server.
 
-For corpora that exact search is too slow for, and, with a server, for several users over one index; up to some hundred
-thousand documents, exact search is the better choice.
+For corpora that exact search is too slow for, and, with a server, for several users over one index;
+up to some hundred thousand documents, exact search is the better choice.
 
-Chroma builds with random numbers, so two builds of one index differ in a few documents; over one index, every process
-finds the same. Processes cannot share a folder of Chroma's, and readers change it, so each process reads a private copy
-of its small database, beside the graph's own files, which are only read.
+Chroma builds with random numbers, so two builds of one index differ in a few documents; over one
+index, every process finds the same. Processes cannot share a folder of Chroma's, and readers change
+it, so each process reads a private copy of its small database, beside the graph's own files, which
+are only read.
 """
 
 import logging
@@ -79,7 +81,9 @@ class Chroma(Approximate):
         else:
             made = open_vectors(embedder, corpus, home)
             key |= {"chromadb": version("chromadb")}
-            self._index = open_index(home, key, build=partial(_build, settings, made), load=partial(_open, made))
+            self._index = open_index(
+                home, key, build=partial(_build, settings, made), load=partial(_open, made)
+            )
         self.name = spell("chroma", parts=[embedder.name], options=options)
 
     def _search_many(self, searches: Sequence[Search], k: int) -> list[list[Hit]]:
@@ -91,7 +95,11 @@ class Chroma(Approximate):
     @classmethod
     def require(cls, model: str, parts: int, options: Mapping[str, Any]) -> None:
         """Refuse options that are out of range."""
-        at_least(2, "chroma", **{name: options[name] for name in ("ef_search", "ef_construction", "neighbors")})
+        at_least(
+            2,
+            "chroma",
+            **{name: options[name] for name in ("ef_search", "ef_construction", "neighbors")},
+        )
         url = options["url"]
         if url and not (is_server(url) and urlsplit(url).path in ("", "/")):
             form = "as in url=http://host:8000, without password, path or query"
@@ -100,8 +108,8 @@ class Chroma(Approximate):
 
 def settings_of(ef_construction: int, neighbors: int, documents: int) -> dict[str, Any]:
     """Return the arguments with which Chroma makes a collection."""
-    # Documents that are not yet in the graph's files are added anew, at random, in every process. So Chroma writes when
-    # the last document is in, and not every thousand.
+    # Documents that are not yet in the graph's files are added anew, at random, in every process.
+    # So Chroma writes when the last document is in, and not every thousand.
     written = max(2, documents)
     graph = {
         "space": "ip",  # the distance is 1 - the inner product, and vectors are stored as they are
@@ -119,7 +127,9 @@ def _nearest(collection: Any, queries: Vectors, n: int, ef_search: int) -> list[
     for first in range(0, len(queries), _QUERIES):
         some = queries[first : first + _QUERIES]
         # Chroma keeps at least n_results in view; so one graph serves every ef_search.
-        answer = collection.query(query_embeddings=some, n_results=max(n, ef_search), include=["distances"])
+        answer = collection.query(
+            query_embeddings=some, n_results=max(n, ef_search), include=["distances"]
+        )
         for ids, distances in zip(answer["ids"], answer["distances"], strict=True):
             last = np.searchsorted(distances, distances[min(n, len(ids)) - 1], side="right")
             nearest.append(np.array(ids[:last], dtype=np.int64))
@@ -177,7 +187,9 @@ def _connected(url: str) -> Any:
         client._server._session.timeout = TIMEOUT  # type: ignore[attr-defined]  # noqa: SLF001  # there is no setting
         return client
     except Exception as error:  # Chroma raises what it likes, ValueError for a server that is away
-        raise DataError(f"no Chroma server answers at {url} ({_line(error)}); start it with `chroma run`") from error
+        raise DataError(
+            f"no Chroma server answers at {url} ({_line(error)}); start it with `chroma run`"
+        ) from error
 
 
 class ServerIndex:
@@ -187,7 +199,12 @@ class ServerIndex:
     """
 
     def __init__(
-        self, url: str, name: str, settings: dict[str, Any], whole: tuple[str, Corpus], vectors: Callable[[], Vectors]
+        self,
+        url: str,
+        name: str,
+        settings: dict[str, Any],
+        whole: tuple[str, Corpus],
+        vectors: Callable[[], Vectors],
     ) -> None:
         self._url = url
         self._client = _connected(url)
@@ -199,18 +216,26 @@ class ServerIndex:
             try:
                 self._fill(made, len(corpus))
             except RunIncomplete as outage:
-                raise RunIncomplete(f"{outage}; what it has is kept, and the same command goes on") from outage
+                raise RunIncomplete(
+                    f"{outage}; what it has is kept, and the same command goes on"
+                ) from outage
         self.dimension = int(self._collection.metadata["dimension"])
         self.near: Near = partial(self._ask, _nearest, self._collection)
         self.require_whole()
-        logging.getLogger("sextant").info(f"Chroma {self.whole[0]} at {url} answers from its collection {name}")
+        logging.getLogger("sextant").info(
+            f"Chroma {self.whole[0]} at {url} answers from its collection {name}"
+        )
 
     def require_whole(self) -> None:
         """Raise DataError where the service's version, or its number of vectors, is another one."""
         # the collection's name is that of the corpus
         corpus = self.whole[1]
         count = self._ask(self._collection.count)
-        require_same(f"the index on {self._url}", (self._ask(self._client.get_version), corpus, count), self.whole)
+        require_same(
+            f"the index on {self._url}",
+            (self._ask(self._client.get_version), corpus, count),
+            self.whole,
+        )
 
     def _fill(self, vectors: Vectors, documents: int) -> None:
         progress = Progress(f"chroma at {self._url}", documents)
@@ -218,7 +243,9 @@ class ServerIndex:
             ids = [str(row) for row in range(block.start, block.stop)]
             there = set(self._ask(self._collection.get, ids=ids, include=[])["ids"])
             if missing := [row for row in ids if row not in there]:
-                self._ask(self._collection.add, ids=missing, embeddings=vectors[list(map(int, missing))])
+                self._ask(
+                    self._collection.add, ids=missing, embeddings=vectors[list(map(int, missing))]
+                )
             progress.add(len(ids))
         self.require_whole()
         self._ask(self._collection.modify, metadata={"dimension": vectors.shape[1]})  # it is whole
@@ -236,8 +263,13 @@ class ServerIndex:
         answer = self._ask(self._collection.get, ids=ids, include=["embeddings"])
         place = {row: i for i, row in enumerate(answer["ids"])}  # in an order of Chroma's
         if len(place) < len(ids):
-            raise DataError(f"the index on {self._url} has lost {len(ids) - len(place)} vectors; delete it there")
-        vectors: Vectors = np.asarray(answer["embeddings"], dtype=np.float32)[[place[row] for row in ids]]
+            raise DataError(
+                f"the index on {self._url} has lost {len(ids) - len(place)} vectors; delete it "
+                f"there"
+            )
+        vectors: Vectors = np.asarray(answer["embeddings"], dtype=np.float32)[
+            [place[row] for row in ids]
+        ]
         return vectors
 
     def _ask(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -245,10 +277,14 @@ class ServerIndex:
             try:
                 return call(*arguments, **options)
             except (InvalidArgumentError, NotFoundError) as error:
-                raise DataError(f"the index on {self._url} does not fit or was deleted: {_line(error)}") from error
+                raise DataError(
+                    f"the index on {self._url} does not fit or was deleted: {_line(error)}"
+                ) from error
             except Exception as error:  # Chroma raises what it likes
                 if wait is None:
-                    raise RunIncomplete(f"the Chroma server at {self._url} does not answer: {_line(error)}") from error
+                    raise RunIncomplete(
+                        f"the Chroma server at {self._url} does not answer: {_line(error)}"
+                    ) from error
                 time.sleep(wait)
         raise AssertionError  # the last wait is None
 

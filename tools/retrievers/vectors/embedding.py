@@ -1,4 +1,5 @@
-"""The Embedder interface, and the vectors of a whole corpus on disk: resumable, each distinct text embedded once.
+"""The Embedder interface, and the vectors of a whole corpus on disk: resumable, each distinct text
+embedded once.
 
 Embedders are in neural/ (dense, api); the vectors are searched exactly, by ann or by chroma.
 """
@@ -26,8 +27,11 @@ from tools.retrievers.store import new_array, open_index, release
 Vectors = NDArray[np.float32]  # shape (texts, dimension)
 MappedVectors: TypeAlias = np.memmap[Any, np.dtype[np.float32]]  # the same, in a file
 
-FORMAT = 1  # raised when the files of the index, or the text that is embedded of a document, change their meaning
-# A block is held in memory, and lost when the process is killed: about two minutes of MiniLM on a CPU.
+# Raised when the files of the index, or the text that is embedded of a document, change their
+# meaning
+FORMAT = 1
+# A block is held in memory, and lost when the process is killed: about two minutes of MiniLM on a
+# CPU.
 _BLOCK_TEXTS = 2048
 _BLOCK_CHARACTERS = 1 << 23
 _PAID_CHARACTERS = 1 << 18  # where losing them costs money: a block is a request, or two
@@ -36,7 +40,9 @@ _PAID_CHARACTERS = 1 << 18  # where losing them costs money: a block is a reques
 class Embedder(Protocol):
     """Makes vectors of texts; their inner product is the score. Threads share it. See Paid for one that costs money."""
 
-    name: str  # its canonical expression with all that shapes a vector, e.g. "dense:all-MiniLM-L6-v2(weights=1a2b3c4d)"
+    # Its canonical expression with all that shapes a vector, e.g.
+    # "dense:all-MiniLM-L6-v2(weights=1a2b3c4d)"
+    name: str
     # As of a Retriever.
     sends: ClassVar[bool] = False
     loads_weights: ClassVar[bool] = False
@@ -47,16 +53,23 @@ class Embedder(Protocol):
         """Numbers in a vector."""
 
     def key(self) -> Mapping[str, object]:
-        """Return all that shapes a document's vector: weights, formats, precision, library versions, our own code."""
+        """Return all that shapes a document's vector: weights, formats, precision, library
+        versions, our own code.
+        """
 
-    def documents(self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None) -> Vectors:
-        """Return the vectors of documents, in order; finite, a text of no tokens gets the zero vector.
+    def documents(
+        self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None
+    ) -> Vectors:
+        """Return the vectors of documents, in order; finite, a text of no tokens gets the zero
+        vector.
 
-        Where they take long and cost nothing, `done` is called with the number of texts in each batch that is made.
+        Where they take long and cost nothing, `done` is called with the number of texts in each
+        batch that is made.
         """
 
     def queries(self, searches: Sequence[Search]) -> Vectors:
-        """Return the vectors of the texts (with their instructions, where the model takes one), in order.
+        """Return the vectors of the texts (with their instructions, where the model takes one), in
+        order.
 
         A query's vector is the same to the last bit in any batch.
         """
@@ -65,8 +78,11 @@ class Embedder(Protocol):
         """Return how many tokens at the end of a query are more than the model takes."""
 
 
-Block: TypeAlias = tuple[int, list[str]]  # where it begins in the order of texts, and the documents that have them
-# Yields the vectors of blocks, in any order, each with where it begins, in place of this process; see on_ray.py.
+Block: TypeAlias = tuple[
+    int, list[str]
+]  # where it begins in the order of texts, and the documents that have them
+# Yields the vectors of blocks, in any order, each with where it begins, in place of this process;
+# see on_ray.py.
 MakeBlocks: TypeAlias = Callable[[Embedder, Corpus, Iterable[Block]], Iterator[tuple[int, Vectors]]]
 ELSEWHERE: ContextVar[MakeBlocks | None] = ContextVar("elsewhere", default=None)
 
@@ -97,14 +113,18 @@ class OfVectors(Retriever):
 
 
 def open_vectors(embedder: Embedder, corpus: Corpus, home: Path | None) -> MappedVectors:
-    """Return the vectors of all documents, shape (documents, dimension), in corpus order; memory-mapped and read-only.
+    """Return the vectors of all documents, shape (documents, dimension), in corpus order;
+    memory-mapped and read-only.
 
-    They are made if they are not under `home`. A build that was killed goes on with the blocks that are not complete.
-    DataError when the embedder gives anything but one finite vector a text; earlier blocks are kept.
+    They are made if they are not under `home`. A build that was killed goes on with the blocks that
+    are not complete. DataError when the embedder gives anything but one finite vector a text;
+    earlier blocks are kept.
     """
     key = vectors_key(embedder, corpus)
     build = partial(_embed_all, embedder, corpus)
-    return open_index(home, key, build=build, load=lambda folder: open_memmap(folder / "vectors.npy", "r"))
+    return open_index(
+        home, key, build=build, load=lambda folder: open_memmap(folder / "vectors.npy", "r")
+    )
 
 
 def vectors_key(embedder: Embedder, corpus: Corpus) -> dict[str, object]:
@@ -118,13 +138,19 @@ class Order(NamedTuple):
     The longest go first: the memory peaks at once, and the estimate of the time left is never too short.
     """
 
-    rows: NDArray[np.int64]  # the position in the corpus of the first document of each text, shape (texts,)
+    rows: NDArray[
+        np.int64
+    ]  # the position in the corpus of the first document of each text, shape (texts,)
     text_of: NDArray[np.int64]  # which of the texts each document has, shape (documents,)
-    blocks: NDArray[np.int64]  # where blocks of texts begin, and the end of the last, shape (blocks + 1,)
+    blocks: NDArray[
+        np.int64
+    ]  # where blocks of texts begin, and the end of the last, shape (blocks + 1,)
 
 
 def order_of(corpus: Corpus, most: int, characters: int = _BLOCK_CHARACTERS) -> Order:
-    """Return the order of a corpus, in blocks of at most `most` texts and, but for a single text, `characters`."""
+    """Return the order of a corpus, in blocks of at most `most` texts and, but for a single
+    text, `characters`.
+    """
     lengths = np.empty(len(corpus), dtype=np.int64)
     digests = np.empty((len(corpus), 2), dtype=np.uint64)  # 32 bytes a document instead of its text
     for row, text in enumerate(corpus.texts()):
@@ -134,11 +160,17 @@ def order_of(corpus: Corpus, most: int, characters: int = _BLOCK_CHARACTERS) -> 
     longest_first = np.argsort(-lengths[rows], kind="stable")
     places = np.argsort(longest_first)
     blocks = runs(lengths[rows[longest_first]].tolist(), characters, most)
-    return Order(rows[longest_first], places[text_of.ravel()], np.array([0, *(block.stop for block in blocks)]))
+    return Order(
+        rows[longest_first],
+        places[text_of.ravel()],
+        np.array([0, *(block.stop for block in blocks)]),
+    )
 
 
 def runs(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slice]:
-    """Yield runs of at most so many `items`, whose sizes add up to at most `most`; one that is larger is alone."""
+    """Yield runs of at most so many `items`, whose sizes add up to at most `most`; one that
+    is larger is alone.
+    """
     first = total = 0
     for place, size in enumerate(sizes):
         if place > first and (place - first == items or total + size > most):
@@ -152,7 +184,9 @@ def runs(sizes: Sequence[int], most: int, items: int = 1 << 30) -> Iterator[slic
 
 def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     paid = embedder if isinstance(embedder, Paid) else None
-    order = order_of(corpus, paid.batch, _PAID_CHARACTERS) if paid else order_of(corpus, _BLOCK_TEXTS)
+    order = (
+        order_of(corpus, paid.batch, _PAID_CHARACTERS) if paid else order_of(corpus, _BLOCK_TEXTS)
+    )
     shape = (len(corpus), embedder.dimension)
     done, beyond, usage = _done_before(folder, shape)
     if paid:
@@ -163,7 +197,10 @@ def _embed_all(embedder: Embedder, corpus: Corpus, folder: Path) -> None:
     progress = Progress(embedder.name, len(order.rows), "texts", done=before)
     spans = pairwise([done, *order.blocks[order.blocks > done].tolist()])
     lasts = {first: last for first, last in spans if first not in beyond}
-    blocks = ((first, [corpus.doc_ids[row] for row in order.rows[first:last]]) for first, last in lasts.items())
+    blocks = (
+        (first, [corpus.doc_ids[row] for row in order.rows[first:last]])
+        for first, last in lasts.items()
+    )
     make = (None if paid else ELSEWHERE.get()) or partial(_make_here, progress=progress)
 
     def keep() -> None:
@@ -198,35 +235,48 @@ def _make_here(
 
 
 def make_block(
-    embedder: Embedder, corpus: Corpus, doc_ids: Iterable[str], done: Callable[[int], None] = lambda _: None
+    embedder: Embedder,
+    corpus: Corpus,
+    doc_ids: Iterable[str],
+    done: Callable[[int], None] = lambda _: None,
 ) -> Vectors:
     """Return the vectors of some documents, in order. `done` as in `Embedder.documents`."""
     return embedder.documents([indexed_text(corpus[doc_id]) for doc_id in doc_ids], done)
 
 
 def embed_queries(embedder: Embedder, searches: Sequence[Search], dimension: int) -> Vectors:
-    """Return the vectors of searches, shape (searches, dimension). DataError for other shapes, NaN and infinity."""
+    """Return the vectors of searches, shape (searches, dimension).
+
+    DataError for other shapes, NaN and infinity.
+    """
     whose = [f"the query {search.text[:80]!r}" for search in searches]
     return _check(embedder.queries(searches), embedder.name, dimension, whose)
 
 
-def _check(made: Vectors, name: str, dimension: int, whose: Sequence[str], kept: str = "") -> Vectors:
+def _check(
+    made: Vectors, name: str, dimension: int, whose: Sequence[str], kept: str = ""
+) -> Vectors:
     vectors = np.ascontiguousarray(made, dtype=np.float32)
     if vectors.shape != (expected := (len(whose), dimension)):
-        raise DataError(f"{name} gave vectors of shape {vectors.shape} where {expected} is expected")
+        raise DataError(
+            f"{name} gave vectors of shape {vectors.shape} where {expected} is expected"
+        )
     for vector, of in zip(vectors, whose, strict=True):
         require_finite(vector, name, of, kept)
     return vectors
 
 
 def require_finite(numbers: NDArray[Any], name: str, whose: str, kept: str = "") -> None:
-    """Raise DataError for NaN and infinity; it says `whose` the numbers are, and what of a build is `kept`."""
+    """Raise DataError for NaN and infinity; it says `whose` the numbers are, and what of a
+    build is `kept`.
+    """
     if not np.isfinite(numbers).all():
         raise DataError(f"{name} gave NaN or infinity for {whose}{kept and f'; {kept} are kept'}")
 
 
 def _done_before(folder: Path, shape: tuple[int, int]) -> tuple[int, dict[int, int], Usage]:
-    """Return (texts done by an earlier build in `folder`, where later blocks that are done begin -> end, their usage).
+    """Return (texts done by an earlier build in `folder`, where later blocks that are done begin ->
+    end, their usage).
 
     It is all nothing when its files do not fit.
     """

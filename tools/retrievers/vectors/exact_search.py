@@ -1,10 +1,11 @@
 """Exact search in the vectors of a corpus, memory-mapped, so that several processes share them.
 
-First all scores are estimated as fast as memory allows, with bounds on their errors: from float32 vectors, where the
-error is that of rounding, or from 8-bit codes, which take a quarter of the memory and have a known error for every
-document. All documents that could be among the best k within those bounds are then scored in float64 by one fixed
-routine. So the ranking is that of float64 brute force, the same to the last bit for one query and in a batch, in any
-thread, from either kind of estimates, and with those of a GPU (on_device.py).
+First all scores are estimated as fast as memory allows, with bounds on their errors: from float32
+vectors, where the error is that of rounding, or from 8-bit codes, which take a quarter of the
+memory and have a known error for every document. All documents that could be among the best k
+within those bounds are then scored in float64 by one fixed routine. So the ranking is that of
+float64 brute force, the same to the last bit for one query and in a batch, in any thread, from
+either kind of estimates, and with those of a GPU (on_device.py).
 """
 
 import os
@@ -23,7 +24,14 @@ from tools.retrievers.devices import device
 from tools.retrievers.kernels import run_in_threads
 from tools.retrievers.machine_code import compile_loop
 from tools.retrievers.store import accelerator, in_blocks, new_array, open_index, release
-from tools.retrievers.vectors.embedding import Embedder, OfVectors, Vectors, embed_queries, open_vectors, vectors_key
+from tools.retrievers.vectors.embedding import (
+    Embedder,
+    OfVectors,
+    Vectors,
+    embed_queries,
+    open_vectors,
+    vectors_key,
+)
 
 Precision = Literal["float32", "int8"]
 Rows = NDArray[np.integer]  # documents, by their place in the corpus
@@ -33,9 +41,15 @@ _BLOCK = 8192  # vectors that are worked on at a time
 _SPLIT = 1 << 23  # numbers from which on a second thread pays for its start
 _SCORES = 1 << 25  # that are held for a group of queries, at most: 128 MB
 _FEW = 3  # queries that are faster one by one than in a matrix product
-_MANY = 8192  # rows that are better read from the map than one by one from the file, if they are more than one
+# Rows that are better read from the map than one by one from the file, if they are more than one
+_MANY = 8192
 _MANY_OF = 32  # in so many: a page of the map is read from disk with dozens around it
-_ANY_ORDER = {"reassoc", "contract", "nsz", "nnan"}  # sums may be regrouped; infinities keep their meaning
+_ANY_ORDER = {
+    "reassoc",
+    "contract",
+    "nsz",
+    "nnan",
+}  # sums may be regrouped; infinities keep their meaning
 
 
 class VectorRetriever(OfVectors):
@@ -46,7 +60,12 @@ class VectorRetriever(OfVectors):
     """
 
     def __init__(
-        self, corpus: Corpus, home: Path | None, embedder: Embedder, name: str, search: Precision = "float32"
+        self,
+        corpus: Corpus,
+        home: Path | None,
+        embedder: Embedder,
+        name: str,
+        search: Precision = "float32",
     ) -> None:
         super().__init__(corpus, embedder)
         self.name = name
@@ -73,10 +92,15 @@ class VectorRetriever(OfVectors):
     def search_with(self, queries: Vectors, searches: Sequence[Search], k: int) -> list[list[Hit]]:
         """Return the hits of searches whose vectors are `queries`."""
         whole = [i for i, search in enumerate(searches) if search.among is None]
-        size = _SCORES // max(1, len(self._ranker)) if len(whole) > _FEW else 0  # of a group whose scores are held
+        size = (
+            _SCORES // max(1, len(self._ranker)) if len(whole) > _FEW else 0
+        )  # of a group whose scores are held
         rows: dict[int, Rows] = {}
         if on_device := self._on_device:
-            rows = {i: on_device.find(queries[i], self._ranker.rows(searches[i].excluded), k) for i in whole}
+            rows = {
+                i: on_device.find(queries[i], self._ranker.rows(searches[i].excluded), k)
+                for i in whole
+            }
         for start in range(0, len(whole), size) if size > _FEW and not on_device else ():
             some = whole[start : start + size]
             for i, scores in zip(some, self._estimates.of_many(queries[some]), strict=True):
@@ -87,16 +111,27 @@ class VectorRetriever(OfVectors):
         ]
 
     def _candidates(
-        self, query: NDArray[np.float32], search: Search, k: int, scores: NDArray[np.float32] | None = None
-    ) -> Rows:  # the documents that may be among the best `k` of one search; `scores` are its estimates, if known
+        self,
+        query: NDArray[np.float32],
+        search: Search,
+        k: int,
+        scores: NDArray[np.float32] | None = None,
+        # The documents that may be among the best `k` of one search; `scores` are its estimates, if
+        # known
+    ) -> Rows:
         if search.among is not None:  # a pool is small: all of it is scored
-            return np.array(self._ranker.rows(set(search.among).difference(search.excluded)), dtype=np.int64)
+            return np.array(
+                self._ranker.rows(set(search.among).difference(search.excluded)), dtype=np.int64
+            )
         if scores is None:
             scores = self._estimates.of_all(query)
         scores[self._ranker.rows(search.excluded)] = -np.inf
         errors = self._estimates.errors * lengths(query[None])
-        # At least k true scores reach the kth largest lower bound, so a document whose upper bound does not is beaten.
-        return np.flatnonzero(scores + errors >= max(np.finfo(np.float32).min, find_floor(scores - errors, k)))
+        # At least k true scores reach the kth largest lower bound, so a document whose upper bound
+        # does not is beaten.
+        return np.flatnonzero(
+            scores + errors >= max(np.finfo(np.float32).min, find_floor(scores - errors, k))
+        )
 
     def _hits(self, query: NDArray[np.float32], rows: Rows, k: int) -> list[Hit]:
         if self._file is None:
@@ -107,10 +142,14 @@ class VectorRetriever(OfVectors):
         else:
             runs = (rows[first : first + _MANY] for first in range(0, max(1, len(rows)), _MANY))
             file = self._file.fileno()
-            scores = np.concatenate([exact(self._read(file, some), np.arange(len(some)), query) for some in runs])
+            scores = np.concatenate(
+                [exact(self._read(file, some), np.arange(len(some)), query) for some in runs]
+            )
         return self._ranker.hits(rows, scores, k)
 
-    def _read(self, file: int, rows: Rows) -> Vectors:  # a page of the map brings its neighbours, all in memory
+    def _read(
+        self, file: int, rows: Rows
+    ) -> Vectors:  # a page of the map brings its neighbours, all in memory
         width = self._vectors.strides[0]
         start = self._vectors.offset
         data = b"".join([os.pread(file, width, start + width * row) for row in rows.tolist()])
@@ -153,31 +192,41 @@ def from_vectors(vectors: Vectors) -> Estimates:
 
 
 def from_codes(home: Path, key: Mapping[str, object], vectors: Vectors) -> Estimates:
-    """Return estimates from 8-bit codes of the vectors that `key` determines; made if they are not under `home`."""
+    """Return estimates from 8-bit codes of the vectors that `key` determines; made if they
+    are not under `home`.
+    """
     key = {**key, "kind": "codes", "codes": FORMAT}
-    return open_index(home, key, build=lambda folder: _write_codes(vectors, folder), load=_load_codes)
+    return open_index(
+        home, key, build=lambda folder: _write_codes(vectors, folder), load=_load_codes
+    )
 
 
 def lengths(vectors: Vectors) -> NDArray[np.float32]:
     """Return the Euclidean lengths of vectors, shape (vectors,)."""
-    norms: NDArray[np.float32] = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))  # no copy, also of what is in a file
+    norms: NDArray[np.float32] = np.sqrt(
+        np.einsum("ij,ij->i", vectors, vectors)
+    )  # no copy, also of what is in a file
     return norms
 
 
-def _two_threads() -> bool:  # whether two cores may be used; as all numerical libraries do, this heeds OMP_NUM_THREADS
-    return len(os.sched_getaffinity(0)) > 1 and os.environ.get("OMP_NUM_THREADS", "2").strip() != "1"
+def _two_threads() -> (
+    bool
+):  # whether two cores may be used; as all numerical libraries do, this heeds OMP_NUM_THREADS
+    return (
+        len(os.sched_getaffinity(0)) > 1 and os.environ.get("OMP_NUM_THREADS", "2").strip() != "1"
+    )
 
 
 def _rounding(lengths: NDArray[Any], dimension: int) -> NDArray[np.float32]:
-    # Bounds the errors of float32 inner products with a query of length 1, summed in any order: d u |x| |y|, with
-    # u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1); the 8 and the 1.01 cover
-    # the few operations around it.
+    # Bounds the errors of float32 inner products with a query of length 1, summed in any order: d u
+    # |x| |y|, with u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section
+    # 3.1); the 8 and the 1.01 cover the few operations around it.
     return (lengths * (1.01 * (dimension + 8) * 2.0**-24)).astype(np.float32)
 
 
 def _write_codes(vectors: Vectors, folder: Path) -> None:
-    # The mean of all vectors, of which many models' have much, is subtracted first: it adds the same to all scores of a
-    # query. The largest remaining number of each vector becomes 127.
+    # The mean of all vectors, of which many models' have much, is subtracted first: it adds the
+    # same to all scores of a query. The largest remaining number of each vector becomes 127.
     mean = np.zeros(vectors.shape[1])
     for _, some in in_blocks(vectors):
         mean += some.sum(axis=0, dtype=np.float64) / len(vectors)
@@ -200,12 +249,19 @@ def _write_codes(vectors: Vectors, folder: Path) -> None:
 
 
 def _load_codes(folder: Path) -> Estimates:
-    return Estimates(*(np.asarray(open_memmap(folder / f"{name}.npy", "r")) for name in ("codes", "scales", "errors")))
+    return Estimates(
+        *(
+            np.asarray(open_memmap(folder / f"{name}.npy", "r"))
+            for name in ("codes", "scales", "errors")
+        )
+    )
 
 
 @compile_loop(fastmath=_ANY_ORDER)
 def estimate(vectors: Any, query: Any, first: int, last: int, out: Any) -> None:
-    """Write the inner products of the float32 or int8 rows `first` to `last` with a float32 query to `out`."""
+    """Write the inner products of the float32 or int8 rows `first` to `last` with a float32
+    query to `out`.
+    """
     for row in range(first, last):
         total = np.float32(0)
         for i in range(len(query)):
@@ -215,9 +271,11 @@ def estimate(vectors: Any, query: Any, first: int, last: int, out: Any) -> None:
 
 @compile_loop()
 def exact(vectors: Any, rows: Any, query: Any) -> Any:
-    """Return the inner products of some rows of float32 vectors with a float32 query, shape (rows,), float64.
+    """Return the inner products of some rows of float32 vectors with a float32 query, shape
+    (rows,), float64.
 
-    Products of two float32 numbers are exact in float64, and sums have one order: on every machine, in every batch.
+    Products of two float32 numbers are exact in float64, and sums have one order: on every machine,
+    in every batch.
     """
     scores = np.empty(len(rows))
     fours = len(query) // 4 * 4
