@@ -183,7 +183,9 @@ class React(Agent):
 
         forgotten = _count_forgotten(desk.session, turns, fits)
         step = ask(self.next_step, _check_calls, **inputs, history=_tell_history(turns, forgotten))
-        calls = [{"name": one.name, "args": one.args} for one in step.calls.tool_calls]
+        calls = [
+            {"name": tool_call.name, "args": tool_call.args} for tool_call in step.calls.tool_calls
+        ]
         return {
             "thought": step.thought,
             "calls": calls,

@@ -193,7 +193,7 @@ class _Work(Work):
         verifier = self.program
         grades = state["grades"]
         sure = sorted(
-            (one for one in grades if grades[one] >= VERIFIED), key=lambda one: -grades[one]
+            (grade for grade in grades if grades[grade] >= VERIFIED), key=lambda one: -grades[one]
         )
         inputs = reading.recall(self.session, predictor, "learned", state["learned"], **self.about)
         passages = reading.show_all(
@@ -213,7 +213,7 @@ class _Work(Work):
             self.session, predictor, doc_ids, chars, _CHECK, **self.about
         ):
             judgements = {
-                one.id: one for one in reversed(answer.judgements)
+                judgement.id: judgement for judgement in reversed(answer.judgements)
             }  # of two of one passage the first holds
             self.session.count_invented(
                 one.id for one in judgements.values() if one.grade < VERIFIED

@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         ]
         ends = [{"index": 0, "delta": {}, "finish_reason": "stop"}]
         usage = {"prompt_tokens": len(body) // 4, "completion_tokens": len(tokens)}
-        events = [about | {"choices": one} for one in [*choices, ends]] + [
+        events = [about | {"choices": choice} for choice in [*choices, ends]] + [
             about | {"choices": [], "usage": usage}
         ]
         lines = [b"data: %s\n\n" % event for event in [*map(orjson.dumps, events), b"[DONE]"]]

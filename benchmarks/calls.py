@@ -257,8 +257,8 @@ def run_by(
                 model=ready.model,
             )
             first = [
-                replace(one, query_id=f"{one.query_id} first", text=f"{one.text} first")
-                for one in queries
+                replace(query, query_id=f"{query.query_id} first", text=f"{query.text} first")
+                for query in queries
             ]
             ask(first[: arguments.in_flight], workers=arguments.in_flight)
             calls = ready.model.terms.budget.calls

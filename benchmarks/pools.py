@@ -111,7 +111,7 @@ def measured(environment: Environment, retriever: Retriever, pool: pools.Pool) -
             }
             values.setdefault(name, []).append(found)
     means = {
-        name: [fmean(one[number] for one in rows) for number in rows[0]]
+        name: [fmean(row[number] for row in rows) for number in rows[0]]
         for name, rows in values.items()
     }
     return {name: fmean(of) if name == "by chance" else max(of) for name, of in means.items()}

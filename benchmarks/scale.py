@@ -306,7 +306,7 @@ def _search_tantivy(home: Path, many: int, texts: dict[str, list[str]]) -> dict[
             for word in dict.fromkeys(words(text))
         ]
         return searcher.search(
-            tantivy.Query.boolean_query([(tantivy.Occur.Should, one) for one in terms]), DEPTH
+            tantivy.Query.boolean_query([(tantivy.Occur.Should, term) for term in terms]), DEPTH
         ).hits
 
     return built | {name: _median(search, some) for name, some in texts.items()}

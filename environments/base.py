@@ -248,7 +248,9 @@ class Environment:
         return dataclasses.replace(
             self,
             queries=tuple(known[query_id] for query_id in chosen),
-            judgements={name: one.changed(cut) for name, one in self.judgements.items()},
+            judgements={
+                name: judgement.changed(cut) for name, judgement in self.judgements.items()
+            },
             comparisons=cut(self.comparisons),
             twins={query_id: twin for query_id, twin in cut(self.twins).items() if twin in chosen},
         )

@@ -314,8 +314,8 @@ def _list_github(client: httpx.Client, release: Release, base: str) -> list[List
     )["tree"]
     blobs = [entry for entry in tree if entry["type"] == "blob"]
     return [
-        Listed(one["path"], one["size"], f"git:{one['sha']}", f"{files}/{quote(one['path'])}")
-        for one in blobs
+        Listed(blob["path"], blob["size"], f"git:{blob['sha']}", f"{files}/{quote(blob['path'])}")
+        for blob in blobs
     ]
 
 

@@ -395,7 +395,7 @@ def of(
             f"{where}: {files[0]!r} is of files; write a folder, or make the Environment yourself"
         )
     pairs = documents.items() if isinstance(documents, Mapping) else documents
-    given_documents = (each if isinstance(each, Document) else Document(*each) for each in pairs)
+    given_documents = (pair if isinstance(pair, Document) else Document(*pair) for pair in pairs)
     corpus = Corpus(
         replace(
             document, text=check_text(document.text, where), doc_id=read_id(document.doc_id, where)
@@ -467,8 +467,8 @@ def _make(
 
 def _hints(settings: Settings) -> dict[str, str]:
     hints = {
-        name: str(one)
-        for name, one in settings.items()
+        name: str(setting)
+        for name, setting in settings.items()
         if name in ("lens", "attribute", "document")
     }
     if not isinstance(

@@ -74,7 +74,7 @@ def check_parts(parts: list[Path]) -> list[Path]:
         if of := re.search(r"-(\d+)-of-(\d+)\.", path.name):
             stem = path.name[: of.start()]
             there = sum(
-                other.parent == path.parent and other.name.startswith(f"{stem}-") for other in parts
+                part.parent == path.parent and part.name.startswith(f"{stem}-") for part in parts
             )
             if there != int(of[2]):
                 raise DataError(

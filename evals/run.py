@@ -238,7 +238,10 @@ def show_programs(*, as_json: bool) -> None:
             try:
                 constructor = find_program(name)
                 about = (inspect.getdoc(constructor) or "").partition("\n")[0]
-                values = {key: one.default for key, one in list_parameters(constructor).items()}
+                values = {
+                    key: parameter.default
+                    for key, parameter in list_parameters(constructor).items()
+                }
             except UsageError as error:  # an installed package may be broken
                 about = f"cannot be used: {error}"
             about = clean(f"{about} ({installed[name]})".strip() if name in installed else about)

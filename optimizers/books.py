@@ -170,8 +170,8 @@ def _read_evaluation(line: bytes) -> Evaluation:
 
 def _digest(prompts: Mapping[str, Prompt], parameters: Mapping[str, Any]) -> str:
     states = {
-        name: [one.instructions, one.demos, *filter(None, [one.descriptions])]
-        for name, one in prompts.items()
+        name: [prompt.instructions, prompt.demos, *filter(None, [prompt.descriptions])]
+        for name, prompt in prompts.items()
     }
     text = json.dumps([states, parameters], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -63,7 +63,9 @@ def compile_program(
         training, request.folds or (None if usual and request.optimizer not in UNTRAINED else 1)
     )
     aim = objective(training.environment, request.metric, request.price)
-    aims = [objective(one, aim.metric, request.price) for one in training.environments]
+    aims = [
+        objective(environment, aim.metric, request.price) for environment in training.environments
+    ]
     inputs = Inputs(unfitted.fit_to(training), training, tell)
     config = _configuration(inputs, aim)
     # RUNS/compiled/<suite>-<task>/<program>-<optimizer>-<lm>-<digest>
@@ -288,7 +290,7 @@ def _leaks(inputs: Inputs, compiled: Compiled, told: str) -> list[dict[str, Any]
         }
         for split, queries in own.items():
             passages += collect_passages(
-                split, [one for one in queries if one in environment.queries], environment
+                split, [query for query in queries if query in environment.queries], environment
             )
         passages += collect_passages("test", test.queries, test)
     return [asdict(leak) for leak in find_leaks(texts, passages)]
@@ -344,8 +346,8 @@ def _compare_on_test(
         plan.resolved.fixed
     )  # what a task chooses by itself, unless it was given, is left to each task
     values = {
-        name: one
-        for name, one in plan.parameters(plan.start).items()
+        name: parameter
+        for name, parameter in plan.parameters(plan.start).items()
         if name in fixed or name not in HINTS
     }
     before = {"parameters": values, "retriever": str(plan.resolved.retriever)}

@@ -42,7 +42,7 @@ def search(job: Job) -> Found:
 
 
 def _case(labelled: dspy.Example) -> tuple[str, str, str] | None:
-    texts = {one["id"]: one["text"] for one in labelled.passages}
+    texts = {passage["id"]: passage["text"] for passage in labelled.passages}
     wrong = [doc_id for doc_id in labelled.ranked if doc_id not in labelled.selected]
     if not (labelled.selected and wrong):
         return None

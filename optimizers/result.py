@@ -242,8 +242,11 @@ def list_texts(found: Compiled) -> dict[str, str]:
             [prompt.instructions, *prompt.descriptions.values()]
         )
         shown[f"{name} demo"] = prompt.demos
-    for one in found.neighbours:
-        shown |= {f"{name} of {one.query_id}, demo": demos for name, demos in one.demos.items()}
+    for neighbour in found.neighbours:
+        shown |= {
+            f"{name} of {neighbour.query_id}, demo": demos
+            for name, demos in neighbour.demos.items()
+        }
     for piece, demos in shown.items():
         for place, demo in enumerate(demos, start=1):
             texts[f"{piece} {place}"] = "\n".join(texts_in(dict(demo) | {"objective": ""}))

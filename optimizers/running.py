@@ -236,7 +236,9 @@ class Inputs:
         self.terms = make_terms(
             request, repeats=True
         )  # of student, teacher, who writes prompts, and retrievers
-        rooms = [(one, Engines(one, self.terms)) for one in training.environments]
+        rooms = [
+            (environment, Engines(environment, self.terms)) for environment in training.environments
+        ]
         if pool := resolved.pool:
             rooms = [
                 (pool.add_to(one, list(map(engines.build, pool.parts))), engines)
@@ -309,7 +311,9 @@ class Inputs:
         # One line of work at a time inside a query: which predictor was asked first is then the
         # same every time.
         one_line = {"parallel": 1} if "parallel" in values else {}
-        depth = self.request.k or max(one.depth for one in self.training.environments)
+        depth = self.request.k or max(
+            environment.depth for environment in self.training.environments
+        )
         return self.plan.resolved.constructor(toolbox, depth=depth, **values | one_line)
 
     def program_to_start(self) -> Any:

@@ -71,7 +71,9 @@ class Study(Books):
     ) -> None:
         parts = {"train": training.train, "validation": training.validation}
         self._objectives = own = {
-            query.query_id: one for one in objectives for query in one.environment.queries
+            query.query_id: objective
+            for objective in objectives
+            for query in objective.environment.queries
         }
         usable = {
             query.query_id for one in objectives for query in one.usable(one.environment.queries)

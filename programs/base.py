@@ -76,7 +76,9 @@ class Program(dspy.Module):
     @property
     def unanswerable(self) -> list[str]:
         """The output fields of its signatures for which it has no answer without a model."""
-        fields = (name for one in self.predictors() for name in one.signature.output_fields)
+        fields = (
+            name for predictor in self.predictors() for name in predictor.signature.output_fields
+        )
         return [name for name in dict.fromkeys(fields) if name not in self.offline]
 
     def forward(self, query: Query) -> Submission:

@@ -124,7 +124,9 @@ class Judge(Program):
             with suppress(UnusableAnswer):
                 for shown, answer in reading.read(*asked, left, self.read_chars, check, **about):
                     verdicts |= {
-                        one.id: one for one in reversed(answer.verdicts) if one.id in shown
+                        verdict.id: verdict
+                        for verdict in reversed(answer.verdicts)
+                        if verdict.id in shown
                     }
         ranking = sorted(verdicts, key=lambda doc_id: -verdicts[doc_id].grade)
         reasons = json.dumps(

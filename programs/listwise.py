@@ -256,7 +256,8 @@ class Tournament(Program):
             "objective": query.objective,
             "description": add_solution(query.text, query.query_id),
             "passages": [
-                Passage(id=one.id, text=add_solution(one.text, one.id)) for one in passages
+                Passage(id=passage.id, text=add_solution(passage.text, passage.id))
+                for passage in passages
             ],
         }
 

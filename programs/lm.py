@@ -110,19 +110,19 @@ def _list(answers: Answers, arguments: argparse.Namespace) -> None:
             f"{used.output_tokens:,} out, "
             f"{_usd(used.paid_usd)}; {row['first']} to {row['last']}"
         )
-    for one in calls:
+    for call in calls:
         tokens = (
-            f"{one['usage']['input_tokens']:,} tokens in, {one['usage']['output_tokens']:,} out"
+            f"{call['usage']['input_tokens']:,} tokens in, {call['usage']['output_tokens']:,} out"
         )
-        tokens += "" if one["prompt"] else ", prompt not kept"
+        tokens += "" if call["prompt"] else ", prompt not kept"
         columns = (
             "",
-            one["key"],
-            one["at"],
-            one["query_id"] or "-",
-            one["model"],
+            call["key"],
+            call["at"],
+            call["query_id"] or "-",
+            call["model"],
             tokens,
-            one["begins"],
+            call["begins"],
         )
         lines.append("  ".join(columns))
     for run, books in {} if arguments.calls else runs.items():

@@ -110,7 +110,9 @@ def _parameters(made: Any, name: str = "") -> dict[str, inspect.Parameter]:
             f"search)"
         ) from None
     by_name = {
-        one.name: one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        parameter.name: parameter
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
     if not is_class and len(by_name) < len(parameters) and _hides_parameters(made, parameters):
         takes = ", ".join(str(one) for one in parameters)
@@ -123,7 +125,7 @@ def _parameters(made: Any, name: str = "") -> dict[str, inspect.Parameter]:
 
 def _hides_parameters(made: Any, parameters: Sequence[inspect.Parameter]) -> bool:
     """Return whether a callable passes on what it is given, to a function whose parameters it does not show."""
-    kinds = {one.kind for one in parameters}
+    kinds = {parameter.kind for parameter in parameters}
     if kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
         return inspect.Parameter.VAR_POSITIONAL in kinds  # with **settings alone, it may be a maker
     if not inspect.isfunction(made):
@@ -210,7 +212,7 @@ class Guesses(dict[str, Any]):
 def _guess(name: str, inputs: Mapping[str, Any], statistics: TermStatistics) -> Any:
     call: Any = offline.CALL.get()
     kind = call.signature.output_fields[name].annotation
-    texts = {key: str(one) for key, one in inputs.items()}
+    texts = {key: str(input_) for key, input_ in inputs.items()}
     asked = [texts[key] for key in ("description", *QUERY) if key in texts] or [*texts.values(), ""]
     shown = "\n".join(texts.values())
     desk = DESK.get()

@@ -266,4 +266,6 @@ class Subtask(Pointwise):
         requirements = answer.requirements[: self.requirements or None]
         session.note("\n".join(requirements))
         judge: Callable[..., float] = partial(self.judge, session, self.judge_requirement, **inputs)
-        return lambda doc_id: fmean(judge(doc_id, requirement=one) for one in requirements)
+        return lambda doc_id: fmean(
+            judge(doc_id, requirement=requirement) for requirement in requirements
+        )

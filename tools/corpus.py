@@ -327,8 +327,8 @@ def store(documents: Iterable[Document], folder: Path) -> None:
         "sums": sums,
         "digests": digests,
     }
-    for name, each in numbers.items():
-        (folder / f"{name}.bin").write_bytes(each)
+    for name, number in numbers.items():
+        (folder / f"{name}.bin").write_bytes(number)
     files = {
         path.name: disk.seal(path) for path in sorted(folder.iterdir()) if path.name != "fields.bin"
     }

@@ -138,7 +138,7 @@ def describe(error: BaseException) -> str:
     words = f"{type(raised).__name__}: {show(raised)}"
     if isinstance(error, BaseExceptionGroup):
         error = next(
-            each for each in list_causes(error) if not isinstance(each, BaseExceptionGroup)
+            cause for cause in list_causes(error) if not isinstance(cause, BaseExceptionGroup)
         )
         words += f", first {type(error).__name__}: {show(error)}"
     return f"{words}{user_line(error)}"

@@ -108,15 +108,20 @@ def list_parameters(constructor: Any) -> dict[str, inspect.Parameter]:
     """
     documented = constructor if hasattr(constructor, "__signature__") else constructor.__init__
     found = {}
-    for name, one in inspect.signature(documented).parameters.items():
-        types = [one.annotation, *get_args(one.annotation), type(one.default), str]
-        if name != "depth" and isinstance(one.default, str | int | float | None):
+    for name, parameter in inspect.signature(documented).parameters.items():
+        types = [
+            parameter.annotation,
+            *get_args(parameter.annotation),
+            type(parameter.default),
+            str,
+        ]
+        if name != "depth" and isinstance(parameter.default, str | int | float | None):
             kind = next(
                 kind
                 for kind in types
                 if isinstance(kind, type) and issubclass(kind, int | float | str)
             )
-            found[name] = one.replace(annotation=kind)
+            found[name] = parameter.replace(annotation=kind)
     return found
 
 

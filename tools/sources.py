@@ -85,7 +85,7 @@ class Sources(NamedTuple):
         A module is told by its content. What it imports is told by the content of the imported
         module, which is why there are two rounds: the first one leaves out where imports lead.
         """
-        shown = _shown([each for module in self.modules.values() for each in module.classes])
+        shown = _shown([class_ for module in self.modules.values() for class_ in module.classes])
         alone = {name: _hash(self._describe(name, shown, {})) for name in self.modules}
         contents = {self._describe(name, shown, alone) for name in self.modules}
         contents |= {path.read_bytes() for path in self.data.values()}
@@ -117,7 +117,7 @@ class Sources(NamedTuple):
 
         body = _NAME_IN_DUMP.sub(mark_module, module.body)
         body = _MODULE_IN_DUMP.sub(r"'=\1'", body)
-        prompts = [each.docstring for each in module.classes if each.name in shown]
+        prompts = [class_.docstring for class_ in module.classes if class_.name in shown]
         parts = [body, *sorted(set(imports)), module.tools, *prompts]
         return "\0".join(parts).encode("utf-8", "surrogatepass")
 
@@ -155,7 +155,7 @@ def reach(modules: Iterable[str], *, without: Collection[str] = (), root: Path =
         }
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         pending += [(imported, folder) for imported in _imported(module, package, folder, root)]
-        links[name] = tuple(_follow(each, folder, root) for each in module.own_imports)
+        links[name] = tuple(_follow(own_import, folder, root) for own_import in module.own_imports)
         if name.partition(".")[0] not in PACKAGES and "." in name:
             pending.append(
                 (name.rpartition(".")[0], folder)
@@ -214,11 +214,11 @@ def _shown(classes: list[_Class]) -> frozenset[str]:
     before = -1
     while before < len(derived) + len(named):
         before = len(derived) + len(named)
-        for one in classes:
-            if derived & one.bases:
-                derived.add(one.name)
-            if one.name in derived | named:
-                named |= one.types
+        for class_ in classes:
+            if derived & class_.bases:
+                derived.add(class_.name)
+            if class_.name in derived | named:
+                named |= class_.types
     return frozenset(derived | named)
 
 

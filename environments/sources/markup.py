@@ -175,7 +175,7 @@ def _write(code: Any) -> str:
     if kind == "Heading":
         return f"\n{'#' * node.level} {node.title.strip_code().strip()}\n\n"
     if kind == "Template" and "infobox" in name:
-        lines = ((str(one.name).strip(), _say(one.value)) for one in node.params)
+        lines = ((str(param.name).strip(), _say(param.value)) for param in node.params)
         return "\n" + "".join(f"- {name}: {value}\n" for name, value in lines if value) + "\n"
     if name == "table":
         # The cells of the first row may stand in the table itself.
@@ -205,6 +205,6 @@ def _say(code: Any) -> str:
     """
     for template in code.filter_templates(recursive=False):
         code.replace(
-            template, " ".join(str(one.value) for one in template.params if not one.showkey)
+            template, " ".join(str(param.value) for param in template.params if not param.showkey)
         )
     return " ".join(code.strip_code().split()).replace("|", "/")

@@ -273,7 +273,8 @@ def find_pool_bias(subject: Subject) -> Iterator[Figure]:
     yield Figure("tau", min(taus, default=None), "" if taus else "all systems have one mean", rows)
     yield Figure("change", max(row["change"] for row in rows))
     shares = [
-        measure_unjudged([NDCG], judged[POOLED], one)[NDCG]["judged"] for one in pool.rankings
+        measure_unjudged([NDCG], judged[POOLED], ranking)[NDCG]["judged"]
+        for ranking in pool.rankings
     ]
     yield Figure("judged", min(shares), found=dict(zip(subject.names, shares, strict=True)))
 
@@ -474,9 +475,9 @@ def _find_spoiled(environment: Environment) -> dict[str, tuple[bool, str]]:
     """Return sentence -> whether it is the original, and of which record: what one of two compared documents has."""
     found = dict[str, tuple[bool, str]]()
     for comparisons in environment.comparisons.values():
-        for one in comparisons:
+        for comparison in comparisons:
             better, worse = (
-                dict.fromkeys(sentences(environment.documents[key].text)) for key in one[1:]
+                dict.fromkeys(sentences(environment.documents[key].text)) for key in comparison[1:]
             )
             for kind, only in (
                 (True, better.keys() - worse.keys()),
@@ -494,7 +495,9 @@ def _find_positives(environment: Environment) -> dict[str, tuple[bool, str]]:
     pools = dict[str, str]()
     for query in environment.queries:
         of = (
-            key for one in environment.judgements.values() for key in one.relevant(query.query_id)
+            key
+            for judgement in environment.judgements.values()
+            for key in judgement.relevant(query.query_id)
         )
         wanted |= dict.fromkeys(of, query.query_id)
         pools |= dict.fromkeys(query.candidates or (), query.query_id)
@@ -645,7 +648,7 @@ def command(arguments: Any) -> int:
         put_out(json.dumps(ahead) + "\n" if arguments.json else forecast.render(ahead))
         return 0
     findings = () if built else card.findings(task, request.data)
-    broken = [f"{one.what}: {one.said}" for one in findings if not one.fine]
+    broken = [f"{finding.what}: {finding.said}" for finding in findings if not finding.fine]
     ours = [ladders.find_broken] * (
         folder / recipe.FILE
     ).exists()  # of others' records a figure tells as much

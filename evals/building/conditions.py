@@ -186,7 +186,7 @@ def _settle(
         before = wrong
         wrong = {}
         for unit, answer in build.ask(
-            judges, [show(one, made) for one, made in drafts.items()], most
+            judges, [show(one, draft) for one, draft in drafts.items()], most
         ):
             why = _find_wrong(unit, answer) if answer and not build.ahead else ""
             if why in HOPELESS.values():

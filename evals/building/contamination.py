@@ -124,8 +124,8 @@ class Trial:
         kind = KINDS[self.kind].format(self.environment.hints.get("document") or "a document")
         program = ClosedBook(Toolbox(self.texts, NoRetriever()), document=kind)
         asked = [
-            replace(one, query_id=f"query/{key}", candidates=None)
-            for key, one in self.queries.items()
+            replace(query, query_id=f"query/{key}", candidates=None)
+            for key, query in self.queries.items()
         ]
         titles = {
             Query(f"document/{key}", self.texts[key].text, TITLES): [key] for key in self.titled
@@ -185,16 +185,18 @@ class Trial:
             items[key] = review.Item(list(shown.items()), judged.get(key))
         review.offer(out, "contamination", items.values())
         said = review.answers(out)
-        names = {key: review.identify("contamination", one) for key, one in items.items()}
+        names = {key: review.identify("contamination", item) for key, item in items.items()}
         return {key: str(said[name]) for key, name in names.items() if name in said}
 
     def write(self, removed: Collection[str], units: frozenset[str], out: Path) -> None:
         """Write the task without `removed` queries, and the judged `units` that are taken out, into `out`/release."""
-        gone = units | {one for one in self.texts if self.unit_of(one) in units} if units else units
+        gone = (
+            units | {text for text in self.texts if self.unit_of(text) in units} if units else units
+        )
         kept = [
-            one.query_id
-            for one in self.environment.queries
-            if f"query/{one.query_id}" not in removed
+            query.query_id
+            for query in self.environment.queries
+            if f"query/{query.query_id}" not in removed
         ]
         if not kept:
             raise UsageError(
@@ -215,7 +217,7 @@ class Trial:
             else rest.documents
         )
         asked = [replace(one, excluded=one.excluded - gone) for one in rest.queries]
-        qrels = {name: one.qrels for name, one in judgements.items()}
+        qrels = {name: judgement.qrels for name, judgement in judgements.items()}
         benchmark = Benchmark(
             left, asked, qrels, settings, rest.comparisons, dev & set(kept), twins=rest.twins
         )

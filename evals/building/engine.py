@@ -100,7 +100,7 @@ class Build:
 
     def __enter__(self) -> "Build":
         if not self.ahead:
-            sends = any(one.lm != "offline" for one in self._requests.values())
+            sends = any(request.lm != "offline" for request in self._requests.values())
             self._cassette = Cassette(self._file, self._terms, sends=sends) if self._file else None
             self._terms.open(self.folder, self.folder)
             self._why.append(
@@ -181,7 +181,7 @@ class Build:
         self, doc_ids: Iterable[str], chars: int = 0, private: Sequence[str] = ()
     ) -> list[tuple[str, str]]:
         """Return documents as a unit has them: each id with its `text`."""
-        return [(one, self.text(one, chars, private)) for one in doc_ids]
+        return [(doc_id, self.text(doc_id, chars, private)) for doc_id in doc_ids]
 
     def choice(self, label: str, text: str, doc_ids: Sequence[str], chars: int = 0) -> Item:
         """Return an item that asks people which of some documents are meant, shown with a text."""
@@ -239,7 +239,10 @@ class Build:
             **settings,
         }
         settings = {name: value for name, value in told.items() if value}
-        spread = {name: release.spread_twins(one, source.twins) for name, one in judgements.items()}
+        spread = {
+            name: release.spread_twins(judgement, source.twins)
+            for name, judgement in judgements.items()
+        }
         made = Benchmark(
             source.documents,
             queries,
@@ -321,7 +324,9 @@ class Build:
         if row.stage not in self._asks:
             return row
         opened = self._stages[row.stage][1]
-        used = usage_json(total(usage_from_json(one["usage"]) for one in opened.outcomes.values()))
+        used = usage_json(
+            total(usage_from_json(outcome["usage"]) for outcome in opened.outcomes.values())
+        )
         return row._replace(usage={name: used[name] for name in USED}, lm=opened.model.name)
 
 

@@ -182,9 +182,9 @@ def pool(build: Build, lens: str, queries: Sequence[Query], gold: Qrels) -> dict
             (one for one in known if known[one] > 0), key=lambda one: digest(query.query_id, one)
         )
         left = [
-            one
-            for one in dict.fromkeys(found)
-            if one not in known and one not in build.source.twins
+            fromkey
+            for fromkey in dict.fromkeys(found)
+            if fromkey not in known and fromkey not in build.source.twins
         ]
         asked.append(Asked(query, left, [build.text(one) for one in best[:EXAMPLES]]))
     batch = 2 * judge.batch

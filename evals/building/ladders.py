@@ -46,7 +46,11 @@ def check_ladders(environment: Environment) -> list[Rungs]:
     texts = environment.documents
     for query in environment.queries:
         comparisons = environment.comparisons.get(query.query_id, ())
-        if pairs := [(one.better, one.worse) for one in comparisons if one.label.startswith("Win")]:
+        if pairs := [
+            (comparison.better, comparison.worse)
+            for comparison in comparisons
+            if comparison.label.startswith("Win")
+        ]:
             first = pairs[0][0]
             steps[first] |= {pair: differ(*(texts[one].text for one in pair)) for pair in pairs}
             own = {*_numbers(texts[first].text), *re.findall(r"\d+", texts[first].text)}

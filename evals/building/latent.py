@@ -133,7 +133,7 @@ def make(build: Build) -> Benchmark:
     for query, draft in written:  # a document may share the points of two groups, and has one label
         found = find(draft.describe(), recipe.judge.near + len(draft.members))
         beside = [one for one in found if one not in draft.members][: recipe.judge.near]
-        members = [one for one in draft.members if one not in query.excluded]
+        members = [member for member in draft.members if member not in query.excluded]
         some = dict.fromkeys((*members, *near.get(draft.label, ()), *beside))
         asked.append(judged.Asked(query, list(some), members=members))
     gold = judged.regrade(build, recipe.attribute.lens, asked)
@@ -162,7 +162,9 @@ def _word_for_index(attribute: str) -> str:
 def _screen(build: Build, wording: str) -> list[str]:
     """Return the documents that may be relevant, each text once, in an order that is not the corpus's."""
     screen: Screen = build.recipe.screen
-    doc_ids = order(one for one in build.source.documents if one not in build.source.twins)
+    doc_ids = order(
+        document for document in build.source.documents if document not in build.source.twins
+    )
     if not screen.kinds:
         return doc_ids
     told = {"attribute": wording, "kinds": dict(screen.kinds)}
@@ -175,7 +177,7 @@ def _screen(build: Build, wording: str) -> list[str]:
         sorted_as,
         lambda one: Item([("document", build.text(one))], values=list(screen.kinds)),
     )
-    eligible = [one for one in doc_ids if sorted_as.get(one) in screen.eligible]
+    eligible = [doc_id for doc_id in doc_ids if sorted_as.get(doc_id) in screen.eligible]
     for one, kind in sorted_as.items():
         if kind not in screen.eligible:
             build.drop("screen", one, kind)
@@ -283,7 +285,7 @@ def _near(labels: Sequence[str], size: int) -> list[list[str]]:
     """Cut labels into lots of at most `size`, those that share words together."""
     if len(labels) <= size:
         return [list(labels)]
-    find = finder({one: one for one in labels})
+    find = finder({label: label for label in labels})
     left = dict.fromkeys(labels)
     lots = list[list[str]]()
     while left:
@@ -311,7 +313,7 @@ def _merge(build: Build, notes: Notes, groups: Groups) -> Groups:
         shown = {str(number): label for number, (label, _) in enumerate(unit.passages, start=1)}
         for row in answer.get("merged", ()):
             ids = sorted(shown[one] for one in row["ids"] if one in shown)
-            pairs.update((ids[0], one) for one in ids[1:])
+            pairs.update((ids[0], id_) for id_ in ids[1:])
     moved = {second: first for (first, second), many in sorted(pairs.items()) if many > 1}
     joined: Groups = {}
     for label, members in groups.items():
@@ -363,7 +365,7 @@ def _validate(build: Build, notes: Notes, groups: Groups) -> tuple[Groups, Group
         "clusters", strange, lambda label: build.choice("label", label, shown[label], BEGINNING)
     )
     kept = {
-        label: [one for one in members if one not in strange[label]]
+        label: [member for member in members if member not in strange[label]]
         for label, members in kept.items()
     }
     build.count("validate", len(groups), len(kept))
@@ -405,7 +407,7 @@ def _fit(build: Build, groups: Groups) -> Groups:
     too_large = [label for label in groups if label not in fitting]
     build.drop_all("select", too_large, "groups too large: their label says too little")
     texts = {
-        label: [{*words(build.text(one))} for one in members[:10]]
+        label: [{*words(build.text(member))} for member in members[:10]]
         for label, members in fitting.items()
     }
     variety = {label: _variety(some) for label, some in texts.items()}
@@ -429,6 +431,6 @@ def _fit(build: Build, groups: Groups) -> Groups:
 
 def _variety(texts: Sequence[set[str]]) -> float:
     pairs = [
-        queries.likeness(one, other) for place, one in enumerate(texts) for other in texts[:place]
+        queries.likeness(text, other) for place, text in enumerate(texts) for other in texts[:place]
     ]
     return 1 - sum(pairs) / max(1, len(pairs))

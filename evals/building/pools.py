@@ -117,8 +117,8 @@ def make(build: Build) -> Benchmark:
     made = build.finish(queries, judgements, (), {}, **settings)
     made = _write_objective(build, _split(build, made))
     hard = {
-        one.query_id: beside(one.candidates or (), relevant(gold[one.query_id]), group)
-        for one in made.queries
+        query.query_id: beside(query.candidates or (), relevant(gold[query.query_id]), group)
+        for query in made.queries
     }
     rows = [
         {"query_id": one, "hard": sorted(of), "facets": facets.get(one, [])}
@@ -180,7 +180,7 @@ def _choose(
 
 def find_own(queries: Iterable[Query], documents: Corpus) -> dict[str, frozenset[str]]:
     """Return the documents that have the very text of a query, by query."""
-    asked = {one.query_id: _identify(one.text) for one in queries}
+    asked = {query.query_id: _identify(query.text) for query in queries}
     places = {digest: set[str]() for digest in asked.values()}
     for document in documents.stream():
         if (digest := _identify(document.text)) in places:
@@ -210,7 +210,7 @@ def _gather(
         )
         built = [build.retriever(spec) for spec in (section.retrievers if matters else ["bm25"])]
         pools = make_pools(queries, gold, built, dict.fromkeys(gold, section.size))
-    return [replace(one, candidates=pools[one.query_id] - one.excluded) for one in queries]
+    return [replace(query, candidates=pools[query.query_id] - query.excluded) for query in queries]
 
 
 def make_pools(
@@ -241,7 +241,7 @@ def _list_facets(build: Build, queries: Sequence[Query]) -> dict[str, list[str]]
     if not (kind := build.recipe.facets.kind):
         return found
     for unit, answer in build.ask(
-        "facets", [Unit(one, {"kind": kind, "text": one.text}) for one in queries]
+        "facets", [Unit(query, {"kind": kind, "text": query.text}) for query in queries]
     ):
         if facets := copied(answer.get("facets", ()), defuse(unit.key.text)):
             found[unit.key.query_id] = facets
@@ -270,8 +270,8 @@ def _judge_facets(
     for query in queries:
         rows = [grades.get(part.query_id, {}) for part in parts[query.query_id]]
         sums = {
-            one: [row.get(one, 0.0) for row in rows] or [0.0]
-            for one in sorted(query.candidates or ())
+            candidate: [row.get(candidate, 0.0) for row in rows] or [0.0]
+            for candidate in sorted(query.candidates or ())
         }
         made["aspects"][query.query_id] = {one: sum(of) for one, of in sums.items()}
         made["every"][query.query_id] = {one: float(min(of) >= 1) for one, of in sums.items()}
@@ -290,7 +290,7 @@ def _split(build: Build, made: Benchmark) -> Benchmark:
     for one in sorted({*made.dev} - {*apart.dev}):
         build.drop("split", one, "what is relevant is in the pools of test queries")
     build.count("split", len(made.dev), len(apart.dev))
-    dev = [one for one in apart.queries if one.query_id in apart.dev]
+    dev = [query for query in apart.queries if query.query_id in apart.dev]
     triplets = {
         one.query_id: pairs for one in dev if (pairs := list_triplets(one, made.judgements["gold"]))
     }
@@ -324,7 +324,7 @@ def grouped(pattern: str, known: Mapping[str, str] = {}) -> Callable[[str], str]
 def _write_objective(build: Build, made: Benchmark) -> Benchmark:
     """Return the benchmark with the draft of an objective by which a judge orders most triplets of dev."""
     section = build.recipe.objective
-    known = {one.query_id: one for one in made.queries}
+    known = {query.query_id: query for query in made.queries}
     if not section.drafts:
         return made
     if not (dev := order(made.comparisons)):

@@ -86,7 +86,7 @@ def make_query(build: Build, text: str, excluded: Sequence[str] = ()) -> Query:
 
 def _choose_member(build: Build, draft: Draft) -> tuple[Query, Draft]:
     """Return the member as query whose text is least like the others', which it is to find."""
-    texts = {one: {*words(build.text(one))} for one in draft.members}
+    texts = {member: {*words(build.text(member))} for member in draft.members}
 
     def nearest(one: str) -> float:
         return max(
@@ -111,7 +111,7 @@ def _write(build: Build, section: Write, drafts: Sequence[Draft]) -> dict[str, s
         for draft in wave:
             near = [label for label in find(draft.label, NEIGHBOURS + 1) if label != draft.label]
             texts = (
-                [build.text(one) for one in draft.members]
+                [build.text(member) for member in draft.members]
                 if section.show == "documents"
                 else draft.descriptions
             )

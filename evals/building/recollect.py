@@ -116,7 +116,9 @@ def _recollect(build: Build) -> Notes:
     section = build.recipe.recollect
     named = compile_pattern(build.recipe.recollect.group)
     groups = defaultdict[str, list[str]](list)
-    for one in order(one for one in build.source.documents if one not in build.source.twins):
+    for one in order(
+        document for document in build.source.documents if document not in build.source.twins
+    ):
         groups[build.source.group.get(one) or (named.search(one) or [""])[0]].append(one)
     turns = zip_longest(*(groups[name] for name in order(groups)))
     some = [one for turn in turns for one in turn if one][: section.sample or None]

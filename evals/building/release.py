@@ -93,7 +93,7 @@ def judge_within_pools(benchmark: Benchmark) -> Benchmark:
             }
             strangers = judged - query.candidates
             outside[query.query_id] = frozenset(
-                one for one in strangers if one in benchmark.documents
+                stranger for stranger in strangers if stranger in benchmark.documents
             )
     judgements = dict[str, Qrels]()
     for name, qrels in benchmark.judgements.items():
@@ -257,7 +257,11 @@ def _write_judgements(benchmark: Benchmark, draft: Path) -> dict[str, Any]:
     """Write every set of judgements, and return what benchmark.toml says of them."""
 
     def write(file: str, qrels: Qrels, query_ids: Iterable[str]) -> None:
-        rows = ((one, *judged) for one in query_ids for judged in qrels.get(one, {}).items())
+        rows = (
+            (query_id, *judged)
+            for query_id in query_ids
+            for judged in qrels.get(query_id, {}).items()
+        )
         cells = (
             (one, doc_id, f"{int(grade) if grade == int(grade) else grade}")
             for one, doc_id, grade in rows
@@ -335,7 +339,11 @@ def check_release(
 ) -> list[str]:
     """Return what is wrong with FOLDER/release of what must hold of any benchmark; `hooks` see all its queries."""
     release = (folder / RELEASE).resolve()
-    problems = [f"{one.what}: {one.said}" for one in card.findings(str(release)) if not one.fine]
+    problems = [
+        f"{finding.what}: {finding.said}"
+        for finding in card.findings(str(release))
+        if not finding.fine
+    ]
     if problems and problems[0].startswith("loading"):
         return problems
     whole = environments.load(str(release), split="all")
@@ -347,19 +355,19 @@ def check_release(
         problems.append(f"{lost} queries have no judgement")
     for name, judgements in whole.judgements.items():
         known = (
-            {judgements.unit_of(one) for one in whole.documents}
+            {judgements.unit_of(document) for document in whole.documents}
             if judgements.unit_of
             else whole.documents
         )
         if lost_ids := {
-            one for grades in judgements.qrels.values() for one in grades if one not in known
+            grade for grades in judgements.qrels.values() for grade in grades if grade not in known
         }:
             problems.append(
                 f"{name} judgements: {len(lost_ids)} documents are not there, e.g. "
                 f"{min(lost_ids)!r}"
             )
     dev, test = (
-        [one for one in whole.queries if (one.query_id in whole.splits["dev"]) == of]
+        [query for query in whole.queries if (query.query_id in whole.splits["dev"]) == of]
         for of in (True, False)
     )
     texts = {one.text for one in dev} & {one.text for one in test}

@@ -35,7 +35,7 @@ def compare_pools(
     relevant, which is put in), "chance" (of that, by lot), "hard" (share of hard negatives, where ids tell them),
     "triplets"}, and metrics of REFERENCE by retriever, as in BIRCO's Table 9. UsageError for a task without pools.
     """
-    released = [one for one in environment.queries if one.candidates is not None]
+    released = [query for query in environment.queries if query.candidates is not None]
     gold = environment.qrels
     if not released:
         raise UsageError(f"{environment.task} has no pools that could be compared")
@@ -88,7 +88,8 @@ def _rank(
     found = zip(asked, retriever.search_many(searches, DEPTH), strict=True)
     rankings = {one.query_id: Ranking([hit.doc_id for hit in hits]) for one, hits in found}
     values = {
-        name: [compute(name, one, rankings, environment) for one in rankings] for name in REFERENCE
+        name: [compute(name, ranking, rankings, environment) for ranking in rankings]
+        for name in REFERENCE
     }
     known = {name: [value for value in of if value is not None] for name, of in values.items()}
     return {name: fmean(of) if of else None for name, of in known.items()}

@@ -155,7 +155,7 @@ def offer(folder: Path, sheet: str, items: Iterable[Item]) -> None:
         values = [*own, *form.values]
         model = item.model
         if form.many and model is not None:
-            model = [one for one in values if one in model]
+            model = [value for value in values if value in model]
         show = sorted(item.show, key=lambda part: own.index(part[0]) if part[0] in own else -1)
         group = groups[str(model) if form.each else ""]
         group[name] = compact({"item": name, "show": show, "values": values, "model": model})

@@ -64,7 +64,7 @@ def write(source: Source, folder: Path) -> list[str]:
         "name": config["program"],
         "version": str(config.get("code") or "unknown"),
         **({"model_name": source.model} if source.model else {}),
-        "tool_definitions": [{"type": "function", "function": one} for one in tools],
+        "tool_definitions": [{"type": "function", "function": tool} for tool in tools],
         "extra": {
             **{key: config[key]["name"] for key in ("retriever", "lm")},
             "parameters": config["parameters"],
@@ -254,9 +254,9 @@ def _convert_step(row: dict[str, Any], documents: Corpus) -> list[dict[str, Any]
         made = []
         for call in calls:
             mine = [
-                one
-                for one in results
-                if one.get("source_call_id") in (call.get("tool_call_id"), None)
+                result
+                for result in results
+                if result.get("source_call_id") in (call.get("tool_call_id"), None)
             ]
             made += _convert_call(call, mine, documents)
     else:  # a note, or what we write of a stop and of a prompt that was shortened
@@ -334,11 +334,11 @@ def _find_documents(
 ) -> list[str] | None:  # best first; None: it does not say
     found = dict[str, None]()
     says = False
-    for one in results:
-        ids = _extra(one).get("doc_ids")
-        source = _extra(one).get("source_doc_id")
+    for result in results:
+        ids = _extra(result).get("doc_ids")
+        source = _extra(result).get("source_doc_id")
         ids = [source] if ids is None and isinstance(source, str) else ids
-        ids = _parse_content(one.get("content")) if ids is None else ids
+        ids = _parse_content(result.get("content")) if ids is None else ids
         if isinstance(ids, list):
             says = True
             found |= dict.fromkeys(map(str, ids))
@@ -361,7 +361,7 @@ def _parse_content(content: Any) -> list[str] | None:
         next((hit[key] for key in _IDS if key in hit), None) if isinstance(hit, dict) else hit
         for hit in hits
     ]
-    return [str(one) for one in ids] if all(isinstance(one, str | int) for one in ids) else None
+    return [str(id_) for id_ in ids] if all(isinstance(one, str | int) for one in ids) else None
 
 
 def _total_usage(row: Mapping[str, Any]) -> dict[str, Any] | None:

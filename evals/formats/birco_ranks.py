@@ -51,7 +51,7 @@ def import_ranks(
 def _import(file: Path, task: str, data: str | None, runs: Path) -> Path:
     environment = environments.load(task, data)
     ranks = unpickle(file)
-    if not isinstance(ranks, dict) or not all(isinstance(one, list) for one in ranks.values()):
+    if not isinstance(ranks, dict) or not all(isinstance(rank, list) for rank in ranks.values()):
         raise DataError(f"{file} is not of lists of documents by query")
     if missing := [query.query_id for query in environment.queries if query.query_id not in ranks]:
         raise DataError(

@@ -248,7 +248,7 @@ def _make_outcome(file: RunFile, row: dict[str, Any], depth: int, counts: Counte
     counts["unshown"] += any(one.tool == "search" for one in steps) and not any(
         one.shown for one in steps
     )
-    notes = row.get("notes", [one.argument for one in steps if one.tool == "note"])
+    notes = row.get("notes", [step.argument for step in steps if step.tool == "note"])
     told = row.get("invented_ids", 0), row.get("unusable", {}), row.get("followed", {})
     outcome: run_folder.Outcome = {
         "query_id": query_id,

@@ -325,8 +325,8 @@ def render(found: Result) -> str:
             "equal": "at equal searches, half of them in each for both",
         }
         rows = [
-            [said, *(f"{value:.4f}" for value in pair[key])]
-            for key, said in shares.items()
+            [share, *(f"{value:.4f}" for value in pair[key])]
+            for key, share in shares.items()
             if key in pair
         ]
         parts += [Grid(title, ["", a, b, "both together"], rows)]

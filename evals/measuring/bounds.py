@@ -47,7 +47,7 @@ def bound(kind: str, metric: str, environment: Environment) -> float | None:
         for query in environment.queries:
             pairs = environment.comparisons.get(query.query_id, ())
             if query.candidates is not None and any(
-                {one.better, one.worse} - query.candidates for one in pairs
+                {pair.better, pair.worse} - query.candidates for pair in pairs
             ):
                 return None
         return 0.5 if kind == "random" else None if metric == "Flip" else 1.0

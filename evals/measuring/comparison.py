@@ -211,7 +211,7 @@ def fill_metrics(runs: Sequence[Run], names: Iterable[str]) -> tuple[list[Run], 
     for run in runs:
         columns = dict(run.columns)
         metrics = dict(run.scores["metrics"])
-        resampled = any("resampled" in one for one in metrics.values())
+        resampled = any("resampled" in metric for metric in metrics.values())
         for name in names:
             if name in columns or "[" in name:
                 continue
@@ -282,7 +282,9 @@ def _group_repeats(runs: Sequence[Run]) -> list[System]:
 def _measure_spread(runs: Sequence[Run], metric: str, query_ids: Collection[str]) -> float | None:
     if len(runs) < 2 or not query_ids:
         return None
-    return stdev(fmean(run.columns[metric][one] or 0.0 for one in query_ids) for run in runs)
+    return stdev(
+        fmean(run.columns[metric][query_id] or 0.0 for query_id in query_ids) for run in runs
+    )
 
 
 def _check_contracts(runs: list[Run], *, force: bool) -> tuple[list[str], list[str]]:

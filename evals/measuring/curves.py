@@ -127,7 +127,7 @@ def _choose_metric(run: Run, name: str) -> str:
         raise UsageError(f"{chosen} is by judgements that do not lead; {mend}")
     check_metric(chosen)
     if is_pairwise(chosen) or chosen.startswith("Judged"):
-        others = [one for one in run.columns if not is_pairwise(one) and "[" not in one]
+        others = [column for column in run.columns if not is_pairwise(column) and "[" not in column]
         counted = "comparisons" if is_pairwise(chosen) else "all judgements"
         mend = f"give --metric {' or '.join([*others[:3], *SEEN])}"
         raise UsageError(
@@ -178,7 +178,9 @@ def _describe_axis(
         row
     ) in rows:  # on the front, unless another is better or cheaper and neither worse nor dearer
         rivals = [one for one in rows if one["end"] >= row["end"] and one["cost"] <= row["cost"]]
-        row["front"] = all((one["end"], one["cost"]) == (row["end"], row["cost"]) for one in rivals)
+        row["front"] = all(
+            (rival["end"], rival["cost"]) == (row["end"], row["cost"]) for rival in rivals
+        )
     return {"words": AXES[axis], "budgets": budgets, "curves": rows, "front": front}
 
 

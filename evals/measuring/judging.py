@@ -113,7 +113,7 @@ class Pool(NamedTuple):
         """Return what a judge reads of documents: themselves, or the passage that came first;
         without those lost.
         """
-        ids = (self.best[query_id].get(one, one) for one in documents)
+        ids = (self.best[query_id].get(document, document) for document in documents)
         return [doc_id for doc_id in ids if doc_id in self.environment.documents]
 
     def grades(self, outcomes: Mapping[str, Any]) -> dict[str, Grades]:
@@ -438,7 +438,9 @@ def _score(pool: Pool, name: str, grades: Grades) -> Result:
     """
     names = pool.environment.metrics
     judgements = {
-        key: one for key, one in pool.environment.judgements.items() if one.unit_of is pool.unit_of
+        key: judgement
+        for key, judgement in pool.environment.judgements.items()
+        if judgement.unit_of is pool.unit_of
     }
     by = judgements | {name: pool.join(grades)}
     rows: list[Result] = [

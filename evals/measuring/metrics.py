@@ -356,7 +356,12 @@ def _compare(
     nothing = Ranking(())
     ranking = rankings.get(query_id, nothing)
     if name != "Flip":
-        return share(won([one for one in comparisons if name in ("Win", one.label)], ranking))
+        return share(
+            won(
+                [comparison for comparison in comparisons if name in ("Win", comparison.label)],
+                ranking,
+            )
+        )
     twin = environment.twins.get(query_id)
     if twin is None or not comparisons:
         return None

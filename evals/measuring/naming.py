@@ -62,7 +62,9 @@ def name_failures(
             query = next(one for one in environment.queries if one.query_id == lost["query_id"])
             told, passages = _tell(run, lost, KINDS[kind].format(k=cutoff(run)))
             name = f"{digest(lost['unit'], *told)[:8]}/{query.query_id}"
-            read_first = frozenset([one for one in passages if one in environment.documents][:1])
+            read_first = frozenset(
+                [passage for passage in passages if passage in environment.documents][:1]
+            )
             units[name] = replace(query, query_id=name, candidates=read_first)
             system.losses[name] = told
             asked.append((run.name, name, lost))

@@ -327,9 +327,9 @@ def _count_read(steps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     for step in steps:
         if step["tool"] in ("judge", "read"):
             readings = zip(step.get("shown", ()), step.get("lengths", ()), strict=False)
-            for doc_id, one in zip(step["doc_ids"], readings, strict=False):
-                if one[0]:  # what was to be shown when a limit came is 0
-                    least[doc_id] = min(least.get(doc_id, one), one)
+            for doc_id, reading in zip(step["doc_ids"], readings, strict=False):
+                if reading[0]:  # what was to be shown when a limit came is 0
+                    least[doc_id] = min(least.get(doc_id, reading), reading)
     left_out = [max(0, length - shown) for shown, length in least.values()]
     characters = sum(length for _, length in least.values())
     cut = sum(map(bool, left_out))

@@ -82,7 +82,11 @@ class Stage:
         self._own = terms is None
         self.model = connect(request, terms or make_terms(request), documents)
         self.model.lm.meet()
-        asked = [part for one in program.predictors() for part in (one.signature, *one.demos)]
+        asked = [
+            part
+            for predictor in program.predictors()
+            for part in (predictor.signature, *predictor.demos)
+        ]
         lm = {"name": self.model.name, **self.model.settings}
         made = {"program": request.program_label, "prompt": digest(*map(str, asked))[:16], "lm": lm}
         self.config = BLANK | {"data_fingerprint": documents.fingerprint} | config | made
@@ -129,7 +133,7 @@ class Stage:
         sent or written.
         """
         before = self.outcomes
-        left = [one for one in units if one.query_id not in before]
+        left = [unit for unit in units if unit.query_id not in before]
         pending = sorted(left, key=lambda one: (len(one.candidates or ()), len(one.text)))
         statistics = BM25(self._documents, home()).statistics
         chosen = pending[:: -(-len(pending) // REHEARSED) or 1]

@@ -409,7 +409,7 @@ def _factors(resolved: Resolved, rehearsal: Rehearsal) -> tuple[Range, str]:
     ceilings = [
         program.most_calls(len(query.candidates or ()) or default) for query in rehearsal.queries
     ]
-    most = max((one for one in ceilings if one is not None), default=None)
+    most = max((ceiling for ceiling in ceilings if ceiling is not None), default=None)
     if most is None or not sum(counts):
         return REPEATED
     mean = sum(counts) / len(counts)
@@ -559,9 +559,9 @@ class StandIn(session.Shared, dspy.LM):
                 "name": call.name,
                 "arguments": json.dumps(call.args),
             }
-            for one in outputs
-            if isinstance(one, dspy.ToolCalls)
-            for place, call in enumerate(one.tool_calls)
+            for output in outputs
+            if isinstance(output, dspy.ToolCalls)
+            for place, call in enumerate(output.tool_calls)
         ]
         self._book(
             messages,

@@ -181,8 +181,8 @@ class Episode:
             steps = self.desk.session.trace.steps
             limits = self.desk.session.limits
             done = [
-                {"tool": one.tool, "argument": one.argument, "doc_ids": list(one.doc_ids)}
-                for one in steps
+                {"tool": step.tool, "argument": step.argument, "doc_ids": list(step.doc_ids)}
+                for step in steps
             ]
             used = Counter[str](one.tool for one in steps if not one.refused)
             most = {"searches": (limits.searches, "search"), "reads": (limits.reads, "read")}
@@ -415,8 +415,8 @@ def told(query: Query) -> dict[str, str]:
 def parameters(tool: str) -> dict[str, inspect.Parameter]:
     """Return what a tool takes, by name."""
     return {
-        name: one
-        for name, one in inspect.signature(getattr(Episode, tool)).parameters.items()
+        name: parameter
+        for name, parameter in inspect.signature(getattr(Episode, tool)).parameters.items()
         if name != "self"
     }
 

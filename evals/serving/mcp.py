@@ -125,7 +125,7 @@ class Clients:
                         "no query is open; next_query gives one, unless all are answered"
                     )
                 there = self.host.open()
-                for gone in [name for name, one in self._episodes.items() if one.over]:
+                for gone in [name for name, episode in self._episodes.items() if episode.over]:
                     del self._episodes[gone]
                 self._episodes[client] = there
         there.touch()

@@ -55,8 +55,10 @@ def describe_tools() -> str:
     """Return the tools and the form of a call, for the prompt of a model that is given no tools of its own."""
     methods = [getattr(Episode, name) for name in TOOLS]
     said = [
-        f"{one.__name__}{inspect.signature(one)}\n{inspect.getdoc(one)}".replace("(self, ", "(")
-        for one in methods
+        f"{method.__name__}{inspect.signature(method)}\n{inspect.getdoc(method)}".replace(
+            "(self, ", "("
+        )
+        for method in methods
     ]
     return "\n\n".join(
         [f"Find the documents that satisfy a query. Call a tool in each reply, as {_FORM}.", *said]

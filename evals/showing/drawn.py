@@ -32,7 +32,7 @@ def save(found: Mapping[str, Any], drawn: Mapping[str, str], folder: Path) -> li
     stem = folder / found["name"].replace("/", "-")
     title = f"{found['name']}: {found['title']}"
     cells = found.get("points") or found["cells"]
-    table = to_csv([cells[0], *(one.values() for one in cells)])
+    table = to_csv([cells[0], *(cell.values() for cell in cells)])
     files: dict[Path, str | bytes] = {stem.with_suffix(".csv"): table}
     figure = None
     if "points" in found:

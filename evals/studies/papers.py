@@ -344,8 +344,8 @@ def _row(system: Mapping[str, Any]) -> str:
 
 def _toml(fields: Mapping[str, Any]) -> str:
     values = {
-        key: json.dumps(one, ensure_ascii=False, separators=(", ", " = "))
-        for key, one in fields.items()
-        if one
+        key: json.dumps(field, ensure_ascii=False, separators=(", ", " = "))
+        for key, field in fields.items()
+        if field
     }
     return "".join(f"{key} = {value}\n" for key, value in values.items())

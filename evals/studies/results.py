@@ -267,7 +267,9 @@ def _tests_table(results: Results) -> Words:
         )
         shown = number(test.detectable, unknown="none")
         figures = [test.difference, test.low, test.high, test.p, test.p_holm]
-        rows.append([test.row, over, *(f"{one:.4f}" for one in figures), str(test.queries), shown])
+        rows.append(
+            [test.row, over, *(f"{figure:.4f}" for figure in figures), str(test.queries), shown]
+        )
     names = [
         "row",
         "task",
@@ -295,7 +297,7 @@ def _cost_table(results: Results) -> Words:
             for run in some
         ]
         used = [
-            [one.get(key) for one in usages]
+            [usage.get(key) for usage in usages]
             for key in ("calls", "input_tokens", "output_tokens", "list_usd")
         ]
         *sums, usd = [None if None in amounts else sum(amounts) for amounts in used]
@@ -355,7 +357,9 @@ def _draw(results: Results, table: Table) -> tuple[list[Plot], dict[str, str | b
     for place, row in enumerate(rows):
         shift = (place - (len(rows) - 1) / 2) * min(0.12, 0.7 / len(rows))
         points = [
-            Point(x + shift, one.value, one.low, one.high) for x, one in enumerate(row.cells) if one
+            Point(x + shift, cell.value, cell.low, cell.high)
+            for x, cell in enumerate(row.cells)
+            if cell
         ]
         means.append(Series(row.label, points, place))
         found = [

@@ -204,9 +204,9 @@ class Workshop:
         terms.budget, terms.gate = self._budget, self._gates.setdefault(request.lm, terms.gate)
         resolved, environment = open_task(request, self._load)
         quiet = [
-            one
-            for one in resolved.all_retrievers
-            if not (retrievers.lenses(one) or retrievers.apis(one))
+            all_retriever
+            for all_retriever in resolved.all_retrievers
+            if not (retrievers.lenses(all_retriever) or retrievers.apis(all_retriever))
         ]
         built = {str(one): self._built[str(one)] for one in quiet if str(one) in self._built}
         engines = Engines(environment, terms, built)
@@ -437,7 +437,7 @@ def look_ahead(cells: Sequence[Cell]) -> tuple[dict[str, Any], list[Made]]:
 
 
 def _add(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    sums: dict[str, Any] = {"queries": sum(one["queries"] for one in cells)}
+    sums: dict[str, Any] = {"queries": sum(cell["queries"] for cell in cells)}
     for key in FIGURES:  # a price may not be known
         known = all(one[key] for one in cells)
         sums[key] = (

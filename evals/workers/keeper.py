@@ -125,7 +125,7 @@ class Keeper(Elsewhere):
                 self._start(), lambda line: self._serve(line, *line.receive()), say, first=2
             )
             if self._cores:
-                link.core = min(self._cores, key=[one.core for one in self._workers].count)
+                link.core = min(self._cores, key=[worker.core for worker in self._workers].count)
             link.send(0, self._setup._replace(core=link.core))
         except (RunIncomplete, OSError, Gone) as error:
             lost = (
@@ -188,7 +188,7 @@ class Keeper(Elsewhere):
             return worker
 
     def _free(self) -> list[Link]:
-        return [one for one in self._workers if not one.alone]
+        return [worker for worker in self._workers if not worker.alone]
 
     def _replace(self, worker: Link) -> None:
         with self._changed:
@@ -252,7 +252,7 @@ class Keeper(Elsewhere):
         try:
             with session.using(opened), session.booking():
                 found = made.search_many(searches, k)
-                left_out = [made.left_out(one.text, one.instruction) for one in searches]
+                left_out = [made.left_out(search.text, search.instruction) for search in searches]
         except Exception as error:  # noqa: BLE001  # as above
             failure = error
         line.send(

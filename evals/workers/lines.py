@@ -145,7 +145,9 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, made: Any) -> Any:
         if not isinstance(made, BaseException):
             return NotImplemented
-        arguments = tuple(one if _is_plain(one) else str(one) for one in made.args)
+        arguments = tuple(
+            argument if _is_plain(argument) else str(argument) for argument in made.args
+        )
         kept = {name: value for name, value in vars(made).items() if _is_plain(value)}
         return _make_error, (type(made).__module__, type(made).__qualname__, arguments, kept)
 

@@ -110,8 +110,8 @@ def _be_there(line: Connection) -> None:
 
 
 def _make(line: Connection, *what: Any) -> None:
-    for made in make_blocks(*what):
-        line.send((made, None))
+    for block in make_blocks(*what):
+        line.send((block, None))
     line.send((None, None))
 
 

@@ -114,7 +114,7 @@ def relevant(queries: Sequence[Query], environment: Environment) -> dict[str, li
     }
     if judgements.unit_of is None or not judgements.judged_by_unit:
         return {
-            query_id: [one for one in ids if one in documents] for query_id, ids in good.items()
+            query_id: [id_ for id_ in ids if id_ in documents] for query_id, ids in good.items()
         }
     parts: dict[str, list[str]] = {unit: [] for units in good.values() for unit in units}
     for doc_id in documents:

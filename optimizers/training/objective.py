@@ -164,9 +164,9 @@ def objective(environment: Environment, metric: str = "", price: float = 0.0) ->
     made = Objective(environment, name, "" if tie_breaker == name else tie_breaker, price)
     if environment.queries and not made.usable(environment.queries):
         pools = [
-            len(one.candidates - one.excluded)
-            for one in environment.queries
-            if one.candidates is not None
+            len(query.candidates - query.excluded)
+            for query in environment.queries
+            if query.candidates is not None
         ]
         largest = f", or it counts all of a pool of {max(pools)} documents at most" if pools else ""
         same = (

@@ -129,7 +129,7 @@ def join(trainings: Sequence[Training]) -> Training:
     """Return the trainings of several tasks as one. A query's id then begins with its task; two may have the same."""
     if len(trainings) == 1:
         return trainings[0]
-    environments = tuple(_with_names(one.environment) for one in trainings)
+    environments = tuple(_with_names(training.environment) for training in trainings)
     pairs = zip(environments, (len(one.train) for one in trainings), strict=True)
     parts = zip(*((one.queries[:size], one.queries[size:]) for one, size in pairs), strict=True)
     # The tasks take turns: a teleprompter may look at the first few queries alone.

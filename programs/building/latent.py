@@ -188,7 +188,7 @@ def mapped(inputs: Inputs, outputs: Outputs) -> None:
 
 def known_groups(inputs: Inputs, outputs: Outputs) -> None:
     """Check that no group is merged twice."""
-    named = [one for merged in outputs["merged"] for one in merged.ids]
+    named = [id_ for merged in outputs["merged"] for id_ in merged.ids]
     if len(named) > len(set(named)):
         raise Fault("unknown ids", "a group is merged twice; join those rows")
 

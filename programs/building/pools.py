@@ -30,8 +30,8 @@ class ListFacets(dspy.Signature):
 def copied(facets: Iterable[str], text: str) -> list[str]:
     """Return the facets that stand in the text, each once; white space and case do not count."""
     whole = " ".join(text.split()).lower()
-    pieces = (" ".join(one.split()) for one in facets)
-    return list(dict.fromkeys(one for one in pieces if one and one.lower() in whole))
+    pieces = (" ".join(facet.split()) for facet in facets)
+    return list(dict.fromkeys(piece for piece in pieces if piece and piece.lower() in whole))
 
 
 def in_its_words(inputs: Inputs, outputs: Outputs) -> None:

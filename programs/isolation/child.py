@@ -174,8 +174,8 @@ class _Host:
         """Return name, type and default of what the program's constructor may be given by name."""
         self._constructor = adapt(names.pick("program", system, {}, names.PROGRAMS), system)
         return [
-            (one.name, one.annotation.__name__, one.default)
-            for one in list_parameters(self._constructor).values()
+            (parameter.name, parameter.annotation.__name__, parameter.default)
+            for parameter in list_parameters(self._constructor).values()
         ]
 
     def begin(self, program: str, parameters: Mapping[str, Any]) -> list[str]:

@@ -134,7 +134,7 @@ def check(spec: str, settings: Settings) -> dict[str, Any]:
     run = "sextant run --program multihop --task congress --limit 3 --lm"
     used = total(one.usage for one in answers)
     seconds = sum(one.seconds for one in answers)
-    first = [one.first for one in answers if one.first is not None]
+    first = [answer.first for answer in answers if answer.first is not None]
     thinks = any(one.reasoning for one in answers)
     return found | {
         "server": lm.server.kind.name or None,

@@ -129,7 +129,7 @@ class Embeddings:
         except ValueError as error:
             raise _NotVectors(self._wire.clean(str(error)), self.model, used) from None
         return Sent(
-            [base64.b64encode(one.tobytes()).decode() for one in vectors],
+            [base64.b64encode(vector.tobytes()).decode() for vector in vectors],
             "stop",
             used,
             answer.headers,

@@ -118,7 +118,7 @@ def read_error(body: Any) -> Said:
     inner = error.get("innererror")  # Azure
     words = error.get("message") or error.get("detail") or ""
     if isinstance(words, list):  # FastAPI's, which has the request in it as well
-        words = "; ".join(str(one.get("msg")) for one in words if isinstance(one, dict))
+        words = "; ".join(str(word.get("msg")) for word in words if isinstance(word, dict))
     counts = [
         f"{name} {error[name]}" for name in ("n_prompt_tokens", "n_ctx") if name in error
     ]  # llama.cpp

@@ -155,7 +155,10 @@ class LanguageModel(dspy.LM):
         if (count := kwargs.pop("n", None) or 1) > 1:
             rollout = kwargs.pop("rollout_id", None)
             samples = [n if rollout is None else f"{rollout}.{n}" for n in range(count)]
-            return [self(prompt, messages=messages, **kwargs, rollout_id=one)[0] for one in samples]
+            return [
+                self(prompt, messages=messages, **kwargs, rollout_id=sample)[0]
+                for sample in samples
+            ]
         prompting.check_room(
             messages or (), "prompt"
         )  # programs have shortened by now what they can

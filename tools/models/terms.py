@@ -187,7 +187,7 @@ class Budget:
         if self._tokens is None and self._usd is None:
             return False
         calls = [*self._in_flight, expected]
-        tokens = self._spent_tokens + sum(one.tokens for one in calls)
+        tokens = self._spent_tokens + sum(call.tokens for call in calls)
         usd = self._spent_usd + sum(one.usd for one in calls)
         return (self._tokens is not None and tokens > self._tokens) or (
             self._usd is not None and usd > self._usd
@@ -399,7 +399,7 @@ def write_cassette(
     What was found of the `servers` shapes prompts, so it is in the first line.
     """
     count = 0
-    found = {model: said for model, said in (servers or {}).items() if any(said.values())}
+    found = {model: server for model, server in (servers or {}).items() if any(server.values())}
     with disk.replacing(path) as file:
         file.write(json.dumps(_HEAD | ({"servers": found} if found else {})) + "\n")
         for key, answer in answers:

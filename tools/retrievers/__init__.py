@@ -255,7 +255,7 @@ def _read(name: str, made: Any, own: bool) -> Kind:
         raise UsageError(
             f"{name}: {error}, which a type in its constructor names; import it"
         ) from None
-    asked = [one for key, one in parameters.items() if key not in _GIVEN]
+    asked = [parameter for key, parameter in parameters.items() if key not in _GIVEN]
     typed = [one.replace(annotation=hints.get(one.name, type(one.default))) for one in asked]
     options = {
         one.name: one for one in typed if one.kind is one.KEYWORD_ONLY or _is_plain(one.annotation)
@@ -263,7 +263,8 @@ def _read(name: str, made: Any, own: bool) -> Kind:
     positional = tuple(one for one in typed if one.name not in options)
     subject = positional[0].annotation.__name__ if positional else ""
     simple = all(
-        one.default is not one.empty and _is_plain(one.annotation, str) for one in options.values()
+        option.default is not option.empty and _is_plain(option.annotation, str)
+        for option in options.values()
     )
     if own and not (
         simple

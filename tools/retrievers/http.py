@@ -135,7 +135,7 @@ class Http(Retriever):
                 asked_for = {"queries": batch, "topk": k, "return_scores": True}
                 lists = self._send("/retrieve", orjson.dumps(asked_for))["result"]
                 made = [
-                    _sorted([(one["document"]["id"], one) for one in hits], k) for hits in lists
+                    _sorted([(hit["document"]["id"], hit) for hit in hits], k) for hits in lists
                 ]
                 found += [hits for _, hits in zip(batch, made, strict=True)]
             return found

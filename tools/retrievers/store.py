@@ -141,9 +141,9 @@ def find_relatives(home: Path | None, key: Mapping[str, object]) -> list[Path]:
     """
     folders = sorted(home.glob(f"indexes/{key['kind']}-*")) if home else []
     return [
-        each
-        for each in folders
-        if {**_manifest(each).get("key", {}), "corpus": key["corpus"]} == key and _sound(each)
+        folder
+        for folder in folders
+        if {**_manifest(folder).get("key", {}), "corpus": key["corpus"]} == key and _sound(folder)
     ]
 
 
@@ -225,7 +225,9 @@ def _build(place: Path, key: Mapping[str, object], build: Callable[[Path], None]
 def _list_seals(folders: Iterable[Path]) -> dict[tuple[int, ...], list[int]]:
     """Return the seals of the files of indexes: one that is a hard link of any need not be read."""
     listed = (
-        (each, files) for each in folders if isinstance(files := _manifest(each).get("files"), dict)
+        (folder, files)
+        for folder in folders
+        if isinstance(files := _manifest(folder).get("files"), dict)
     )
     sealed = (
         (each / name, seal)

@@ -106,7 +106,9 @@ def _row(group: Group, bounds: Bounds) -> tuple[list[str], list[str]]:
         _figure(bounds.mean(kind)) if bounds.is_own(kind) else "" for kind in LABELS
     )
     *differences, share = bounds.compare()
-    gained, missing = (_interval(*one[:3]) if one else "" for one in differences)
+    gained, missing = (
+        _interval(*difference[:3]) if difference else "" for difference in differences
+    )
     closed = _interval(*share, percent=True) if share else ""
     means = [floor, union, _figure(bounds.mean()), ceiling]
     shown = [str(group.system(run)), short(task), *means, gained, missing, closed, bounds.others]

@@ -216,7 +216,7 @@ def sweep_tasks(group: Group) -> list[str]:
     return [
         task
         for task, systems in pooled.items()
-        if len(systems) > len({one.resized(0) for one in systems})
+        if len(systems) > len({system.resized(0) for system in systems})
     ]
 
 
@@ -452,9 +452,9 @@ def _together(
     for row in sorted(rows, key=len, reverse=True):
         for members in kept:
             if all(
-                row[place].value == one[place].value
-                for one in members
-                for place in row.keys() & one.keys()
+                row[place].value == member[place].value
+                for member in members
+                for place in row.keys() & member.keys()
             ):
                 members.append(row)
                 break

@@ -28,7 +28,7 @@ def converse(
     """Return the answer to a conversation with tools. Raises LiteLLM's errors."""
     # LiteLLM writes words of its own into a text that is empty, and leaves one alone that is
     # missing.
-    said = [one if one["content"] else one | {"content": None} for one in messages]
+    said = [message if message["content"] else message | {"content": None} for message in messages]
     asked = {
         "model": model,
         "messages": mark(model, said, grows=True),
