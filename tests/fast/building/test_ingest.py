@@ -183,7 +183,8 @@ def test_ids_are_unique_and_made_of_the_text_where_there_are_none(tmp_path):
 
 def test_shortcuts_are_cut_and_a_text_without_any_stays_as_it_is(tmp_path):
     clean = CleanSection(urls="domain", bylines=("^By [A-Z].*$",), boilerplate=0.5)
-    story = "By Ann Lee\n# Same heading here\n\nStory {}, see [a page](https://x.org/a?b) of it.\n\nAll rights reserved."
+    story = "By Ann Lee\n# Same heading here\n\nStory {}, see [a page](https://x.org/a?b) of it."
+    story += "\n\nAll rights reserved."
     rows = [{"id": f"{n}", "text": story.format(n)} for n in range(10)]
     source = take(tmp_path, rows, clean)
     assert texts(source)["3"] == "# Same heading here\n\nStory 3, see a page x.org of it."

@@ -8,7 +8,10 @@ from optimizers.training.leaks import Passage, collect_passages, find_leaks
 from optimizers.training.splits import divide
 from tools.text import all_words
 
-SECRET = "the clerk read the names of nineteen ferries aloud and nobody in the room could say which of them still sailed"
+SECRET = (
+    "the clerk read the names of nineteen ferries aloud and nobody in the room could say "
+    "which of them still sailed"
+)
 
 
 def passage(text, owner="D1", split="train", kind="gold document"):

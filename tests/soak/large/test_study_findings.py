@@ -45,7 +45,7 @@ def test_a_planted_difference_is_said_and_a_study_without_says_that_there_is_non
     planted = np.mean([judge(seed, EFFECT, -EFFECT, 0, 0) for seed in range(STUDIES)], axis=0)
     names = ("no row differs", "helps on its task", "hurts on its task", "something that is not so")
     for what, rates in (("none planted", nothing), ("one planted", planted)):
-        print(
+        print(  # noqa: T201
             what, ", ".join(f"{name}: {rate:.3f}" for name, rate in zip(names, rates, strict=True))
         )
     assert nothing[0] > 0.94 and planted[0] < 0.02

@@ -296,6 +296,6 @@ if __name__ == "__main__":
             check(int(sys.argv[1]), Path(place), Undisturbed(), server)
         finally:
             for one in server.tries:
-                print(
+                print(  # noqa: T201
                     f"{one.number:4} {one.kind:16} {one.status} {'paid' if one.paid else ''} {one.asked[:60]}"
                 )
