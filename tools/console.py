@@ -91,7 +91,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class _Store(argparse._StoreAction):  # noqa: SLF001  # argparse has no public class of it
-    """Stores the value of an option; of several values, the parser refuses the command line or names the last."""
+    """Stores the value of an option; the parser may refuse a second one."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -113,7 +113,7 @@ class _Append(argparse._AppendAction):  # noqa: SLF001  # as above
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors of one line, without abbreviated options, and with a word on options that are repeated.
+    """argparse with errors of one line, without abbreviated options, and without options whose first values are lost.
 
     `prog` is `python -m MODULE`; it is replaced by what was typed, as `sextant NAME`. A parser of a sub-command has its
     `prog` from argparse: that of the parser above it, and the name of the sub-command.
@@ -158,7 +158,6 @@ class Parser(argparse.ArgumentParser):
             )
         if isinstance(action, _Append):
             raise UsageError(f"{again} is given twice, as {values}; give it once")
-        say(f"note: {option} is given twice, as {values}; the last counts")
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, for exit code 2 without the usage block."""
