@@ -82,11 +82,14 @@ def sentences(text: str) -> list[str]:
     return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]
 
 
+def replace_surrogates(text: str) -> str:
+    """Replace halves of surrogate pairs, which UTF-8 does not have, and no tokenizer accepts."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def encodable(texts: Iterable[str]) -> list[str]:
-    """Replace lone surrogates, which some data sets have, and which no tokenizer and no
-    protocol accepts.
-    """
-    return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+    """Replace halves of surrogate pairs in texts; some data sets have them."""
+    return [replace_surrogates(text) for text in texts]
 
 
 def message_text(message: Mapping[str, Any]) -> str:

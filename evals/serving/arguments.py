@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from tools import disk
 from tools.forms import NESTED
 from tools.models.prompting import Fault
+from tools.text import replace_surrogates
 
 Form = TypeVar("Form", bound=BaseModel)
 
@@ -35,11 +36,6 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def replace_surrogates(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which UTF-8 does not have."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def read_json(sent: str | bytes) -> Any:
