@@ -30,11 +30,12 @@ from tools.retrievers.store import code, find_relatives, open_index
 from tools.text import STOP_WORDS, TermStatistics, words
 
 _SOURCES = (
-    "tools/text",
-    *(
-        f"tools/retrievers/{name}"
-        for name in ("bm25", "english", "kernels", "rank_bm25", "segments")
-    ),
+    "tools.text",
+    "tools.retrievers.bm25",
+    "tools.retrievers.english",
+    "tools.retrievers.kernels",
+    "tools.retrievers.rank_bm25",
+    "tools.retrievers.segments",
 )
 _WORD_CHARACTERS = (
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"  # the ASCII ones of \w

@@ -37,19 +37,22 @@ _ROWS = 8192  # that are read at a time
 _ROOT = Path(__file__).parents[2]
 
 
-def code(*modules: str, **rooms: str) -> str:
-    """Return a digest of the code that decides what an index holds: `code("tools/text",
-    neural="dense quantized")`.
+_MODELS = "tools.retrievers.neural."  # its modules load models with PyTorch
 
-    The code in neural/ gives other vectors on an accelerator, which counts where there is one.
+
+def code(*modules: str) -> str:
+    """Return a digest of the code that decides the content of an index.
+
+    `modules` are dotted names. Only their content counts, not their names. If a module loads models
+    with PyTorch, the kind of accelerator counts as well: vectors differ on it.
     """
-    own = (
-        f"tools/retrievers/{room}/{name}" for room, names in rooms.items() for name in names.split()
-    )
-    texts = "\0".join(
-        sources.read(_ROOT / f"{module}.py").code for module in sorted((*modules, *own))
-    )
-    texts += accelerator() if "neural" in rooms else ""
+    bodies = [
+        sources.read(_ROOT.joinpath(*module.split(".")).with_suffix(".py")).body
+        for module in modules
+    ]
+    texts = "\0".join(sorted(bodies))
+    if any(module.startswith(_MODELS) for module in modules):
+        texts += accelerator()
     return hashlib.blake2b(texts.encode(), digest_size=8).hexdigest()
 
 

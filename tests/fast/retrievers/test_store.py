@@ -203,12 +203,14 @@ class TestCommand:
 
 
 def test_an_index_by_a_model_on_an_accelerator_is_another_one_and_a_run_says_so(monkeypatch):
-    on_cpu, words = store.code(neural="dense"), store.code("tools/text")
+    on_cpu, words = store.code("tools.retrievers.neural.dense"), store.code("tools.text")
     monkeypatch.setenv("SEXTANT_DEVICE", "cpu")
     assert (
-        store.code(neural="dense") == on_cpu
+        store.code("tools.retrievers.neural.dense") == on_cpu
         and "device" not in uses([], libraries=["torch"])["versions"]
     )
     monkeypatch.setenv("SEXTANT_DEVICE", "cuda:1")  # there is none here; nothing is loaded
-    assert store.code(neural="dense") != on_cpu and store.code("tools/text") == words
+    assert (
+        store.code("tools.retrievers.neural.dense") != on_cpu and store.code("tools.text") == words
+    )
     assert uses([], libraries=["torch"])["versions"]["device"] == "cuda"

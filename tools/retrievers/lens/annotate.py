@@ -349,7 +349,7 @@ class OfflineAnnotator:
 
     def key(self) -> Mapping[str, object]:
         """Return the lens and the code that counts."""
-        digest = code("tools/retrievers/lens/signs", "tools/text")
+        digest = code("tools.retrievers.lens.signs", "tools.text")
         return {"model": "offline", "attribute": self._attribute, "code": digest}
 
     def begin(self, texts: int, characters: int, sample: Sequence[str], spent: Usage) -> str:

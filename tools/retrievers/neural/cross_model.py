@@ -11,8 +11,9 @@ import transformers
 from tokenizers import Tokenizer
 
 from tools.errors import DataError, UsageError
+from tools.retrievers.devices import device
 from tools.retrievers.neural import loading
-from tools.retrievers.neural.models import LocalModel, Row, device, find_base
+from tools.retrievers.neural.models import LocalModel, Row, find_base
 from tools.text import encodable
 
 

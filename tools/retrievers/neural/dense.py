@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 _WORD = re.compile("[A-Za-z0-9]")  # has tokens in every vocabulary
 
+_VECTOR_MODULES = (
+    "tools.retrievers.neural.dense",
+    "tools.retrievers.neural.quantized",
+)  # their code decides the content of an index
+
 
 class Dense(VectorRetriever):
     """The documents whose vectors are nearest to the query's: all of them compared, in float32 or first in 8 bits."""
@@ -102,7 +107,7 @@ class SentenceEmbedder(RunsHere, Embedder):
     def key(self) -> Mapping[str, object]:
         """Return all that shapes a document's vector."""
         in_8_bits = ("onnx", "onnxruntime") if self._precision == "int8" else ()
-        return index_key("vectors", self.name, self._found.row, "dense quantized", *in_8_bits)
+        return index_key("vectors", self.name, self._found.row, _VECTOR_MODULES, in_8_bits)
 
     def documents(
         self, texts: Sequence[str], done: Callable[[int], None] = lambda _: None

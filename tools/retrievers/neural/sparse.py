@@ -40,6 +40,12 @@ Weights = Any  # scipy's matrix of shape (texts, terms of the model)
 
 _BLOCK_TEXTS = 1024  # held in memory, and lost when the process is killed
 
+_INDEX_MODULES = (
+    "tools.retrievers.neural.sparse",
+    "tools.retrievers.kernels",
+    "tools.retrievers.vectors.embedding",
+)  # their code decides the content of an index
+
 
 class Sparse(models.RunsHere, Retriever):
     """The documents whose learned term weights have the largest inner product with the query's; 0 is no hit."""
@@ -61,9 +67,7 @@ class Sparse(models.RunsHere, Retriever):
             "splade", model, like=like, weights=self._found.weights, run_code=run_code
         )
         ranker = Ranker(corpus.doc_ids)
-        key = models.index_key(
-            "splade", self.name, self._found.row, "sparse ../kernels", vectors="embedding"
-        )
+        key = models.index_key("splade", self.name, self._found.row, _INDEX_MODULES)
         self._postings, self._terms = open_index(
             home,
             {**key, "corpus": corpus.fingerprint},

@@ -21,8 +21,8 @@ import numpy as np
 from tools.corpus import Corpus
 from tools.errors import DataError, UsageError
 from tools.installation import explain_missing
+from tools.retrievers.devices import device
 from tools.retrievers.neural import loading
-from tools.retrievers.neural.models import device
 from tools.retrievers.vectors.embedding import Block, Embedder, Vectors, make_block
 
 try:
