@@ -1,6 +1,7 @@
 """The recipe `pool`, beside another writing of its rules; facets, drafts and pools of a release made again."""
 
 import json
+import tomllib
 
 import pytest
 from building import build, load, prepare, relevant
@@ -64,6 +65,11 @@ def test_pools_are_the_first_of_each_in_turn_with_what_is_relevant_and_dev_share
     assert sorted([*lost, *(one.query_id for one in made.queries)]) == sorted(
         one.query_id for one in given.queries
     )
+    counts = tomllib.loads((folder / "release/benchmark.toml").read_text())["made"]["counts"]
+    for part, queries in {"dev": dev, "test": test, "": [*dev, *test]}.items():
+        sizes = [len(query.candidates) for query in queries]
+        name = f"documents of a {part} pool, mean".replace("  ", " ")
+        assert counts[name] == pytest.approx(sum(sizes) / len(sizes), abs=1e-3), name
     assert all(wanted[one] <= tested for one in lost)
     triplets = environments.load(str(folder / "release"), split="dev")
     pairs = [
