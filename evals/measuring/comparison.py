@@ -43,6 +43,7 @@ from evals.measuring.scored import (
     Column,
     Run,
     differences,
+    list_deviations,
     pair,
     read,
 )
@@ -184,6 +185,7 @@ def compare(paths: Sequence[Path], metrics: Sequence[str] = (), *, force: bool =
             *_note_repeats(systems, runs, headline),
             *(f"{run.name}: {line}" for run in runs for line in describe_cuts(run.scores)),
         ],
+        "deviations": list_deviations(runs),
         "systems": [
             system.describe(names)
             for system, names in zip(systems, [chosen[0], *chosen], strict=True)

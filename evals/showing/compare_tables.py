@@ -40,7 +40,7 @@ def lay_out_comparison(result: Result) -> list[Part]:
     for label, run, changed in zip(labels[1:], result["runs"], result["differences"], strict=True):
         parts += ["", *_compare(result, label, run, changed["keys"], explained)]
     parts += [*_spread(result["systems"], labels), _cost(result["cost"], labels, task_line(result))]
-    return [*parts, *explained, *result["notes"]]
+    return [*parts, *explained, *result["notes"], *result["deviations"]]
 
 
 def _verdicts(result: Result, labels: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 import pytest
 
 from agents import AGENTS
-from evals import reproduce, study
+from evals import compare, reproduce, study
 from evals import run as run_module
 from evals.published.sections import sections
 from evals.running.pools import read as read_pool
@@ -100,12 +100,16 @@ def test_a_run_with_the_defaults_says_what_most_of_the_number_rests_on():
     )
 
 
-def test_the_line_is_under_the_tables_of_a_run_a_study_its_report_and_a_papers_table(
+def test_the_line_is_under_the_tables_of_a_run_a_comparison_a_study_its_report_and_a_papers_table(
     command_of, tmp_path
 ):
     line = "rewrite differs from the paper's: it searches with bm25, the paper's with Gemini Embedding 2"
     given = ("--data", "mini", "--limit", "2", "--runs", tmp_path)
     assert line in command_of(run_module)("--program", "rewrite", "--task", "congress", *given).out
+    command_of(run_module)("--program", "retrieve", "--task", "congress", *given)
+    runs = sorted(tmp_path.glob("*/*/config.json"))
+    told = command_of(compare)(*(config.parent for config in runs)).out
+    assert line in " ".join(told.split())
     rows = (
         '[[row]]\nname = "bare"\nprogram = "retrieve"\n[[row]]\nname = "new"\nprogram = "rewrite"\n'
     )
