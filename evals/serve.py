@@ -27,6 +27,8 @@ DOORS = {
     "http": "evals.serving.rest:serve",
     "openenv": "evals.serving.openenv:serve",
 }
+# Options that say what a reward is, which nobody is told without --rewards.
+_OF_REWARDS = ("reward", "shaping", "search_cost", "token_cost", "allow_test")
 # Options of a run that an agent outside has no use for.
 _WITHOUT = {one.name for one in fields(Settings)}
 _WITHOUT |= {
@@ -114,6 +116,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Serve until every query is answered, then score; exit code 7 where queries failed or
     are pending.
     """
+    if not arguments.rewards:
+        _refuse_options_of_rewards(arguments)
     place = _place(arguments)
     arguments.program = f"served:{arguments.agent}"
     request = options.from_options(Request, vars(arguments))
@@ -143,6 +147,16 @@ def command(arguments: argparse.Namespace) -> int:
     if result.problem:
         raise result.problem
     return 7 if result.failed else 0
+
+
+def _refuse_options_of_rewards(arguments: argparse.Namespace) -> None:
+    given = [f"--{name.replace('_', '-')}" for name in _OF_REWARDS if getattr(arguments, name)]
+    if given:
+        says = "says" if len(given) == 1 else "say"
+        raise UsageError(
+            f"{' and '.join(given)} {says} what a reward is, and none is told without --rewards; "
+            f"add --rewards, or leave it out"
+        )
 
 
 def _find_missing(arguments: argparse.Namespace) -> str:

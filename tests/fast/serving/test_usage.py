@@ -245,6 +245,22 @@ def test_the_command_line_refuses_such_costs(command_of, option, amount):
     assert refused.code == 2 and refused.err.count("\n") == 1 and option in refused.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--search-cost", "0.1"),
+        ("--token-cost", "0.1"),
+        ("--reward", "R@5"),
+        ("--shaping", "read"),
+        ("--allow-test",),
+    ],
+)
+def test_an_option_that_says_what_a_reward_is_needs_rewards(command_of, words):
+    refused = command_of(serve)("--task", "congress", "--split", "dev", "--http", *words)
+    assert refused.code == 2 and refused.err.count("\n") == 1
+    assert words[0] in refused.err and "add --rewards" in refused.err
+
+
 def test_an_own_program_cannot_hand_in_a_usage_below_0(run, tmp_path):
     (tmp_path / "refunds.py").write_text(
         "from dataclasses import replace\n"
