@@ -165,8 +165,12 @@ def _isolate(request: Request, compiled: "Compiled | None") -> Any:
 
 def check_prices(request: Common, models: Iterable[str], specs: Iterable[Spec]) -> None:
     """Raise UnknownPrice for the first of models and retrievers whose price a budget in
-    dollars needs, and has not.
+    dollars needs, and has not; UsageError for a file of --prices that cannot be read.
     """
+    if request.prices is not None:
+        from tools.models.prices import check_file  # few runs have prices of their own
+
+        check_file(request.prices)
     if request.budget_usd is None:
         return
     specs = list(specs)

@@ -130,6 +130,11 @@ def price(spec: str, file: str | Path | None = None) -> Price | None:
     return _find_listed(spec) if own is None else own[0]
 
 
+def check_file(file: Path) -> None:
+    """Raise UsageError for a file of --prices that cannot be read, also where no price is looked up."""
+    _read_own(file)
+
+
 def window(spec: str, file: str | Path | None = None) -> int | None:
     """Return how many tokens a prompt may have, or None when that is not known; `spec` and `file` as in `price`."""
     own = _find_own(spec, file)
@@ -237,18 +242,24 @@ _Entry = tuple[
 def _find_own(spec: str, file: str | Path | None) -> _Entry | None:
     """Return a model's entry in the user's file: its own section, or that of its longest beginning, or None."""
     named = str(file) if file is not None else os.environ.get("SEXTANT_PRICES")
-    path = expanded(named) if named else home() / "prices.toml"
-    if not named and not path.is_file():
+    path = named or home() / "prices.toml"
+    if isinstance(path, Path) and not path.is_file():
         return None
-    try:
-        status = path.stat()
-        sections = _read(path, status.st_mtime_ns, status.st_size)
-    except OSError as error:
-        wrong = f"the prices in {path} cannot be read: {(error.strerror or str(error)).lower()}"
-        raise UsageError(f"{wrong}; correct --prices or $SEXTANT_PRICES") from error
+    sections = _read_own(path)
     spec = spec.rstrip("/")
     beginnings = [name for name in sections if name.endswith("*") and spec.startswith(name[:-1])]
     return sections.get(spec) or (sections[max(beginnings, key=len)] if beginnings else None)
+
+
+def _read_own(file: str | Path) -> Mapping[str, _Entry]:
+    """Return the entries of a file of the user's own, read again where it has changed."""
+    path = expanded(str(file))
+    try:
+        status = path.stat()
+        return _read(path, status.st_mtime_ns, status.st_size)
+    except OSError as error:
+        wrong = f"the prices in {path} cannot be read: {(error.strerror or str(error)).lower()}"
+        raise UsageError(f"{wrong}; correct --prices or $SEXTANT_PRICES") from error
 
 
 @lru_cache(maxsize=8)

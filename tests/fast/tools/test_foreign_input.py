@@ -9,6 +9,7 @@ import pytest
 
 from environments.own import read_settings
 from environments.sources.markup import Record, read_xml
+from evals import run as run_module
 from evals.building.recipe import read_recipe
 from evals.folder import read_config
 from evals.gather.shards import gather
@@ -57,6 +58,20 @@ def test_a_file_that_is_none_is_refused_at_once(name, kind, tmp_path):
     with pytest.raises((SextantError, OSError)) as refused:
         READERS[name](path)
     assert not isinstance(refused.value, RecursionError) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "missing", "wrong"])
+def test_prices_that_cannot_be_read_are_refused_also_where_no_price_is_needed(
+    kind, tmp_path, command_of
+):
+    path = tmp_path / "prices.toml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "wrong":
+        path.write_text('["a/b"]\ninput = "much"\n')
+    words = ("--program", "retrieve", "--task", "congress", "--data", "mini", "--lm", "offline")
+    refused = command_of(run_module)(*words, "--runs", tmp_path / "runs", "--prices", path)
+    assert refused.code == 2 and refused.err.count("\n") == 1 and str(path) in refused.err
 
 
 def test_a_file_of_more_than_its_kind_can_have_is_not_read(tmp_path):
