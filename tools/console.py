@@ -333,6 +333,7 @@ def run_command(parser: Parser, command: Command, arguments: Sequence[str] | Non
     """Parse the arguments, run the command, and turn an error into one line on stderr and its
     exit code.
     """
+    open_before = len(AT_END)
     try:
         try:
             parsed = parser.parse_args(arguments)
@@ -348,7 +349,7 @@ def run_command(parser: Parser, command: Command, arguments: Sequence[str] | Non
                 raise KeyboardInterrupt from error
             return _fail(error)
         finally:
-            _close_all()
+            _close_files(open_before)
             if _results:
                 sys.stdout = _results.pop()
     except KeyboardInterrupt:
@@ -375,12 +376,13 @@ def _say_last_words() -> None:
     if (stream := own_stream(sys.stderr)) and is_terminal(stream):
         stream.write("\x1b[?25h")  # a bar that was cut off has hidden the cursor
     say("interrupted")
-    _close_all()
+    _close_files()
 
 
-def _close_all() -> None:
+def _close_files(open_before: int = 0) -> None:
+    """Close the files that were opened after the first `open_before`, the last first."""
     with suppress(IndexError):  # two threads may be at it
-        while True:
+        while len(AT_END) > open_before:
             AT_END.pop()()
 
 

@@ -159,6 +159,16 @@ def test_however_a_command_ends_its_answers_are_in_the_one_file_and_its_owners_a
     assert open_answers(path).take(key(1))[0].outputs == ["yes"], "it can be opened again"
 
 
+def test_a_command_closes_the_files_that_it_has_opened_and_no_others(tmp_path):
+    def command(arguments):
+        opened.append(open_answers(tmp_path / "of the command" / NAME))
+        return 0
+
+    opened = [open_answers(tmp_path / "before it" / NAME)]
+    run_command(Parser(), command, [])
+    assert [answers.close.alive for answers in opened] == [True, False]
+
+
 @pytest.mark.parametrize(
     "content",
     [b"no database at all" * 1000, b"SQLite format 3\0" + b"\1" * 5000],
