@@ -77,6 +77,25 @@ def test_an_answer_with_thoughts_that_an_earlier_version_kept_is_read_without_th
     assert rewritten(model) == "rope tram" and len(server.requests) == 1
 
 
+TAGS = """
+    think mm:think seed:think seed:cot_budget_reflect antthinking thinking thought thoughts reason reasoning
+    reflection scratchpad inner_monologue internal_monologue inner_thoughts analysis chain_of_thought thinking_process
+"""
+MARKS = {
+    "Gemma 4": ("<|channel>thought", "<channel|>"),
+    "MedGemma": ("<unused94>thought", "<unused95>"),
+    "Apertus": ("<|inner_prefix|>", "<|inner_suffix|>"),
+    "Granite": ("Here's my thought process:", "Here's my response:"),
+} | {tag: (f"<{tag}>", f"</{tag}>") for tag in TAGS.split()}
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_thoughts_between_any_marks_that_models_write_are_parted_from_the_answer(name):
+    opening, closing = MARKS[name]
+    assert part_thoughts(f"{opening}\nzebras{closing}\nrope tram") == ("zebras", "rope tram")
+    assert part_thoughts(f"zebras\n{closing}\nrope tram") == ("zebras", "rope tram")
+
+
 @pytest.mark.parametrize(
     "text",
     [
