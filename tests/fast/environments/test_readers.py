@@ -5,6 +5,7 @@ import gzip
 from collections import Counter
 
 import pytest
+from pdfs import make_pdf
 
 from environments import sources
 from environments.sources.markup import Record, write_markdown
@@ -57,25 +58,6 @@ DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/"><siteinfo
 
 TRIALS = """<trials><study><nct>N1</nct><title>On  digoxin</title><eligibility><criteria>Adults &lt; 80
 <b>only</b></criteria></eligibility></study><study><nct>N2</nct><title>Other</title></study></trials>"""
-
-
-def make_pdf(text):
-    """A PDF of one page, with its table of byte offsets."""
-    content = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET"
-    objects = (
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
-        f"<< /Length {len(content)} >>\nstream\n{content}\nendstream",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    )
-    made, places = "%PDF-1.4\n", []
-    for number, one in enumerate(objects, start=1):
-        places.append(len(made))
-        made += f"{number} 0 obj\n{one}\nendobj\n"
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
-    end = f"trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n{len(made)}\n%%EOF\n"
-    return f"{made}xref\n0 6\n0000000000 65535 f \n{table}{end}".encode()
 
 
 def read(path, form="", record=None):

@@ -3,6 +3,7 @@
 import gzip
 
 import pytest
+from pdfs import make_pdf
 
 from environments import sources
 from environments.sources.markup import Record, write_markdown
@@ -31,24 +32,6 @@ def read(folder, limits, record=Record()):  # noqa: B008
 
 def page(number, text):
     return f"<page><title>P{number}</title><ns>0</ns><id>{number}</id><revision><text>{text}</text></revision></page>"
-
-
-def make_pdf(pages):
-    """A PDF whose tree names one page many times."""
-    objects = (
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        f"<< /Type /Pages /Kids [{'3 0 R ' * pages}] /Count {pages} >>",
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
-        "<< /Length 42 >>\nstream\nBT /F1 12 Tf 72 720 Td (Harbour notes) Tj ET\nendstream",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    )
-    body, places = "%PDF-1.4\n", []
-    for number, text in enumerate(objects, start=1):
-        places.append(len(body))
-        body += f"{number} 0 obj\n{text}\nendobj\n"
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
-    end = f"trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n{len(body)}\n%%EOF\n"
-    return f"{body}xref\n0 6\n0000000000 65535 f \n{table}{end}".encode()
 
 
 def test_files_over_a_limit_are_left_out_and_named_and_those_after_them_are_read(tmp_path):
@@ -103,7 +86,7 @@ def test_marks_that_nothing_closes_are_text_and_take_no_longer_in_a_long_page(te
 
 
 def test_a_page_of_a_pdf_is_read_once_however_often_it_is_named(tmp_path):
-    (tmp_path / "pages.pdf").write_bytes(make_pdf(20_000))
+    (tmp_path / "pages.pdf").write_bytes(make_pdf("Harbour notes", pages=20_000))
     assert read(tmp_path, Limits()) == ({"pages.pdf": "Harbour notes"}, {})
 
 
