@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from evals.running.configuration import uses
 from tools.errors import UsageError
@@ -94,8 +95,7 @@ def test_what_is_being_built_is_not_deleted_and_a_process_that_is_killed_leaves_
 ):
     process = multiprocessing.get_context("fork").Process(target=_forever, args=(tmp_path,))
     process.start()
-    while not (tmp_path / "started").exists():
-        time.sleep(0.01)
+    wait_for((tmp_path / "started").exists)
     [draft] = store.list_kept(tmp_path)
     assert draft.in_use
     with pytest.raises(UsageError, match="in use by another process"):  # and nobody waits
