@@ -26,6 +26,7 @@ from bad_server import BadServer
 from chromium import Watched, chromium
 from hypothesis import settings
 from openai_server import OpenAIServer
+from results import Result
 
 from tools.corpus import Corpus
 from tools.session import enter
@@ -46,16 +47,6 @@ def own_surroundings(tmp_path, monkeypatch):
     )
     for name in keys.split():
         monkeypatch.delenv(name, raising=False)
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
 
 
 @pytest.fixture
@@ -193,6 +184,11 @@ def folder(tmp_path):
         ["query-id\tcorpus-id\tscore", *(f"Q{n}\tD{n}\t1" for n in range(4))],
     )
     return tmp_path / "data"
+
+
+def on_congress(program: str, limit: int) -> tuple[object, ...]:
+    """Return the arguments of a run over the first development queries of the small congress."""
+    return ("--program", program, "--task", "congress", "--split", "dev", "--limit", limit)
 
 
 def lines(path: Path, rows) -> None:

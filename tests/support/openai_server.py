@@ -242,6 +242,11 @@ class OpenAIServer:
         prompt = "\n\n".join(_text(message["content"]) for message in body["messages"])
         return _reply(body["model"], self.answer(prompt), prompt)
 
+    def answer_in_turn(self, *answers: dict[str, Any]) -> None:
+        """Give each request the next of these answers."""
+        remaining = iter(answers)
+        self.answer = lambda prompt: next(remaining)
+
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()

@@ -1,11 +1,11 @@
 """Sextant as a user has it: its wheel with no extra, in an environment outside of the checkout, in an empty folder."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+
+from results import Result
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,16 +25,6 @@ baseline = "retrieve"
 """
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-
 class Shell:
     """Runs commands in one folder, with the variables of a user who has set nothing."""
 
@@ -50,7 +40,7 @@ class Shell:
             **variables,
         }
 
-    def __call__(self, *words: object) -> Done:
+    def __call__(self, *words: object) -> Result:
         """Run a command in a process of its own: `sextant ...` or `python -m ...`."""
         program, *arguments = [str(word) for word in words]
         command = [str(self._environment / "bin" / program), *arguments]
@@ -62,9 +52,9 @@ class Shell:
             capture_output=True,
             text=True,
         )
-        return Done(done.returncode, done.stdout, done.stderr)
+        return Result(done.returncode, done.stdout, done.stderr)
 
-    def succeed(self, *words: object) -> Done:
+    def succeed(self, *words: object) -> Result:
         """Run a command that has to end with 0."""
         done = self(*words)
         assert done.code == 0, (

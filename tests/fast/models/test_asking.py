@@ -4,6 +4,7 @@ from pathlib import Path
 
 import dspy
 import pytest
+from conftest import on_congress
 
 from evals import folder as run_folder
 from programs.multihop import ReadPassages
@@ -102,16 +103,11 @@ def read(server):
         )
 
 
-def answers(server, *fields):
-    said = iter(fields)
-    server.answer = lambda prompt: next(said)
-
-
 @pytest.mark.parametrize(("bad", "kind", "told"), UNUSABLE.values(), ids=UNUSABLE)
 def test_an_unusable_answer_is_asked_for_once_more_with_what_was_wrong_and_counted(
     bad, kind, told, server, opened
 ):
-    answers(server, bad, GOOD)
+    server.answer_in_turn(bad, GOOD)
     assert read(server).selected == ["d2"]
     assert opened.trace.unusable == {kind: 1}
     assert (opened.usage.calls, opened.usage.repairs) == (2, 1)
@@ -128,7 +124,7 @@ def test_an_unusable_answer_is_asked_for_once_more_with_what_was_wrong_and_count
 
 @pytest.mark.parametrize(("bad", "kind", "told"), UNUSABLE.values(), ids=UNUSABLE)
 def test_a_second_one_ends_the_query_unless_part_of_it_can_be_used(bad, kind, told, server, opened):
-    answers(server, bad, bad)
+    server.answer_in_turn(bad, bad)
     if bad is UNUSABLE["some unknown ids"][0]:
         assert read(server).selected == ["d1", "d9"], "who uses it drops the unknown one"
     else:
@@ -138,7 +134,7 @@ def test_a_second_one_ends_the_query_unless_part_of_it_can_be_used(bad, kind, to
 
 
 def test_an_answer_of_which_a_part_can_be_used_is_used_when_the_second_one_is_worse(server, opened):
-    answers(server, UNUSABLE["some unknown ids"][0], UNUSABLE["no fields"][0])
+    server.answer_in_turn(UNUSABLE["some unknown ids"][0], UNUSABLE["no fields"][0])
     assert read(server).selected == ["d1", "d9"]
     assert (
         opened.trace.unusable == {"unknown ids": 1, "unparsable": 1} and len(server.requests) == 2
@@ -146,7 +142,7 @@ def test_an_answer_of_which_a_part_can_be_used_is_used_when_the_second_one_is_wo
 
 
 def test_an_answer_with_its_last_line_is_whole_whatever_the_server_says_of_its_end(server, opened):
-    answers(server, {**GOOD, "finish": "length"})
+    server.answer_in_turn({**GOOD, "finish": "length"})
     assert read(server).selected == ["d2"] and opened.trace.unusable == {}
 
 
@@ -163,7 +159,7 @@ WRITTEN = [
 
 @pytest.mark.parametrize("written", WRITTEN)
 def test_ids_are_found_in_whatever_form_a_model_writes_them(written, server, corpus):
-    answers(server, {"selected": written, "observations": "blue"})
+    server.answer_in_turn({"selected": written, "observations": "blue"})
     passages = [Passage(id=doc_id, text="blue") for doc_id in ("1", "2")]
     with lm.connect(server.spec).active():
         check = known_ids("selected", ["1", "2"])
@@ -195,14 +191,7 @@ def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_
         {"raw": ""} if "earlier_searches" in prompt else {"raw": "I can't do that."}
     )
     arguments = (
-        "--program",
-        "multihop",
-        "--task",
-        "congress",
-        "--split",
-        "dev",
-        "--limit",
-        2,
+        *on_congress("multihop", 2),
         "--lm",
         server.spec,
     )
@@ -218,7 +207,7 @@ def test_what_cannot_be_used_is_counted_by_kind_in_the_run_and_its_query_scores_
 
 
 def test_an_answer_that_was_cut_off_is_so_when_it_was_given_before(server, corpus, place):
-    answers(server, UNUSABLE["cut off in the last field"][0], GOOD)
+    server.answer_in_turn(UNUSABLE["cut off in the last field"][0], GOOD)
     for _ in range(2):
         session = Toolbox(corpus, BM25(corpus)).open(Query("q1", "blue blood"))
         model = lm.connect(server.spec)

@@ -5,13 +5,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from conftest import on_congress
 
 from programs import lm
 from tools.models.answers import NAME, Answer, open_ledger
 from tools.models.kept import pack
 from tools.records import Usage
 
-TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit", 3)
+TASK = on_congress("rewrite", 3)
 
 
 @pytest.fixture
@@ -118,18 +119,7 @@ def exported(cache, tmp_path, *words):
 
 
 def test_what_is_exported_is_a_cassette_of_the_run(cache, paid, run, server, tmp_path):
-    run(
-        "--program",
-        "multihop",
-        "--task",
-        "congress",
-        "--split",
-        "dev",
-        "--limit",
-        1,
-        "--lm",
-        server.spec,
-    )
+    run(*on_congress("multihop", 1), "--lm", server.spec)
     everything = len(exported(cache, tmp_path))
     by_folder = exported(cache, tmp_path, "--run", paid["run"])
     name = "/".join(Path(paid["run"]).parts[-2:])
@@ -169,18 +159,7 @@ def test_what_is_cleared_is_asked_again_and_what_it_cost_stays_in_the_books(
 @pytest.mark.parametrize("which", ["--run", "--model", "--key", "--days"])
 def test_what_is_named_is_cleared_and_nothing_else(which, cache, paid, run, server, tmp_path):
     key = json.loads(exported(cache, tmp_path)[1])["key"]
-    run(
-        "--program",
-        "multihop",
-        "--task",
-        "congress",
-        "--split",
-        "dev",
-        "--limit",
-        1,
-        "--lm",
-        server.spec,
-    )
+    run(*on_congress("multihop", 1), "--lm", server.spec)
     everything = len(exported(cache, tmp_path)) - 1
     model = next(iter(listed(cache)["models"]))
     value, cleared = {

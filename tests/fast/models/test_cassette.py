@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import on_congress
 from openai_server import sensible
 
 from tools.models.answers import Answer
@@ -11,14 +12,7 @@ from tools.models.terms import write_cassette
 from tools.records import Usage
 
 TASK = (
-    "--program",
-    "multihop",
-    "--task",
-    "congress",
-    "--split",
-    "dev",
-    "--limit",
-    3,
+    *on_congress("multihop", 3),
     "-P",
     "hops=2",
     "--json",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import dspy
 import pytest
+from conftest import on_congress
 
 from agents import AGENTS
 from evals.measuring.comparison import compare
@@ -176,18 +177,7 @@ def test_every_program_that_shows_documents_leaves_the_model_room_to_answer(name
 
 
 def test_a_run_says_how_many_prompts_were_shortened(run):
-    arguments = (
-        "--program",
-        "multihop",
-        "--task",
-        "congress",
-        "--split",
-        "dev",
-        "--limit",
-        1,
-        "--context",
-        3700,
-    )
+    arguments = (*on_congress("multihop", 1), "--context", 3700)
     result = run(*arguments, "--json")
     assert result.code == 0 and result.json["shortened"] > 0
     whole = run(*arguments[:-2], "--json")
@@ -200,7 +190,7 @@ def test_what_was_cut_on_its_way_into_prompts_is_a_line_under_every_table_that_h
 ):
     from evals.report import command, parser
 
-    arguments = ("--program", "multihop", "--task", "congress", "--split", "dev", "--limit", 2)
+    arguments = on_congress("multihop", 2)
     whole, cut = run(*arguments), run(*arguments, "-P", "read_chars=600")
     places = [Path(re.findall(r"^run: (.*)", result.out, re.M)[0]) for result in (whole, cut)]
     assert "into a prompt" not in whole.out
@@ -253,8 +243,7 @@ def test_a_prompt_that_cannot_fit_is_not_sent_and_is_a_fault_of_the_system(run, 
 
 
 def test_a_long_answer_that_cannot_be_used_is_left_out_where_it_is_asked_for_again(server, toolbox):
-    said = iter([{"raw": "no fields, but many words " * 400}, {"rewritten": "ferry"}])
-    server.answer = lambda prompt: next(said)
+    server.answer_in_turn({"raw": "no fields, but many words " * 400}, {"rewritten": "ferry"})
     with lm.connect(server.spec, settings=lm.Settings(context=640)).active():
         trace = pick("program", "rewrite", PROGRAMS)(toolbox)(query=QUERY).trace
     assert trace.unusable == {"unparsable": 1}

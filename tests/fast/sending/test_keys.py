@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from bad_server import OWN, PASSING, REFUSING, Fault, always, from_request, mixed, unauthorized
+from conftest import on_congress
 
 from tools.errors import UsageError
 from tools.models import lm, spec
@@ -19,7 +20,7 @@ from tools.models.terms import Patience, Terms
 KEY = "sk-Kd7f9Qx2LmV8tRz3WpB6nHy4JcG5sA1e"
 ANOTHER = "sk-Zy5uE8iT1oP4aS7dF0gH3jK6lM9nB2vC"  # the other variable's, which this server must not even be sent
 SHOWN = 12  # characters in a row of a key that nobody may see
-TASK = ("--program", "rewrite", "--task", "congress", "--split", "dev", "--limit", "2")
+TASK = on_congress("rewrite", 2)
 
 
 @pytest.fixture(autouse=True)

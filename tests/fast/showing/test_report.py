@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import Result
+from results import Result
 from run_folders import make, pooled, retrieve
 
 from evals import report as module
