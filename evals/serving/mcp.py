@@ -41,6 +41,7 @@ from evals.serving.messages import (
     read_message,
     write_message,
 )
+from evals.serving.session_calls import SessionCalls, TooManyCalls
 from evals.serving.web import Guard, WebServer, replay, token_of
 from programs.desk import as_json
 from tools.console import clean, in_thread, wait_until
@@ -148,7 +149,7 @@ class Door:
     def __init__(self, clients: Clients, *, rewards: bool = False) -> None:
         self.clients = clients
         self._rewards = rewards
-        self._limiter = anyio.CapacityLimiter(MOST)
+        self._calls = SessionCalls(clients.host.most if clients.host else MOST)
         self.server: Server[Any] = Server(
             "sextant",
             instructions=INSTRUCTIONS,
@@ -237,23 +238,31 @@ class Door:
                 raise SessionRefusal(
                     f"there is no such resource; there are {' and '.join(RESOURCES)}"
                 )
-            read = (
-                self.clients.card if uri.endswith("/task") else self.clients.present(client).state
-            )
-            found: Any = await run_sync(read)  # which may wait for a search
-        except SessionRefusal as refusal:
+            read = partial(self._read, client, uri)
+            found = await self._calls.run(client, read)
+        except (SessionRefusal, TooManyCalls) as refusal:
             raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
         text = types.TextResourceContents(
             uri=uri, text=as_json(found), mime_type="application/json"
         )
         return types.ReadResourceResult(contents=[text])
 
+    def _read(self, client: str, uri: str) -> dict[str, Any]:
+        """Return the contents of a resource."""
+        if uri.endswith("/task"):
+            return self.clients.card()
+        return self.clients.present(client).state()
+
     async def _call_tool(
         self, context: Any, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         used: Any = (params.meta or {}).get(USAGE)
-        work = partial(self._act, self._client(context), params.name, params.arguments or {}, used)
-        texts, failed = await run_sync(work, limiter=self._limiter)
+        client = self._client(context)
+        work = partial(self._act, client, params.name, params.arguments or {}, used)
+        try:
+            texts, failed = await self._calls.run(client, work)
+        except TooManyCalls as refusal:
+            texts, failed = [as_json({"error": str(refusal)})], True
         # Documents may have lone surrogates, which the protocol's JSON cannot have.
         content: list[Any] = [
             types.TextContent(text=text.encode("utf-8", "replace").decode()) for text in texts

@@ -10,7 +10,7 @@ Anserini are asked.
 The id of a session cannot be guessed, and is the right to it. /retrieve and /v1/{index}/search are
 for clients that speak these protocols: they belong to no session and leave no trace, so runs with
 exclusions, pools or limits of searches and reads refuse them. They have threads of their own
-(search_queue.py), so that no session waits for them.
+(search_queue.py), so that no session waits for them, nor for another session (session_calls.py).
 """
 
 import html
@@ -18,7 +18,8 @@ import json
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from http import HTTPStatus
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -41,10 +42,13 @@ from evals.serving.clients import Place
 from evals.serving.episode import TOOLS, Episode, Used, describe, told
 from evals.serving.host import Host, NothingOpen
 from evals.serving.search_queue import TOGETHER, SearchQueue
+from evals.serving.session_calls import RETRY_AFTER, SessionCalls, TooManyCalls
 from tools import forms
 from tools.errors import RunIncomplete, SessionRefusal, UsageError
 from tools.records import Hit
 from tools.retriever import Retriever, Search
+
+Result = TypeVar("Result")
 
 MOST_FOUND = 10_000  # documents in an answer to a search without a session
 
@@ -141,6 +145,7 @@ class Rest:
         )
         self._free = not narrow and limits.searches is None and limits.reads is None
         self._queue = SearchQueue()
+        self._calls = SessionCalls(host.most)
 
     def count(self) -> dict[str, int]:
         """Tell how many queries there are, and how many of them are answered and open."""
@@ -166,16 +171,29 @@ class Rest:
             **({"ignored": ignored} if ignored else {}),
         }
 
-    def show(self, session: str) -> dict[str, Any]:
+    async def show(self, session: str) -> dict[str, Any]:
         """Tell what was done in a session so far."""
-        return self._find(session).state()
+        return await self._call(session, self._find(session).state)
+
+    async def _call(self, session: str, work: Callable[[], Result]) -> Result:
+        """Do something in a session, after its earlier calls. HTTPException where it has too many of them."""
+        try:
+            return await self._calls.run(session, work)
+        except TooManyCalls as refusal:
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE, str(refusal), {"Retry-After": str(RETRY_AFTER)}
+            ) from None
 
     def does(self, tool: str) -> Callable[..., Any]:
         """Return what uses one of the tools."""
 
-        def use(session: str, body: Sent = None) -> Response:
+        async def use(session: str, body: Sent = None) -> Response:
+            episode = self._find(session)
+            return await self._call(session, partial(act, episode, body))
+
+        def act(episode: Episode, body: Any) -> Response:
             try:
-                seen = self._host.act(self._find(session), tool, body)
+                seen = self._host.act(episode, tool, body)
             except RunIncomplete as failure:
                 raise HTTPException(503, str(failure)) from None
             reward = f', "reward": {json.dumps(seen.reward)}' if self._rewards else ""
@@ -188,20 +206,20 @@ class Rest:
         use.__doc__ = describe(tool)["description"]
         return use
 
-    def charge(self, session: str, body: Sent = None) -> dict[str, bool]:
+    async def charge(self, session: str, body: Sent = None) -> dict[str, bool]:
         """Book what the agent's own model has used."""
-        episode = self._find(session)
+        charge = partial(self._find(session).charge, body)
         try:
-            episode.charge(body)
+            await self._call(session, charge)
         except UsageError as refusal:
             raise HTTPException(422, str(refusal)) from None
         except SessionRefusal as refusal:
             raise HTTPException(409, str(refusal)) from None
         return {"noted": True}
 
-    def leave(self, session: str) -> dict[str, bool]:
+    async def leave(self, session: str) -> dict[str, bool]:
         """Give the query of a session back, which is then handed out again."""
-        self._find(session).leave()
+        await self._call(session, self._find(session).leave)
         self._sessions.pop(session, None)
         return {"left": True}
 
